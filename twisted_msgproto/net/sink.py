@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 class IMessageSink(Interface):
     """Accepts batches and says when they are safe."""
 
-    def put(batch: MessageBatch) -> Deferred[None]:
+    def put(batch: MessageBatch) -> Deferred[int | None]:
         """Make ``batch`` safe.
 
-        The Deferred fires with None when it is, and fails if it never will be; batches are made
-        safe in the order of these calls.  The batch is not changed after this call.
+        The Deferred fires when it is, and fails if it never will be.  It fires with the offset of
+        the batch's first message, whose fellows follow it, or with None from a sink without
+        offsets: a broker's queues over such a sink are in memory only.  Batches are made safe in
+        the order of these calls.  The batch is not changed after this call.
         """
 
 
@@ -100,26 +102,29 @@ class DurableSink:
     def _attach(self, writer: QueueWriter, reactor: Any) -> None:
         self.writer = writer
         self._reactor = reactor
-        self._finished: deque[tuple[Deferred[None], BaseException | None]] = deque()
+        self._finished: deque[tuple[Deferred[int | None], BaseException | None, int | None]] = (
+            deque()
+        )
         self._woken = False  # a call of _fire is on its way
         # Batches that the queue could not write: known to its thread, and told here.
         self._failures_known = 0
         self._failures_told = 0
 
-    def put(self, batch: MessageBatch) -> Deferred[None]:
-        """Queue ``batch``; fires when it is on disk, fails if it cannot be written.
+    def put(self, batch: MessageBatch) -> Deferred[int | None]:
+        """Queue ``batch``; fires with its first offset when it is on disk, fails if it cannot be
+        written.
 
         Between a failure and its telling nothing is queued: what stands behind a batch that was
         lost must not be kept, or its session would have a gap.
         """
         if self._failures_known != self._failures_told:
             return fail(QueueError("the queue could not write what stands in front of this"))
-        safe: Deferred[None] = Deferred()
+        safe: Deferred[int | None] = Deferred()
 
-        def finished(error: BaseException | None) -> None:
+        def finished(error: BaseException | None, first: int | None) -> None:
             if isinstance(error, QueueError):
                 self._failures_known += 1
-            self._finished.append((safe, error))
+            self._finished.append((safe, error, first))
             # Whoever clears the flag looks at what was finished afterwards, so none is forgotten.
             if not self._woken:
                 self._woken = True
@@ -131,9 +136,9 @@ class DurableSink:
     def _fire(self) -> None:
         self._woken = False
         while self._finished:
-            safe, error = self._finished.popleft()
+            safe, error, first = self._finished.popleft()
             if error is None:
-                safe.callback(None)
+                safe.callback(first)
             else:
                 safe.errback(error)
                 self._failures_told += isinstance(error, QueueError)

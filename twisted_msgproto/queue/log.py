@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +18,7 @@ from twisted_msgproto.core.errors import QueueError, QueueFull
 
 from . import consumers, damage, lineage, recovery
 from .columns import Encoded
-from .disk import NO_ROOM, OS_DISK, Disk, File
+from .disk import IDENTITY_FILE, NO_ROOM, OS_DISK, Disk, File, read_whole, replace_whole
 from .format import (
     EMPTY_SEGMENT_OCTETS,
     FORMAT_VERSION,
@@ -171,24 +171,43 @@ class SegmentLog:
             incarnation = self._tail.incarnation or before.incarnation
             self._tail = Landed(self.end, incarnation, before.witness)
         self._lineage = known.started(self.end, self.incarnation).trimmed(self.begin)
-        self._lineage_durable = False
+        self._lineage_durable = self._version_durable = False
         try:
+            self._write_version()
             self._write_lineage()
         except QueueFull as error:
             # As below: appending tries again, and publishes nothing before.
             self.recovery.lines.append(str(error))
 
+    def _write_version(self) -> None:
+        """Make durable that the queue is of our format version, before a frame of it is written.
+
+        So a program that knows older versions only says so, and does not take what it does not
+        know for damage.  QueueFull if there is no room.
+        """
+        if not self._version_durable:
+            path, sealed = os.path.join(self.directory, IDENTITY_FILE), self.identity.sealed()
+            with self._no_room_is_full():
+                if read_whole(self._disk, path) != sealed:
+                    replace_whole(self._disk, path, sealed)
+            self._version_durable = True
+
     def _write_lineage(self) -> None:
         """Make the lineage durable if it is not; QueueFull if there is no room for it."""
-        if self._lineage_durable:
-            return
+        if not self._lineage_durable:
+            with self._no_room_is_full():
+                lineage.write(self._disk, self.directory, self._lineage)
+            self._lineage_durable = True
+
+    @contextlib.contextmanager
+    def _no_room_is_full(self) -> Iterator[None]:
+        """Raise QueueFull where the disk has no room."""
         try:
-            lineage.write(self._disk, self.directory, self._lineage)
+            yield
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise QueueFull(f"no room on the disk of {self.directory}: {error}") from error
             raise
-        self._lineage_durable = True
 
     # -- what there is ----------------------------------------------------------------------------
 
@@ -222,6 +241,7 @@ class SegmentLog:
         octets = sum(FRAME_HEADER_OCTETS + encoded.octets for encoded in group)
         try:
             self._make_room(octets)
+            self._write_version()
             self._write_lineage()
             file = self._writable(octets)
             position = self._sizes[self._first]

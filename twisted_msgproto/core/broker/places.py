@@ -20,7 +20,7 @@ DISTANCE_MAX: Final = 2**32 - 1
 
 
 class Row(NamedTuple):
-    """Describes one place: its weight in octets, and the second in which its letter arrived."""
+    """Describes one place: its weight in octets, and the second when its letter arrived."""
 
     place: int
     weight: int
@@ -61,7 +61,7 @@ class _Chunk:
         return Row(self.base + self.distances[at], self.weights[at], self.seconds[at])
 
     def halved(self) -> _Chunk:
-        """Give up the upper half, and return it."""
+        """Remove the upper half, and return it."""
         middle = self.head + len(self) // 2
         upper = _Chunk(self.base + self.distances[middle])
         shift = self.distances[middle]
@@ -98,12 +98,12 @@ class Places:
 
     @property
     def first(self) -> Row | None:
-        """The row with the lowest place, or None."""
+        """Return the row with the lowest place, or None."""
         return self._chunks[0].row(self._chunks[0].head) if self._chunks else None
 
     @property
     def last(self) -> int:
-        """The highest place; -1 if there is none."""
+        """Return the highest place; -1 if there is none."""
         if not self._chunks:
             return -1
         chunk = self._chunks[-1]
@@ -171,6 +171,29 @@ class Places:
                 del chunks[0]
         return rows
 
+    def skip(self, count: int) -> None:
+        """Remove at most ``count`` rows from the front."""
+        chunks = self._chunks
+        while count > 0 and chunks:
+            chunk = chunks[0]
+            left = min(count, len(chunk))
+            chunk.head += left
+            count -= left
+            self._count -= left
+            if not chunk:
+                del chunks[0]
+
+    def front(self, count: int) -> list[int]:
+        """Return at most ``count`` places from the front, and keep them."""
+        places: list[int] = []
+        for chunk in self._chunks:
+            base, start = chunk.base, chunk.head
+            places += [base + distance for distance in chunk.distances[start : start + count]]
+            count -= len(chunk)
+            if count <= 0:
+                break
+        return places
+
     def head(self, count: int) -> Rows:
         """Return at most ``count`` rows from the front, and keep them."""
         rows = Rows([], [], [])
@@ -206,7 +229,7 @@ class Places:
         return row
 
     def prepend(self, others: Places) -> None:
-        """Add all of ``others``, most of which are below all that are here; they are empty then."""
+        """Add all of ``others``, and empty them; most of them are below all that are here."""
         while (first := self.first) is not None and first.place < others.last:
             self.take(1)
             others.insert(first)

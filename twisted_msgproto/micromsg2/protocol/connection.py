@@ -202,7 +202,7 @@ class MicroMsg2Protocol(Sending):
     async def _offer(self, batch: MessageBatch, arrived: Arrived, listener: Listener) -> None:
         before, offered = self._offered, Deferred[None]()
         self._offered = offered
-        stored: Deferred[None] | None = None
+        stored: Deferred[int | None] | None = None
         try:
             results = [maybeDeferred(listener, message) for message in batch]
             # Deferreds that have fired already are answered at once, without waiting.
@@ -277,7 +277,7 @@ def _rows(batch: MessageBatch, kept: list[int]) -> MessageBatch:
         return batch
     columns: dict[str, Any] = {
         name: [column[row] for row in kept]
-        for name in MessageBatch.COLUMNS
+        for name in (*MessageBatch.COLUMNS, "envelope")
         if (column := getattr(batch, name)) is not None
     }
     return MessageBatch(
