@@ -9,7 +9,7 @@ deadlines.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any, Final
@@ -17,12 +17,15 @@ from typing import Any, Final
 from twisted.logger import Logger
 
 from ...core.broker import (
+    DEAD,
     TURN_STEPS,
     WAIT,
     Broker,
     Consumer,
+    Declared,
     Event,
     Figures,
+    Forgotten,
     Letter,
     QueueFull,
     QueueName,
@@ -71,24 +74,45 @@ class ServedBroker:
         """
         self._clock = clock
         # Messages keep the time of their arrival over a restart, and time never runs backwards.
-        self._epoch = wallClock() - clock.seconds()
+        self._epoch: float = wallClock() - clock.seconds()
         self.machine = Broker(limits, durable=self.durable, when_full=when_full)
         self.told_full: Callable[[QueueName], None] = lambda name: None
+        self._names: defaultdict[str, dict[str, QueueName]] = defaultdict(dict)
         self._incoming: deque[Iterator[int]] = deque()  # what is published, in order
         self._place = 0  # of the newest message in memory
         self._turn: Any = None  # the call that goes on in the next turn
         self._alarm: Any = None  # the call at the machine's deadline
         self._alarm_at = inf
         self._going = False
+        self._unopened: list[Callable[[], None]] | None = []  # whom to tell that it is open
 
     def now(self) -> float:
         """Return the time in seconds since about 1970-01-01 UTC; it never runs backwards."""
-        return self._epoch + float(self._clock.seconds())
+        seconds: float = self._clock.seconds()
+        return self._epoch + seconds
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────
 
     def open(self) -> None:
-        """Get ready to be used; call it before the first connection comes.  Twice is once."""
+        """Get ready to be used; call it before the first connection comes.  Twice is once.
+
+        Raises what is raised by those whom :meth:`when_opened` calls.
+        """
+        if self._unopened is not None:
+            opened, self._unopened = self._unopened, None
+            self.restore()
+            for call in opened:
+                call()
+
+    def when_opened(self, call: Callable[[], None]) -> None:
+        """Call ``call`` once the queues of before are there: at once, or when it is opened."""
+        if self._unopened is None:
+            call()
+        else:
+            self._unopened.append(call)
+
+    def restore(self) -> None:
+        """Make the queues as they were when the process before this one ended."""
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────
 
@@ -104,6 +128,13 @@ class ServedBroker:
         """Return whether there is such a queue."""
         return self.machine.knows(name)
 
+    def names(self, space: str) -> Mapping[str, QueueName]:
+        """Return the queues of a space to which messages may be sent, by their plain names.
+
+        The mapping changes with them.  Queues of dead letters are not among them.
+        """
+        return self._names[space]
+
     # ── publishers ──────────────────────────────────────────────────────────────────────────────
 
     def publish(self, rows: Rows) -> None:
@@ -115,13 +146,18 @@ class ServedBroker:
         first, self._place = self._place + 1, self._place + len(rows)
         self._begin(self._publishing(rows, first, self.now()))
 
-    def when_accepted(self, names: Iterable[QueueName], accepted: Callable[[], None]) -> None:
-        """Call ``accepted`` once what was published before is in its queue, and none of the queues
-        ``names`` is full.
+    def when_accepted(
+        self,
+        names: Iterable[QueueName],
+        accepted: Callable[[], None],
+        came: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Call ``came`` once what was published before is in its queue, and ``accepted`` once none
+        of the queues ``names`` is full.
 
-        That is at once where nothing stands in the way.  Until then the sender is to wait.
+        Both are at once where nothing stands in the way.  Until then the sender is to wait.
         """
-        self._begin(self._accepting(list(names), accepted))
+        self._begin(self._accepting(list(names), accepted, came))
 
     def _begin(self, work: Iterator[int]) -> None:
         self._incoming.append(work)
@@ -146,7 +182,10 @@ class ServedBroker:
                 self.machine.publish(last, run, self.now())
             yield len(lot) * LETTER_STEPS
 
-    def _accepting(self, names: list[QueueName], accepted: Callable[[], None]) -> Iterator[int]:
+    def _accepting(
+        self, names: list[QueueName], accepted: Callable[[], None], came: Callable[[], None]
+    ) -> Iterator[int]:
+        came()
         missing = len(names) + 1
 
         def one_accepted() -> None:
@@ -177,6 +216,12 @@ class ServedBroker:
         """
         self.machine.subscribe(consumer, name, self.now(), wants, cost)
         self._look()
+
+    def deliver(self) -> None:
+        """Deliver now what new subscriptions let pass, and not only in the next turn."""
+        if self._turn is not None:
+            self._turn.cancel()
+            self._go_on()
 
     def unsubscribe(self, consumer: Consumer, name: QueueName) -> bool:
         """Deliver nothing more of this queue to ``consumer``; False if it was not subscribed."""
@@ -294,11 +339,37 @@ class ServedBroker:
         self._turn = self._alarm = None
         self._alarm_at = -inf
 
+    def _declared(self, event: Declared) -> None:
+        space, name = event.name
+        if not name.endswith(DEAD):
+            self._names[space][name] = event.name
+
+    def _forgotten(self, event: Forgotten) -> None:
+        self._names[event.name.space].pop(event.name.name, None)
+
     def _filled(self, event: QueueFull) -> None:
         self.told_full(event.name)
 
-    follows: Mapping[type[Event], Callable[[Any, Any], None]] = {QueueFull: _filled}
+    follows: Mapping[type[Event], Callable[[Any, Any], None]] = {
+        Declared: _declared,
+        Forgotten: _forgotten,
+        QueueFull: _filled,
+    }
     """This maps an event of the machine to what follows it; the others need nothing here."""
 
 
-__all__ = ["Rows", "ServedBroker"]
+def broker_of(
+    sink: object,
+    clock: Any,
+    limits: Limits | None,
+    spaces: Iterable[str],
+    **settings: Any,
+) -> ServedBroker:
+    """Return the broker of a server that stores its messages in ``sink``.
+
+    Its queues are in ``spaces``, and in memory.
+    """
+    return ServedBroker(clock, limits, **settings)
+
+
+__all__ = ["Rows", "ServedBroker", "broker_of"]
