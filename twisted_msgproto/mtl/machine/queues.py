@@ -60,10 +60,10 @@ class Queues(Protocol):
     def unsubscribe(self, consumer: Any, name: QueueName) -> bool:
         """Deliver nothing more of a queue to a consumer."""
 
-    def settle(self, consumer: Any, places: Iterable[int]) -> None:
+    def settle(self, consumer: Any, places: Sequence[int]) -> None:
         """A consumer has confirmed the letters with these places."""
 
-    def reject(self, consumer: Any, places: Iterable[int], *, requeue: bool) -> None:
+    def reject(self, consumer: Any, places: Sequence[int], *, requeue: bool) -> None:
         """A consumer has rejected the letters with these places."""
 
     def ready(self, consumer: Any) -> None:
@@ -112,12 +112,12 @@ class QueuesInMemory:
         """As :class:`Queues`."""
         return self.machine.unsubscribe(consumer, name, IN_MEMORY_SECONDS)
 
-    def settle(self, consumer: Any, places: Iterable[int]) -> None:
+    def settle(self, consumer: Any, places: Sequence[int]) -> None:
         """As :class:`Queues`."""
         self.machine.settle(consumer, places)
         self._go_on()
 
-    def reject(self, consumer: Any, places: Iterable[int], *, requeue: bool) -> None:
+    def reject(self, consumer: Any, places: Sequence[int], *, requeue: bool) -> None:
         """As :class:`Queues`."""
         self.machine.reject(consumer, places, requeue=requeue)
         self._go_on()

@@ -28,12 +28,14 @@ from twisted.python.failure import Failure
 from ...core.errors import ConfigurationError
 from ...net import sasl
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
+from ...net.broker import ServedBroker
 from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
 from ...net.peerlog import Topic
 from ...net.session import SessionHooks
 from ..application import IngestProfile, QueueProfile, TestProfile
 from ..machine import Channel, Profile, Server, Session
+from ..machine.queues import broker_limits
 from ..terms.events import ServerEvent
 from ..terms.limits import SERVER_LIMITS
 from ..terms.states import SessionState
@@ -147,6 +149,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         addresses: where it listens, control first, once it does.
         authentication: asks the portal; None without one.
         authenticator: the SASL cycles that are under way.
+        broker: has the queues of its profiles.
     """
 
     protocolName = PROTOCOL
@@ -165,6 +168,8 @@ class MtlServerFactory(MsgprotoServerFactory):
         forcePlain: bool = False,
         random: Callable[[int], bytes] = os.urandom,
         sockets: Callable[[Any], Any] = Sockets,
+        broker: ServedBroker | None = None,
+        brokerSpace: str | None = None,
         **options: Any,
     ) -> None:
         """Make a broker; ``arguments`` and ``options`` are those of the base.
@@ -174,12 +179,24 @@ class MtlServerFactory(MsgprotoServerFactory):
         that its checkers can serve.  ``virtualHosts`` None: any.  ``curve``: only clients with
         these keys.  ``insecure`` allows addresses off this machine without CURVE, ``forcePlain``
         PLAIN there.  ``random(n)`` gives n octets that nobody foresees, ``sockets(clock)`` makes
-        the sockets.
+        the sockets.  ``broker`` has the queues of profiles that have queues; None: one of the
+        server's own.  ``brokerSpace`` names the space in it that other servers share; None: each
+        profile of each virtual host has its own.
         """
         super().__init__(*arguments, **options)
         if profiles is None:
             profiles = (TestProfile(), QueueProfile(self.limits), IngestProfile())
         self._profiles = tuple(profiles)
+        self._ownBroker = broker is None
+        if broker is None:
+            limits = broker_limits(self.limits)
+            broker = ServedBroker(self.clock, limits, wallClock=self.wallClock)
+        self.broker = broker
+        self._waking: Any = None  # the call that sends what profiles have to send
+        for profile in self._profiles:
+            profile.wake = self._wake
+            if isinstance(profile, QueueProfile):
+                profile.serve(broker, brokerSpace)
         self._portal = portal
         self._offered: tuple[sasl.SaslMechanism, ...] = ()
         if portal is not None:
@@ -334,6 +351,15 @@ class MtlServerFactory(MsgprotoServerFactory):
         if self._link is not None:
             self._link.settle(events)
 
+    def _wake(self) -> None:
+        """A profile has something to send: do so in the next turn, unless the machine did."""
+        if self._waking is None and self._link is not None:
+            self._waking = self.clock.callLater(0, self._woken)
+
+    def _woken(self) -> None:
+        self._waking = None
+        self.settle(())
+
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
     def drain(self) -> Deferred[None]:
@@ -359,6 +385,11 @@ class MtlServerFactory(MsgprotoServerFactory):
                 self._deadline.cancel()
             link.connectionLost()
             self._control = self._data = None
+            if self._waking is not None:
+                self._waking.cancel()
+                self._waking = None
+            if self._ownBroker:
+                self.broker.stop()
             self.peerLog.sum_up()
             self._drained.callback(None)
 
