@@ -8,17 +8,18 @@ one in memory for itself, and is a machine like any other profile.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
 from ...core.broker import DEAD, Broker, Letter, QueueName, TooManyQueues, weight
 from ...core.broker import LIMITS as QUEUE_LIMITS
 from ...core.broker.envelopes import Opened
+from ...core.broker.fields import Fields, no_fields
 from ...core.limits import Limits
+from ..letters import Heads, marked, own_of, table_of
 from ..terms.limits import SERVER_LIMITS
-from ..wire.fields import EMPTY
 from .flows import ReadingFlow, Stored, WritingFlow
-from .letters import Heads, contents
 from .profile import Profile
 
 ALIASES: Final[Mapping[str, str]] = {
@@ -27,6 +28,9 @@ ALIASES: Final[Mapping[str, str]] = {
     "tries": "deliveries",
 }
 """The broker's limits → what MTL's servers call them."""
+
+SPACES: Final = "mtl/"
+"""The names of all spaces of a server begin like this, unless it shares that of another server."""
 
 IN_MEMORY_SECONDS: Final = 0.0
 """A broker without a clock is always called at this time."""
@@ -142,6 +146,13 @@ class QueuesInMemory:
         self.machine.take_events()
 
 
+@dataclass(slots=True)
+class Given(Stored):
+    """One content that a reader has, and the place of its letter."""
+
+    place: int = 0
+
+
 class QueueReader:
     """Is one reader, as a consumer of the broker's."""
 
@@ -158,7 +169,7 @@ class QueueReader:
     def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
         """Send contents; False if the reader never confirms."""
         flow, profile = self._flow, self._profile
-        for content, properties in profile.contents(queue, letters):
+        for content, properties in profile.given(queue, letters):
             flow.send(queue.name, content, properties)
         profile.wake()
         return flow.grant.confirm
@@ -208,7 +219,7 @@ class QueueProfile(Profile):
         self._heads = Heads()
         self._readers: dict[ReadingFlow, QueueReader] = {}
         self._full: set[QueueName] = set()
-        self.foreign: Callable[[Opened], bytes] = lambda envelope: EMPTY
+        self.foreign: Callable[[Opened], Fields] = no_fields
 
     def serve(self, broker: Queues, space: str | None = None) -> None:
         """Have the queues in ``broker`` from now on, unless one was given before."""
@@ -219,7 +230,9 @@ class QueueProfile(Profile):
     def queue(self, virtual_host: str, resource: str) -> QueueName:
         """Return the broker's name of a queue."""
         space = self._space
-        return QueueName(f"mtl/{virtual_host}/{self.name}" if space is None else space, resource)
+        return QueueName(
+            f"{SPACES}{virtual_host}/{self.name}" if space is None else space, resource
+        )
 
     # ── writers ─────────────────────────────────────────────────────────────────────────────────
 
@@ -319,9 +332,20 @@ class QueueProfile(Profile):
             self.counters["recycled"] += len(contents)
             self._broker.gone(reader, orderly=orderly)
 
-    def contents(self, name: QueueName, letters: Sequence[Letter]) -> list[tuple[Stored, bytes]]:
-        """Return letters as contents, and the properties that a reader gets."""
-        return [*contents(letters, self._heads.of(name), self.foreign)]
+    def given(self, name: QueueName, letters: Sequence[Letter]) -> list[tuple[Given, bytes]]:
+        """Return letters as contents, each with the properties that a reader gets.
+
+        Raises ValueError for an envelope that makes no sense.
+        """
+        head, found = self._heads.of(name), []
+        for letter in letters:
+            table = table_of(letter, head, self._table)
+            content = Given(table, letter.body, letter.tries, letter.place)
+            found.append((content, marked(table, letter)))
+        return found
+
+    def _table(self, envelope: Opened) -> bytes:
+        return own_of(self.foreign(envelope))
 
     def failed(self, flow: ReadingFlow, error: Exception) -> None:
         """Contents could not be sent to this reader: its flow ends."""

@@ -25,17 +25,19 @@ from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from ...core.broker import WAIT
 from ...core.errors import ConfigurationError
 from ...net import sasl
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
-from ...net.broker import ServedBroker
+from ...net.broker import ServedBroker, broker_of
+from ...net.broker.forms import fields_of
 from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
 from ...net.peerlog import Topic
 from ...net.session import SessionHooks
 from ..application import IngestProfile, QueueProfile, TestProfile
 from ..machine import Channel, Profile, Server, Session
-from ..machine.queues import broker_limits
+from ..machine.queues import SPACES, broker_limits
 from ..terms.events import ServerEvent
 from ..terms.limits import SERVER_LIMITS
 from ..terms.states import SessionState
@@ -149,7 +151,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         addresses: where it listens, control first, once it does.
         authentication: asks the portal; None without one.
         authenticator: the SASL cycles that are under way.
-        broker: has the queues of its profiles.
+        queues: what has the queues; servers of several protocols may share it.
     """
 
     protocolName = PROTOCOL
@@ -168,8 +170,9 @@ class MtlServerFactory(MsgprotoServerFactory):
         forcePlain: bool = False,
         random: Callable[[int], bytes] = os.urandom,
         sockets: Callable[[Any], Any] = Sockets,
-        broker: ServedBroker | None = None,
-        brokerSpace: str | None = None,
+        queueFull: str = WAIT,
+        space: str | None = None,
+        queues: ServedBroker | None = None,
         **options: Any,
     ) -> None:
         """Make a broker; ``arguments`` and ``options`` are those of the base.
@@ -179,24 +182,30 @@ class MtlServerFactory(MsgprotoServerFactory):
         that its checkers can serve.  ``virtualHosts`` None: any.  ``curve``: only clients with
         these keys.  ``insecure`` allows addresses off this machine without CURVE, ``forcePlain``
         PLAIN there.  ``random(n)`` gives n octets that nobody foresees, ``sockets(clock)`` makes
-        the sockets.  ``broker`` has the queues of profiles that have queues; None: one of the
-        server's own.  ``brokerSpace`` names the space in it that other servers share; None: each
-        profile of each virtual host has its own.
+        the sockets.  ``queueFull`` says what happens to a full queue: its writers ``wait``, or its
+        oldest contents go to the dead letters (``dead-letter``).  ``queues`` has the queues, and is
+        shared with other servers; by default the server has its own.  They are in ``space``; None:
+        each virtual host has a space of its own.
         """
         super().__init__(*arguments, **options)
         if profiles is None:
             profiles = (TestProfile(), QueueProfile(self.limits), IngestProfile())
         self._profiles = tuple(profiles)
-        self._ownBroker = broker is None
-        if broker is None:
-            limits = broker_limits(self.limits)
-            broker = ServedBroker(self.clock, limits, wallClock=self.wallClock)
-        self.broker = broker
+        self.queues = queues or broker_of(
+            self.sink,
+            self.clock,
+            broker_limits(self.limits),
+            [SPACES if space is None else space],
+            wallClock=self.wallClock,
+            when_full=queueFull,
+        )
+        self.queues.join()
         self._waking: Any = None  # the call that sends what profiles have to send
         for profile in self._profiles:
             profile.wake = self._wake
             if isinstance(profile, QueueProfile):
-                profile.serve(broker, brokerSpace)
+                profile.serve(self.queues, space)
+                profile.foreign = fields_of
         self._portal = portal
         self._offered: tuple[sasl.SaslMechanism, ...] = ()
         if portal is not None:
@@ -259,6 +268,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         the control socket is for data too (``MT-12``).  Raises ConfigurationError: for what is no
         address, for one in use, and for one off this machine without CURVE (``MT-31``).
         """
+        self.queues.open()
         every = [*control, *([] if data is None else [data])]
         for address in every:
             check_address(address)
@@ -367,6 +377,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         if self._drained is None:
             self.draining = True
             self._drained = Deferred()
+            self._drained.addBoth(lambda result: self.queues.left())
             if self._link is None:
                 self._drained.callback(None)
             else:
@@ -388,8 +399,6 @@ class MtlServerFactory(MsgprotoServerFactory):
             if self._waking is not None:
                 self._waking.cancel()
                 self._waking = None
-            if self._ownBroker:
-                self.broker.stop()
             self.peerLog.sum_up()
             self._drained.callback(None)
 

@@ -84,6 +84,7 @@ class ServedBroker:
         self._alarm: Any = None  # the call at the machine's deadline
         self._alarm_at = inf
         self._going = False
+        self._users = 0
         self._unopened: list[Callable[[], None]] | None = []  # whom to tell that it is open
 
     def now(self) -> float:
@@ -103,6 +104,16 @@ class ServedBroker:
             self.restore()
             for call in opened:
                 call()
+
+    def join(self) -> None:
+        """One more server uses it."""
+        self._users += 1
+
+    def left(self) -> None:
+        """Note that a server has ended; after the last one nothing is done by itself any more."""
+        self._users -= 1
+        if not self._users:
+            self._stop()
 
     def when_opened(self, call: Callable[[], None]) -> None:
         """Call ``call`` once the queues of before are there: at once, or when it is opened."""
@@ -331,8 +342,7 @@ class ServedBroker:
         self.machine.advance(self.now())
         self._look()
 
-    def stop(self) -> None:
-        """Do nothing more by itself: the process ends."""
+    def _stop(self) -> None:
         for call in (self._turn, self._alarm):
             if call is not None:
                 call.cancel()
