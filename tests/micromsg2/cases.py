@@ -58,7 +58,9 @@ class Case(SynchronousTestCase):
     def waiting(self, factory: Any, queue: str) -> int:
         """How many messages wait in a queue of a server's broker, or are with consumers."""
         return sum(
-            each.waiting + each.given for each in factory.queues.queues() if each.name.name == queue
+            each.waiting + each.in_flight
+            for each in factory.queues.queues()
+            if each.name.name == queue
         )
 
     def connect(self, factory: Any, extensions: str | None = None) -> tuple[Any, Any]:

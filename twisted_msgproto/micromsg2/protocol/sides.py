@@ -353,6 +353,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
             self.limits.integer("withheld-octets"), self.limits["withheld-seconds"], self.clock
         )
         self._brokerWork: Any = None  # the call in which the topics go on
+        self.queues.join()
         if broker:
             self.queues.when_opened(self._declare)
 
@@ -368,6 +369,14 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         """Return a protocol for a new connection; the broker's queues are there before that."""
         self.queues.open()
         return super().buildProtocol(addr)
+
+    def drain(self) -> Deferred[None]:
+        """As every server does; then the broker does nothing more by itself for this one."""
+        first = not self.draining
+        drained = super().drain()
+        if first:
+            drained.addBoth(lambda result: self.queues.left())
+        return drained
 
     def lookBroker(self) -> None:
         """Let the topics continue in the next turn if they were asked for much."""
