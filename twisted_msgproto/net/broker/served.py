@@ -240,12 +240,12 @@ class ServedBroker:
         self._look()
         return found
 
-    def settle(self, consumer: Consumer, places: Iterable[int]) -> None:
+    def settle(self, consumer: Consumer, places: Sequence[int]) -> None:
         """Note that ``consumer`` has acknowledged the letters with these places."""
         self.machine.settle(consumer, places)
         self._look()
 
-    def reject(self, consumer: Consumer, places: Iterable[int], *, requeue: bool) -> None:
+    def reject(self, consumer: Consumer, places: Sequence[int], *, requeue: bool) -> None:
         """Note that ``consumer`` has rejected these; with ``requeue`` they are delivered again."""
         self.machine.reject(consumer, places, requeue=requeue)
         self._look()
