@@ -100,7 +100,9 @@ def opened(where: str, token_file: str | None = None) -> Any:
     QueueReader(where)  # or else it is no queue
     holder = OS_DISK.lock_holder(os.path.join(where, "lock"))
     if holder is None:
-        raise QueueAway(f"no gateway runs on the queue {where}: start it")
+        from .stopped import StoppedBroker
+
+        return StoppedBroker(where)
     if not os.path.exists(os.path.join(where, SOCKET_NAME)):
         raise QueueAway(
             f"process {holder} writes the queue {where}, and has no socket {SOCKET_NAME} in it:"
