@@ -120,7 +120,7 @@ class Queues(Protocol):
     def deliver(self) -> None:
         """Deliver what new subscriptions let pass."""
 
-    def settle(self, consumer: Subscriber, places: Iterable[int]) -> None:
+    def settle(self, consumer: Subscriber, places: Sequence[int]) -> None:
         """A consumer has acknowledged the letters with these places."""
 
     def ready(self, consumer: Subscriber) -> None:

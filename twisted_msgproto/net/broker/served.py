@@ -11,13 +11,16 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from math import inf
+from operator import itemgetter
 from typing import Any, Final
 
 from twisted.logger import Logger
 
 from ...core.broker import (
     DEAD,
+    LIMITS,
     TURN_STEPS,
     WAIT,
     Broker,
@@ -53,6 +56,7 @@ class ServedBroker:
     Attributes:
         machine: decides everything; look at it, and change it through the methods here.
         durable: whether its queues outlive this process.
+        limits: those of its queues.
         told_full: is called with the name of a queue whose senders wait from now on.
     """
 
@@ -75,7 +79,8 @@ class ServedBroker:
         self._clock = clock
         # Messages keep the time of their arrival over a restart, and time never runs backwards.
         self._epoch: float = wallClock() - clock.seconds()
-        self.machine = Broker(limits, durable=self.durable, when_full=when_full)
+        self.limits = Limits.of(LIMITS) if limits is None else limits
+        self.machine = Broker(self.limits, durable=self.durable, when_full=when_full)
         self.told_full: Callable[[QueueName], None] = lambda name: None
         self._names: defaultdict[str, dict[str, QueueName]] = defaultdict(dict)
         self._incoming: deque[Iterator[int]] = deque()  # what is published, in order
@@ -154,8 +159,13 @@ class ServedBroker:
         Call it only where the broker is not ``durable``; else they come with their offsets from
         the sink that has stored them.
         """
-        first, self._place = self._place + 1, self._place + len(rows)
-        self._begin(self._publishing(rows, first, self.now()))
+        arrived, first = self.now(), self._place + 1
+        self._place += len(rows)
+        letters = [
+            (name, Letter(place, weight(envelope, body), envelope, body, arrived))
+            for place, (name, envelope, body) in enumerate(rows, first)
+        ]
+        self.begin(self.publishing(letters))
 
     def when_accepted(
         self,
@@ -168,29 +178,23 @@ class ServedBroker:
 
         Both are at once where nothing stands in the way.  Until then the sender is to wait.
         """
-        self._begin(self._accepting(list(names), accepted, came))
+        self.begin(self._accepting(list(names), accepted, came))
 
-    def _begin(self, work: Iterator[int]) -> None:
+    def begin(self, work: Iterator[int]) -> None:
+        """Do ``work`` behind what came before; it yields the number of steps done."""
         self._incoming.append(work)
         if len(self._incoming) == 1 and not self._going:
             self._go_on()
         else:
             self._look()
 
-    def _publishing(self, rows: Rows, first: int, arrived: float) -> Iterator[int]:
-        """Publish messages whose places begin with ``first``; yield the number of steps done."""
-        for start in range(0, len(rows), LETTERS_AT_ONCE):
-            lot = rows[start : start + LETTERS_AT_ONCE]
-            run: list[Letter] = []
-            last: QueueName | None = None
-            for place, (name, envelope, body) in enumerate(lot, first + start):
-                if name != last:
-                    if last is not None and run:
-                        self.machine.publish(last, run, self.now())
-                    last, run = name, []
-                run.append(Letter(place, weight(envelope, body), envelope, body, arrived))
-            if last is not None:
-                self.machine.publish(last, run, self.now())
+    def publishing(self, letters: Sequence[tuple[QueueName, Letter]]) -> Iterator[int]:
+        """Publish letters, in the order of their places; yield the number of steps done."""
+        for start in range(0, len(letters), LETTERS_AT_ONCE):
+            lot = letters[start : start + LETTERS_AT_ONCE]
+            now = self.now()
+            for name, run in groupby(lot, itemgetter(0)):
+                self.machine.publish(name, [letter for _, letter in run], now)
             yield len(lot) * LETTER_STEPS
 
     def _accepting(
@@ -207,9 +211,15 @@ class ServedBroker:
 
         for name in names:
             # A lambda each: the machine tells calls apart by what they are.
-            self.machine.when_room(name, lambda: one_accepted())
+            self.when_durable(
+                name, lambda name=name: self.machine.when_room(name, lambda: one_accepted())
+            )
         one_accepted()
         yield len(names)
+
+    def when_durable(self, name: QueueName, call: Callable[[], None]) -> None:
+        """Call ``call`` once the queue is as durable as it can be: here at once."""
+        call()
 
     # ── consumers ───────────────────────────────────────────────────────────────────────────────
 
@@ -349,10 +359,13 @@ class ServedBroker:
         self._turn = self._alarm = None
         self._alarm_at = -inf
 
+    def known(self, name: QueueName) -> None:
+        """There is a queue ``name``: messages may be sent to it, unless it is for dead letters."""
+        if not name.name.endswith(DEAD):
+            self._names[name.space][name.name] = name
+
     def _declared(self, event: Declared) -> None:
-        space, name = event.name
-        if not name.endswith(DEAD):
-            self._names[space][name] = event.name
+        self.known(event.name)
 
     def _forgotten(self, event: Forgotten) -> None:
         self._names[event.name.space].pop(event.name.name, None)
@@ -368,18 +381,4 @@ class ServedBroker:
     """This maps an event of the machine to what follows it; the others need nothing here."""
 
 
-def broker_of(
-    sink: object,
-    clock: Any,
-    limits: Limits | None,
-    spaces: Iterable[str],
-    **settings: Any,
-) -> ServedBroker:
-    """Return the broker of a server that stores its messages in ``sink``.
-
-    Its queues are in ``spaces``, and in memory.
-    """
-    return ServedBroker(clock, limits, **settings)
-
-
-__all__ = ["Rows", "ServedBroker", "broker_of"]
+__all__ = ["Rows", "ServedBroker"]
