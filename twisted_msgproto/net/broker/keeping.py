@@ -1,8 +1,8 @@
 """Queues that outlive the process: :class:`Keeping` joins brokers with what is on disk.
 
 A message for a queue is a row of the log.  The sink that stores it says so here, in the order of
-offsets, and the message is published with its offset as its place.  What consumers settle is written
-some times a second, in a thread, so after a crash they may see the last second again.
+offsets, and the message is published with its offset as its place.  What consumers settle is
+written some times a second, in a thread, so after a crash they may see the last second again.
 """
 
 from __future__ import annotations
@@ -140,10 +140,7 @@ class Keeping:
         self._timer = None
         assert self.state is not None
         self._tending = self._in_thread(self.state.tend)
-        self._tending.addErrback(
-            lambda failure: self.log.failure("broker: its files cannot be kept", failure)
-        )
-        self._tending.addBoth(self._tended)
+        self._tending.addErrback(self._failed).addCallback(self._tended)
 
     def _tended(self, result: object) -> None:
         self._tending = None
@@ -156,18 +153,20 @@ class Keeping:
             self._closed = Deferred()
             if self._timer is not None:
                 self._timer.cancel()
-            if self.state is None:
-                self._closed.callback(None)
-            else:
-                before = succeed(None) if self._tending is None else self._tending
-                before.addBoth(lambda _: self._in_thread(self.state.close))  # type: ignore[union-attr]
-                before.addErrback(
-                    lambda failure: self.log.failure("broker: its files cannot be kept", failure)
-                )
-                before.chainDeferred(self._closed)
+            before: Deferred[Any] = succeed(None) if self._tending is None else self._tending
+            before.addCallback(lambda _: self._close_state()).chainDeferred(self._closed)
         closed: Deferred[None] = Deferred()
         self._closed.addCallback(lambda result: closed.callback(None))
         return closed
+
+    def _close_state(self) -> Deferred[Any] | None:
+        if self.state is None:
+            return None
+        closed = self._in_thread(self.state.close)
+        return closed.addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> None:
+        self.log.failure("broker: its files cannot be kept", failure)
 
     # ── messages ────────────────────────────────────────────────────────────────────────────────
 

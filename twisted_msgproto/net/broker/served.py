@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from math import inf
 from operator import itemgetter
@@ -209,11 +210,12 @@ class ServedBroker:
             if not missing:
                 accepted()
 
-        for name in names:
+        def look(name: QueueName) -> None:
             # A lambda each: the machine tells calls apart by what they are.
-            self.when_durable(
-                name, lambda name=name: self.machine.when_room(name, lambda: one_accepted())
-            )
+            self.machine.when_room(name, lambda: one_accepted())
+
+        for name in names:
+            self.when_durable(name, partial(look, name))
         one_accepted()
         yield len(names)
 
