@@ -356,6 +356,10 @@ class Segment:
             start = 0
         return self._window[start : start + octets]
 
+    def forget(self) -> None:
+        """Read again what was read: the file may have changed."""
+        self._window = memoryview(b"")
+
     def payload(self, record: Record) -> memoryview:
         """Return the payload of a record: runs, then the record batch."""
         return self.octets(

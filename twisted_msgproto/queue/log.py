@@ -12,7 +12,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 from twisted_msgproto.core.errors import QueueError, QueueFull
 
@@ -47,6 +47,24 @@ def new_identity() -> Identity:
 def new_incarnation() -> int:
     """Return a random number of 63 bits for one start of a writer; never 0."""
     return secrets.randbits(lineage.NUMBER_BITS) or 1
+
+
+class Keeper(Protocol):
+    """Needs messages of a log that all consumers have behind them: a broker's queues do."""
+
+    def appended(self, segment: int, end: int, envelopes: int) -> None:
+        """Note a group that is durable: so many of its messages are for queues.
+
+        It ends at the offset ``end``, in the segment that begins at ``segment``.  This may not
+        block, and is called before the group's submitters are told.
+        """
+
+    def releases(self, segments: Sequence[tuple[int, int, int]], *, pressed: bool) -> int:
+        """Return how many of these segments, from the first on, may be removed now.
+
+        Each is its first offset, the offset behind it and its octets.  ``pressed``: the log is
+        full, and waits for room.  This may not block.
+        """
 
 
 class SegmentLog:
@@ -86,6 +104,9 @@ class SegmentLog:
         self.publish_failures = 0
         """Ends that could not be published at once; the next one publishes them too."""
         self.trimmed_segments = 0
+        self._withheld = False  # the keeper did not release what no consumer needs
+        self.keeper: Keeper | None = None
+        """Is asked before segments are trimmed."""
         self._unlock: Callable[[], None] | None = None
         try:
             self._open(check_octets, make_identity, make_incarnation)
@@ -187,7 +208,7 @@ class SegmentLog:
         """
         if not self._version_durable:
             path, sealed = os.path.join(self.directory, IDENTITY_FILE), self.identity.sealed()
-            with self._no_room_is_full():
+            with self.no_room_is_full():
                 if read_whole(self._disk, path) != sealed:
                     replace_whole(self._disk, path, sealed)
             self._version_durable = True
@@ -195,12 +216,12 @@ class SegmentLog:
     def _write_lineage(self) -> None:
         """Make the lineage durable if it is not; QueueFull if there is no room for it."""
         if not self._lineage_durable:
-            with self._no_room_is_full():
+            with self.no_room_is_full():
                 lineage.write(self._disk, self.directory, self._lineage)
             self._lineage_durable = True
 
     @contextlib.contextmanager
-    def _no_room_is_full(self) -> Iterator[None]:
+    def no_room_is_full(self) -> Iterator[None]:
         """Raise QueueFull where the disk has no room."""
         try:
             yield
@@ -215,6 +236,21 @@ class SegmentLog:
     def segments(self) -> int:
         """Return how many segments there are."""
         return len(self._sizes)
+
+    @property
+    def firsts(self) -> list[int]:
+        """Return the first offset of each segment, in order."""
+        return list(self._sizes)
+
+    @property
+    def max_octets(self) -> int:
+        """Return how much all segments may hold together."""
+        return self._max_octets
+
+    @property
+    def disk(self) -> Disk:
+        """Return the disk that it is on."""
+        return self._disk
 
     def committed(self) -> dict[str, int]:
         """Return what each consumer has committed.  Raises OSError."""
@@ -266,6 +302,9 @@ class SegmentLog:
         last = group[-1]
         self._tail = Landed(end, self.incarnation, lineage.witness(last.crc, last.count - 1))
         self._frame_octets = FRAME_HEADER_OCTETS + last.octets
+        if self.keeper is not None:
+            envelopes = sum([encoded.envelopes for encoded in group])
+            self.keeper.appended(self._first, end, envelopes)
         self._publish()
         return end
 
@@ -302,6 +341,8 @@ class SegmentLog:
         kept = self.committed()
         slowest = min(kept, key=lambda name: kept[name], default=None)
         why = "no consumer is registered" if slowest is None else f"waiting for {slowest!r}"
+        if self._withheld:
+            why = "messages in queues of the broker have to be copied, or consumed"
         raise QueueFull(
             f"the queue {self.directory} holds {self.octets} of {self._max_octets} octets; {why}"
         )
@@ -419,13 +460,34 @@ class SegmentLog:
             self._end_segment()
             self._begin_segment()
             self._publish()
-        firsts = list(self._sizes)
+        free = [
+            (first, following, self._sizes[first])
+            for first, following in pairwise(self._sizes)
+            if following <= low
+        ]
+        self._withheld = False
+        if free and self.keeper is not None:
+            released = self.keeper.releases(free, pressed=ending)
+            self._withheld = released < len(free)
+            free = free[:released]
+        return self._remove(free)
+
+    def remove_below(self, offset: int) -> int:
+        """Remove the segments that end at or below ``offset``, whatever consumers need.
+
+        Returns how many; the newest one stays.
+        """
+        pairs = pairwise(self._sizes)
+        return self._remove([(lo, hi, self._sizes[lo]) for lo, hi in pairs if hi <= offset])
+
+    def _remove(self, segments: Sequence[tuple[int, int, int]]) -> int:
         removed = 0
-        for first, following in pairwise(firsts):
-            if following > low or (following == self._first and not self._head_durable()):
+        for first, following, octets in segments:
+            if following == self._first and not self._head_durable():
                 break
             self._disk.remove(self._path(first))
-            self.octets -= self._sizes.pop(first)
+            del self._sizes[first]
+            self.octets -= octets
             self.begin = following
             removed += 1
         if removed:

@@ -177,14 +177,13 @@ class Stock:
 
     # ── limits ──────────────────────────────────────────────────────────────────────────────────
 
-    def _over(self, queue: BrokerQueue, times: int = 1) -> bool:
-        if not self._durable and self.memory.used > self.memory.limit * times:
+    def _over(self, queue: BrokerQueue) -> bool:
+        if not self._durable and self.memory.used > self.memory.limit:
             return True
-        return self._when_full == WAIT and self._has_too_much(queue, times)
+        return self._when_full == WAIT and self._has_too_much(queue)
 
-    def _has_too_much(self, queue: BrokerQueue, times: int = 1) -> bool:
-        messages, octets = self._messages_max * times, self._octets_max * times
-        return len(queue) > messages or queue.octets > octets
+    def _has_too_much(self, queue: BrokerQueue) -> bool:
+        return len(queue) > self._messages_max or queue.octets > self._octets_max
 
     def full(self, name: QueueName) -> bool:
         """Return whether the senders to this queue are to wait (:meth:`when_room`).
@@ -194,10 +193,21 @@ class Stock:
         queue = self._queues.get(name)
         return queue is not None and self._over(queue)
 
-    def overfull(self, name: QueueName) -> bool:
-        """Return whether the queue has twice what it may have: refuse what comes now."""
-        queue = self._queues.get(name)
-        return queue is not None and self._over(queue, 2)
+    def overfull(self, name: QueueName, messages: int = 0, octets: int = 0) -> bool:
+        """Return whether the queue would have more than twice what it may have, with this much
+        more: refuse what comes now.
+        """
+        queue, memory = self._queues.get(name), self.memory
+        if not self._durable and memory.used + octets > 2 * memory.limit:
+            return True
+        return (
+            queue is not None
+            and self._when_full == WAIT
+            and (
+                len(queue) + messages > 2 * self._messages_max
+                or queue.octets + octets > 2 * self._octets_max
+            )
+        )
 
     def when_room(self, name: QueueName, call: Callable[[], None]) -> None:
         """Call ``call`` once the queue is not full: at once, or later."""
