@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, groupby, repeat
 from operator import attrgetter, itemgetter
 from typing import Final, Protocol
@@ -29,6 +30,7 @@ from typing import Final, Protocol
 from ..core.broker import DEAD, TURN_STEPS, Letter, QueueName, TooManyQueues
 from ..core.broker import LIMITS as QUEUE_LIMITS
 from ..core.limits import Limit, Limits
+from ..net.broker.forms import fields_of
 from .letters import FILTERED_OCTETS, NO_NOTES, Envelopes, Routed, octets_of, routed
 from .wire import (
     LIMIT_EXCEEDED,
@@ -131,6 +133,9 @@ class Queues(Protocol):
         """Return figures for metrics."""
 
 
+_routed = partial(routed, foreign=fields_of)
+
+
 class Consumer(Protocol):
     """Describes what the broker needs of a connection."""
 
@@ -225,7 +230,7 @@ class Subscriber:
     def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
         """Write letters of a queue; False if nobody is going to acknowledge them."""
         # All are encoded before anything is written of them (BK-02).
-        numbers = self.consumer.push(list(map(routed, letters)))
+        numbers = self.consumer.push(list(map(_routed, letters)))
         if numbers is None:
             return False
         self.in_flight.update(zip(numbers, [letter.place for letter in letters], strict=True))
@@ -346,7 +351,7 @@ class Broker:
             self._served.subscribe(
                 subscriber,
                 name,
-                lambda letter: condition.matches(routed(letter).properties),
+                lambda letter: condition.matches(_routed(letter).properties),
                 lambda letter: checks + searches * (len(letter.envelope) // FILTERED_OCTETS),
             )
         except TooManyQueues as error:

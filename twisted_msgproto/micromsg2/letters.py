@@ -11,13 +11,17 @@ all integers are little-endian::
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from ..core.broker import Letter, QueueName
 from ..core.broker.envelopes import Opened, head, opened
+from ..core.broker.fields import Fields, Foreign, as_text, no_fields
 from .wire import (
     BadText,
     Properties,
@@ -25,7 +29,9 @@ from .wire import (
     encode_address,
     encode_unnumbered,
     read_properties,
+    write_properties,
 )
+from .wire.texts import Kind, Value
 
 FORM: Final = "micromsg2"
 """Envelopes whose own octets are the ones above have this form."""
@@ -39,6 +45,8 @@ HEADS_KEPT: Final = 4096
 NO_NOTES: Final[Mapping[str, str]] = {}
 
 _SIZE: Final = struct.Struct("<H")
+
+_NO_FIELD: Final = re.compile("[^a-z0-9-]")
 
 
 @dataclass(slots=True, eq=False)
@@ -117,18 +125,20 @@ def _pieces(octets: bytes) -> Iterator[bytes]:
         position += size
 
 
-def routed(letter: Letter) -> Routed:
-    """Return a letter of a queue as consumers get it; ValueError if its envelope makes no sense."""
+def routed(letter: Letter, foreign: Foreign = no_fields) -> Routed:
+    """Return a letter of a queue as consumers get it; ValueError if its envelope makes no sense.
+
+    ``foreign`` reads the properties of messages of other protocols.
+    """
     form = letter.forms
     if type(form) is not Routed:
-        form = letter.forms = _read(letter, opened(letter.envelope))
+        form = letter.forms = _read(letter, opened(letter.envelope), foreign)
     return form
 
 
-def _read(letter: Letter, envelope: Opened) -> Routed:
-    if envelope.form != FORM:
-        raise ValueError(f"an envelope of the form {envelope.form} is not for MicroMsg2")
-    text, *said = _pieces(envelope.own)
+def _read(letter: Letter, envelope: Opened, foreign: Foreign) -> Routed:
+    own = envelope.own if envelope.form == FORM else own_of(foreign(envelope))
+    text, *said = _pieces(own)
     names = [name.decode("utf-8") for name in said]
     try:
         properties = read_properties(text)
@@ -144,9 +154,56 @@ def _read(letter: Letter, envelope: Opened) -> Routed:
     )
 
 
+# ── queues that other protocols share ───────────────────────────────────────────────────────────
+
+
+def fields_of(own: bytes) -> Fields:
+    """Return the properties that stand behind the head of an envelope of this form."""
+    text, *said = _pieces(own)
+    names = [name.decode("utf-8") for name in said]
+    try:
+        properties = read_properties(text)
+    except BadText as error:
+        raise ValueError(str(error)) from None
+    fields = {key: _neutral(value) for key, value in properties.items()}
+    return {**fields, **dict(zip(names[::2], names[1::2], strict=True))}
+
+
+def _neutral(value: Value) -> object:
+    if value.kind is not Kind.DATE:
+        return value.content
+    with suppress(ValueError, OverflowError, OSError):  # before the year 1, or after 9999
+        return datetime.fromtimestamp(float(value.content), UTC)
+    return value.content
+
+
+def own_of(fields: Fields) -> bytes:
+    """Return the octets behind the head of an envelope for properties of another protocol.
+
+    Names are written in lower case, with a hyphen for each character that no FIELD has; what no
+    property can be becomes text.  Properties that are too long together are left out.
+    """
+    written: dict[str, Any] = {}
+    for name, value in fields.items():
+        key = _NO_FIELD.sub("-", name.lower())
+        for form in (value, as_text(value)):
+            try:
+                write_properties({key: form})
+            except (ValueError, TypeError):
+                continue
+            written[key] = form
+            break
+    text = write_properties(written)
+    try:
+        return _SIZE.pack(len(text)) + text
+    except struct.error:
+        return _SIZE.pack(0)
+
+
 def octets_of(messages: Iterable[Routed]) -> int:
     """Return the octets of the payloads of ``messages``."""
     return sum([message.octets for message in messages])
 
 
-__all__ = ["FILTERED_OCTETS", "FORM", "NO_NOTES", "Envelopes", "Routed", "octets_of", "routed"]
+__all__ = ["FILTERED_OCTETS", "FORM", "NO_NOTES", "Envelopes", "Routed", "fields_of", "octets_of",
+           "own_of", "routed"]  # fmt: skip

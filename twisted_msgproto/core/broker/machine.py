@@ -8,7 +8,7 @@ It is pure: no sockets, no files, no clock.  Whoever owns it calls it when somet
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any, Final
@@ -154,22 +154,22 @@ class Broker(Stock):
 
     # ── what consumers say ──────────────────────────────────────────────────────────────────────
 
-    def settle(self, consumer: Consumer, places: Sequence[int]) -> None:
+    def settle(self, consumer: Consumer, places: Iterable[int]) -> None:
         """Note that ``consumer`` has acknowledged these places: they are done with.
 
         A place that it does not hold is counted, and nothing happens.
         """
-        self._answered(consumer, places, "broker_acknowledged")
+        self._answered(consumer, list(places), "broker_acknowledged")
 
-    def reject(self, consumer: Consumer, places: Sequence[int], *, requeue: bool) -> None:
+    def reject(self, consumer: Consumer, places: Iterable[int], *, requeue: bool) -> None:
         """Note that ``consumer`` has rejected these places.
 
         With ``requeue`` they go back, and have had a try; else they are done with.  A place that it
         does not hold is counted, and nothing happens.
         """
-        self._answered(consumer, places, None if requeue else "broker_rejected")
+        self._answered(consumer, list(places), None if requeue else "broker_rejected")
 
-    def _answered(self, consumer: Consumer, places: Sequence[int], counter: str | None) -> None:
+    def _answered(self, consumer: Consumer, places: list[int], counter: str | None) -> None:
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
             self.counters["broker_strays"] += len(places)
@@ -182,7 +182,7 @@ class Broker(Stock):
         self._ready(subscriber)
         self.go_on()
 
-    def _release(self, subscriber: Subscriber, places: Sequence[int]) -> dict[int, Batch]:
+    def _release(self, subscriber: Subscriber, places: list[int]) -> dict[int, Batch]:
         """Return those of the places that a consumer holds, and let it hold them no longer."""
         batches = map(subscriber.held.pop, places, repeat(None))
         released = {
@@ -190,9 +190,9 @@ class Broker(Stock):
         }
         self.counters["broker_strays"] += len(places) - len(released)
         if released:
-            # Within a batch the places ascend; mostly the last one here is the latest.
-            place, batch = next(reversed(released.items()))
-            subscriber.latest = max(subscriber.latest, (batch.number, place))
+            number = max(set(released.values())).number
+            place = max(place for place, batch in released.items() if batch.number == number)
+            subscriber.latest = max(subscriber.latest, (number, place))
         return released
 
     def _finish(self, released: Mapping[int, Batch], counter: str) -> None:
@@ -220,7 +220,7 @@ class Broker(Stock):
                         continue
                 queue.waiting.insert(row)
             queue.tries.update(tries)
-            if self._durable and tries:
+            if tries:
                 self._events.append(Tried(queue.name, tries))
             if dead:
                 self._bury(queue, Rows(*map(list, zip(*dead, strict=True))), TRIES)

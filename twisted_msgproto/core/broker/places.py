@@ -60,15 +60,14 @@ class _Chunk:
         """Return the row with the index ``at``."""
         return Row(self.base + self.distances[at], self.weights[at], self.seconds[at])
 
-    def halved(self) -> _Chunk:
-        """Remove the upper half, and return it."""
-        middle = self.head + len(self) // 2
-        upper = _Chunk(self.base + self.distances[middle])
-        shift = self.distances[middle]
-        upper.distances.extend([distance - shift for distance in self.distances[middle:]])
-        upper.weights = self.weights[middle:]
-        upper.seconds = self.seconds[middle:]
-        del self.distances[middle:], self.weights[middle:], self.seconds[middle:]
+    def cut(self, at: int) -> _Chunk:
+        """Remove the rows from the index ``at`` on; return them in a chunk that begins there."""
+        upper = _Chunk(self.base + self.distances[at])
+        shift = self.distances[at]
+        upper.distances.extend([distance - shift for distance in self.distances[at:]])
+        upper.weights = self.weights[at:]
+        upper.seconds = self.seconds[at:]
+        del self.distances[at:], self.weights[at:], self.seconds[at:]
         return upper
 
 
@@ -154,7 +153,7 @@ class Places:
         chunk.insert(at, row)
         self._count += 1
         if len(chunk) >= 2 * CHUNK:
-            chunks.insert(index + 1, chunk.halved())
+            chunks.insert(index + 1, chunk.cut(chunk.head + len(chunk) // 2))
 
     def take(self, count: int) -> Rows:
         """Remove and return at most ``count`` rows from the front."""
@@ -233,6 +232,8 @@ class Places:
         while (first := self.first) is not None and first.place < others.last:
             self.take(1)
             others.insert(first)
+        if self._chunks:  # its base may be far below its first row
+            self._chunks[0] = self._chunks[0].cut(self._chunks[0].head)
         self._chunks[:0] = others._chunks
         self._count += others._count
         others._chunks = []

@@ -177,14 +177,13 @@ class Stock:
 
     # ── limits ──────────────────────────────────────────────────────────────────────────────────
 
-    def _over(self, queue: BrokerQueue, times: int = 1) -> bool:
-        if not self._durable and self.memory.used > self.memory.limit * times:
+    def _over(self, queue: BrokerQueue) -> bool:
+        if not self._durable and self.memory.used > self.memory.limit:
             return True
-        return self._when_full == WAIT and self._has_too_much(queue, times)
+        return self._when_full == WAIT and self._has_too_much(queue)
 
-    def _has_too_much(self, queue: BrokerQueue, times: int = 1) -> bool:
-        messages, octets = self._messages_max * times, self._octets_max * times
-        return len(queue) > messages or queue.octets > octets
+    def _has_too_much(self, queue: BrokerQueue) -> bool:
+        return len(queue) > self._messages_max or queue.octets > self._octets_max
 
     def full(self, name: QueueName) -> bool:
         """Return whether the senders to this queue are to wait (:meth:`when_room`).
@@ -194,10 +193,21 @@ class Stock:
         queue = self._queues.get(name)
         return queue is not None and self._over(queue)
 
-    def overfull(self, name: QueueName) -> bool:
-        """Return whether the queue has twice what it may have: refuse what comes now."""
-        queue = self._queues.get(name)
-        return queue is not None and self._over(queue, 2)
+    def overfull(self, name: QueueName, messages: int = 0, octets: int = 0) -> bool:
+        """Return whether the queue would have more than twice what it may have, with this much
+        more: refuse what comes now.
+        """
+        queue, memory = self._queues.get(name), self.memory
+        if not self._durable and memory.used + octets > 2 * memory.limit:
+            return True
+        return (
+            queue is not None
+            and self._when_full == WAIT
+            and (
+                len(queue) + messages > 2 * self._messages_max
+                or queue.octets + octets > 2 * self._octets_max
+            )
+        )
 
     def when_room(self, name: QueueName, call: Callable[[], None]) -> None:
         """Call ``call`` once the queue is not full: at once, or later."""
@@ -259,12 +269,11 @@ class Stock:
                 queue.tries.pop(place, None)
         if queue.alone:
             queue.alone.difference_update(places)
-        if self._durable:
-            last = self._events[-1] if self._events else None
-            if isinstance(last, Settled) and last.name is queue.name:
-                last.places.extend(places)
-            else:
-                self._events.append(Settled(queue.name, list(places)))
+        last = self._events[-1] if self._events else None
+        if isinstance(last, Settled) and last.name is queue.name:
+            last.places.extend(places)
+        else:
+            self._events.append(Settled(queue.name, list(places)))
         self._freed(queue)
         self._look_idle(queue)
 
@@ -276,6 +285,7 @@ class Stock:
                 queue.loading.difference_update(rows.places)
             queue.drop(rows.places)
             self._done_with(queue, rows.places, sum(rows.weights))
+            self._awaken(queue)
         return len(rows.places)
 
     # ── dead letters ────────────────────────────────────────────────────────────────────────────
@@ -284,12 +294,11 @@ class Stock:
         """Move letters that have left their queue to its dead letters."""
         dead = self._found(queue.name.dead, queue.used)
         self.counters["broker_dead_letters"] += len(rows.places)
-        if self._durable:
-            last = self._events[-1] if self._events else None
-            if isinstance(last, DeadLettered) and (last.name, last.reason) == (queue.name, reason):
-                last.places.extend(rows.places)
-            else:
-                self._events.append(DeadLettered(queue.name, list(rows.places), reason))
+        last = self._events[-1] if self._events else None
+        if isinstance(last, DeadLettered) and (last.name, last.reason) == (queue.name, reason):
+            last.places.extend(rows.places)
+        else:
+            self._events.append(DeadLettered(queue.name, list(rows.places), reason))
         self._move(queue, dead, rows, with_tries=True)
 
     def _move(self, source: BrokerQueue, to: BrokerQueue, rows: Rows, *, with_tries: bool) -> None:
@@ -309,6 +318,7 @@ class Stock:
             source.octets -= row.weight
             to.octets += row.weight
             to.waiting.insert(row)
+        self._awaken(source)  # what waited behind these may be wanted
         self._freed(source)
         self._look_idle(source)
         self._added(to)
@@ -426,8 +436,7 @@ class Stock:
         rows = queue.take_oldest(most)
         if rows.places:
             self.counters["broker_requeued"] += len(rows.places)
-            if self._durable:
-                self._events.append(Requeued(name, to, list(rows.places)))
+            self._events.append(Requeued(name, to, list(rows.places)))
             self._move(queue, self._queues[to], rows, with_tries=False)
             self.go_on()
         return len(rows.places)
