@@ -64,6 +64,7 @@ class ServedBroker:
 
     log = Logger(namespace="twisted_msgproto.broker")
     durable = False
+    tells_of_memory = False  # say, with the first queue, that messages are stored and queues not
 
     def __init__(
         self,
@@ -376,6 +377,12 @@ class ServedBroker:
 
     def _declared(self, event: Declared) -> None:
         self.known(event.name)
+        if self.tells_of_memory:
+            self.tells_of_memory = False
+            self.log.info(
+                "broker: queues are in memory, because messages are not stored in a durable queue:"
+                " what consumers have not had is gone for them when this process ends"
+            )
 
     def _forgotten(self, event: Forgotten) -> None:
         self._names[event.name.space].pop(event.name.name, None)
