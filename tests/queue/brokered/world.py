@@ -94,9 +94,7 @@ class World:
                     envelopes.append(head("mtl", name) + b"%d" % self.number)
                     rows.append((place, name, envelopes[-1], body))
                 place += 1
-            batches.append(
-                MessageBatch("mtl", "content", self.number, count=count, body=bodies)
-            )
+            batches.append(MessageBatch("mtl", "content", self.number, count=count, body=bodies))
             if any(envelopes):
                 batches[-1].envelope = envelopes
         if declare:
