@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from twisted.internet import reactor as installed
+from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 from twisted.python import usage
 from twisted.trial.unittest import TestCase
@@ -15,6 +17,7 @@ from twisted.trial.unittest import TestCase
 from tests.contract.sending import Bodies
 from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.cli.recv import receive
+from twisted_msgproto.cli.stopped import StoppedBroker
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.message import Message
 from twisted_msgproto.micromsg2 import command as micromsg2
@@ -73,11 +76,19 @@ class Shared(TestCase):
 
     async def recv(self, name: str, destination: str, **options: Any) -> list[Message]:
         shown: list[Message] = []
-        until_empty = options.pop("until_empty", False)
         asked = RecvOptions(endpoint=self.addresses[name], destination=destination, **options)
         command = SERVERS[name][3]
-        await receive(reactor, command, asked, shown.append, until_empty=until_empty)  # type: ignore[arg-type]
+        await receive(reactor, command, asked, shown.append)  # type: ignore[arg-type]
         return shown
+
+    async def left(self, gateway: Gateway, **expected: int) -> None:
+        """Wait until the queues hold this much: an acknowledgement may still be on its way."""
+        while True:
+            shown = gateway.broker().queues()  # type: ignore[union-attr]
+            found = {queue.name: queue.waiting + queue.given for queue in shown}
+            if {name: found.get(name) for name in expected} == expected:
+                return
+            await deferLater(reactor, 0.01)
 
     async def test_what_micromsg2_publishes_a_reader_of_mtl_gets(self) -> None:
         self.serve(micromsg2=(*NAMESPACE, "--broker-queue", "orders"), mtl=NAMESPACE)
@@ -96,7 +107,7 @@ class Shared(TestCase):
         self.assertEqual([message.body for message in got], [b"100", b"101"])
         for message in got:
             self.assertEqual(message.fields["market-place"], "Ä")  # type: ignore[index]
-        rest = await self.recv("mtl", "queue/bills", until_empty=True)
+        rest = await self.recv("mtl", "queue/bills", count=1)
         self.assertEqual([message.body for message in rest], [b"99"])
 
     async def test_without_a_namespace_each_has_queues_of_its_own(self) -> None:
@@ -126,7 +137,48 @@ class Shared(TestCase):
         self.assertEqual([queue.waiting for queue in found], [2, 0, 0])
         got = await self.recv("micromsg2", "later", count=2)
         self.assertEqual([message.body for message in got], [b"1", b"2"])
-        self.assertEqual(await self.recv("mtl", "queue/bills", until_empty=True), [])
+
+    async def test_queues_outlive_the_gateway_and_what_was_settled_stays_so(self) -> None:
+        """Also while it is down, an operator sees and changes them."""
+        directory = self.mktemp()
+        both = {"micromsg2": ("--broker-queue", "orders"), "mtl": ()}
+        gateway = self.serve(directory, **both)
+        await self.send("micromsg2", "orders", b"1", b"2", b"3", market="Teu")
+        await self.send("mtl", "queue/bills", b"4", b"5", b"6", amount="7")
+        self.assertEqual([m.body for m in await self.recv("mtl", "queue/bills", count=1)], [b"4"])
+        await self.left(gateway, orders=3, bills=2)
+        await gateway.stopService()
+        shown = await deferToThread(self.stopped, directory)
+        self.assertEqual(
+            [(queue.space, queue.name, queue.waiting) for queue, _ in shown],
+            [("micromsg2", "orders", 3), ("mtl/msgproto/queue", "bills", 2)],
+        )
+        self.assertEqual([m.body for _, messages in shown for m in messages], [
+            b"1", b"2", b"3", b"5", b"6"])  # fmt: skip
+        self.assertEqual(shown[1][1][0].fields, {"amount": "7"})
+        gateway = self.serve(directory, **both)
+        got = await self.recv("mtl", "queue/bills", count=2)
+        self.assertEqual([message.body for message in got], [b"5", b"6"])
+        self.assertEqual(got[1].fields, {"amount": "7"})
+        got = await self.recv("micromsg2", "orders", count=2)
+        self.assertEqual([message.body for message in got], [b"1", b"2"])
+        self.assertEqual(got[0].fields, {"market": "Teu"})
+        await self.left(gateway, orders=1, bills=0)
+        await gateway.stopService()
+        await deferToThread(self.move, directory, "micromsg2", "orders", "later")
+        gateway = self.serve(directory, **both)
+        self.assertEqual([m.body for m in await self.recv("micromsg2", "later", count=1)], [b"3"])
+        await self.left(gateway, orders=0, bills=0, later=0)
+
+    @staticmethod
+    def stopped(directory: str) -> list[Any]:
+        with closing(StoppedBroker(directory)) as broker:
+            return [(queue, broker.peek(queue.space, queue.name, 9)) for queue in broker.queues()]
+
+    @staticmethod
+    def move(directory: str, space: str, name: str, to: str) -> None:
+        with closing(StoppedBroker(directory)) as broker:
+            broker.requeue(space, name, to)
 
     def test_servers_of_one_namespace_have_its_limits_alike(self) -> None:
         for words, says in (

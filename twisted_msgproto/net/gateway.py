@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from ..core.errors import ConfigurationError, MsgprotoError
 from ..core.named import failure_text
 from .backpressure import OctetBudget
+from .broker import ServedBroker
 from .broker.options import Namespaces
 from .broker.view import ServedQueues
 from .control.shapes import BrokerView
@@ -153,8 +154,19 @@ class Gateway(MultiService):
                 getattr(own, "open", lambda: None)()
             except Exception as error:
                 raise CannotStart(f"{self._title}: sink {name!r}: {error}") from error
+        self._open_queues()
         keep_freed_memory()
         super().startService()  # type: ignore[no-untyped-call]
+
+    def _open_queues(self) -> None:
+        """Make the brokers' queues as they were, before anything listens."""
+        for factory in self.factories:
+            queues = getattr(factory, "queues", None)
+            if isinstance(queues, ServedBroker):
+                try:
+                    queues.open()
+                except (MsgprotoError, OSError) as error:
+                    raise CannotStart(f"{self._title}: {factory.protocolName}: {error}") from None
 
     def stopService(self) -> Deferred[Any]:
         """Stop listening, let the connections end well, then flush and close the queue.

@@ -170,6 +170,7 @@ class DurableSink:
         that was put is safe.
         """
         kept = succeed(None) if self.keeping is None else self.keeping.close()
+        kept.addTimeout(timeout, self.reactor).addErrback(lambda failure: None)
         return kept.addCallback(
             lambda _: deferToThreadPool(
                 self.reactor, self.reactor.getThreadPool(), self.writer.close, timeout

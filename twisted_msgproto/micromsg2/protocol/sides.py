@@ -365,9 +365,18 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         except TooManyQueues as error:
             raise ConfigurationError(str(error)) from None
 
+    def _openQueues(self) -> None:
+        if self.broker is not None:
+            self.queues.open()
+
+    def startFactory(self) -> None:
+        """Make the queues as they were, before the first connection is accepted."""
+        self._openQueues()
+        super().startFactory()  # type: ignore[no-untyped-call]
+
     def buildProtocol(self, addr: Any) -> Any:
-        """Return a protocol for a new connection; the broker's queues are there before that."""
-        self.queues.open()
+        """Return a protocol for a new connection; the queues are there, also without a port."""
+        self._openQueues()
         return super().buildProtocol(addr)
 
     def drain(self) -> Deferred[None]:

@@ -35,6 +35,7 @@ class Profile:
         stored: the contents of writers go to the sink (and the hooks) first; else they are accepted
             as they arrive.
         bounded: ask :meth:`has_room` for each content.
+        enveloped: ask :meth:`envelopes` for the contents of each read.
         only_resource: its one resource, if it has exactly one: then names may be empty.
         counters: plain integers by name.
         release: call this when writers whose Confirm was withheld may have it now.
@@ -49,6 +50,7 @@ class Profile:
     writes: ClassVar[bool] = True
     stored: ClassVar[bool] = True
     bounded: ClassVar[bool] = False
+    enveloped: ClassVar[bool] = False
     only_resource: ClassVar[str | None] = None
 
     def __init__(self) -> None:
@@ -78,7 +80,8 @@ class Profile:
     ) -> list[bytes | None] | None:
         """Return what the log keeps beside each content, for a broker's queues; None: nothing.
 
-        Called with the contents of one read, before they go to the sink.
+        Called with the contents of one read, before they go to the sink.  Only asked where
+        ``enveloped``.
         """
         return None
 

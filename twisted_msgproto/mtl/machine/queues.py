@@ -197,6 +197,7 @@ class QueueProfile(Profile):
 
     name = "queue"
     bounded = True
+    enveloped = True
 
     def __init__(
         self,

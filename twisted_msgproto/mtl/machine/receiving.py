@@ -161,7 +161,9 @@ class Writers(Sessions):
         self.counters["octets"] += octets
         flow.session.heard_at = self._now
         profile = flow.grant.profile
-        envelopes = profile.envelopes(flow, resources, flow.properties) if profile.stored else None
+        envelopes = None
+        if profile.enveloped:
+            envelopes = profile.envelopes(flow, resources, flow.properties)
         place = flow.take()
         if profile.stored:
             self._events.append(

@@ -78,7 +78,8 @@ class Keeping:
         return sink.keeping
 
     def serve(self, broker: KeptBroker, spaces: Iterable[str], pin: float) -> None:
-        """Let ``broker`` have the queues of ``spaces``.
+        """Let ``broker`` have the queues of ``spaces``; one that ends with a slash stands for all
+        that begin with it.
 
         At most ``pin`` octets of the log are kept for consumers alone; the largest of all brokers
         counts.
@@ -103,7 +104,7 @@ class Keeping:
         )
         self._found = state.restored()
         self.state = state
-        for space in sorted({name.space for name in self._found} - self._brokers.keys()):
+        for space in sorted({name.space for name in self._found if not self._server(name)}):
             count = sum(
                 len(waiting.places) for name, waiting in self._found.items() if name.space == space
             )
@@ -115,12 +116,15 @@ class Keeping:
                 )
         self._rest()
 
+    def _server(self, name: QueueName) -> KeptBroker | None:
+        """Return the broker that has a queue; None where no server serves its space."""
+        space, brokers = name.space, self._brokers
+        return brokers.get(space) or brokers.get(f"{space.partition('/')[0]}/")
+
     def found(self, broker: KeptBroker) -> dict[QueueName, Waiting]:
         """Return what waits in the queues of ``broker``; it is told once."""
         mine = {
-            name: waiting
-            for name, waiting in self._found.items()
-            if self._brokers.get(name.space) is broker
+            name: waiting for name, waiting in self._found.items() if self._server(name) is broker
         }
         for name in mine:
             del self._found[name]
@@ -190,7 +194,7 @@ class Keeping:
             if envelope is None:
                 continue
             name = self._name(envelope)
-            broker = self._brokers.get(name.space)
+            broker = self._server(name)
             if broker is not None:
                 body = body or b""
                 letter = Letter(place, weight(envelope, body), envelope, body, arrived)
@@ -284,6 +288,10 @@ class KeptBroker(ServedBroker):
             call()
         else:
             waiting.append(call)
+
+    def read(self, places: Sequence[int]) -> Deferred[list[Letter]]:
+        """Read back the letters with these places, for people to look at."""
+        return self._keeping.load(places).addCallback(lambda found: found.letters)
 
     # ── what the machine says ───────────────────────────────────────────────────────────────────
 

@@ -25,7 +25,9 @@ def broker_of(
     """
     if isinstance(sink, DurableSink) and sink.keeps_queues:
         return KeptBroker(Keeping.of(sink, clock), spaces, clock, limits, **settings)
-    return ServedBroker(clock, limits, **settings)
+    broker = ServedBroker(clock, limits, **settings)
+    broker.tells_of_memory = sink is not None
+    return broker
 
 
 __all__ = ["broker_of"]

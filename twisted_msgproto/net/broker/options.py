@@ -11,7 +11,8 @@ from twisted.python import usage
 from ...core.broker import LIMITS, WAIT, WHEN_FULL
 from ...core.errors import ConfigurationError
 from ...core.limits import Limits
-from .served import ServedBroker, broker_of
+from .making import broker_of
+from .served import ServedBroker
 
 if TYPE_CHECKING:
     from ..gateway import Gateway

@@ -17,6 +17,7 @@ from math import inf
 from operator import itemgetter
 from typing import Any, Final
 
+from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from ...core.broker import (
@@ -63,6 +64,7 @@ class ServedBroker:
 
     log = Logger(namespace="twisted_msgproto.broker")
     durable = False
+    tells_of_memory = False  # say, with the first queue, that messages are stored and queues not
 
     def __init__(
         self,
@@ -282,6 +284,13 @@ class ServedBroker:
         """Return the oldest messages that wait in a queue, at most ``count``."""
         return self.machine.peek(name, count)
 
+    def read(self, places: Sequence[int]) -> Deferred[list[Letter]]:
+        """Read back the letters with these places, for people to look at.
+
+        Fires with those that can be read, and fails with OSError.  Here all are in memory anyway.
+        """
+        return succeed([])
+
     def purge(self, name: QueueName, most: int) -> int:
         """Drop at most ``most`` messages that wait, the oldest first; return their number."""
         purged = self.machine.purge(name, most)
@@ -368,6 +377,12 @@ class ServedBroker:
 
     def _declared(self, event: Declared) -> None:
         self.known(event.name)
+        if self.tells_of_memory:
+            self.tells_of_memory = False
+            self.log.info(
+                "broker: queues are in memory, because messages are not stored in a durable queue:"
+                " what consumers have not had is gone for them when this process ends"
+            )
 
     def _forgotten(self, event: Forgotten) -> None:
         self._names[event.name.space].pop(event.name.name, None)

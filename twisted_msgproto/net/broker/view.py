@@ -7,13 +7,16 @@ from typing import Any, Final
 
 from twisted.internet.task import deferLater
 
-from ...core.broker import DEAD, QueueName, Waiting
-from ..control.shapes import MessageShown, NoSuchQueue, QueueShown
+from ...core.broker import DEAD, Letter, QueueName, Waiting
+from ..control.shapes import BODIES_OCTETS_MAX, MessageShown, NoSuchQueue, QueueShown
 from .forms import texts_of
 from .served import ServedBroker
 
 CHANGED_AT_ONCE: Final = 10_000
 """This many messages are purged or requeued in one turn of the reactor."""
+
+READ_AT_ONCE: Final = 100
+"""This many messages are read back together."""
 
 
 class ServedQueues:
@@ -46,7 +49,16 @@ class ServedQueues:
     async def peek(self, space: str, name: str, count: int) -> list[MessageShown]:
         """Return the first messages that wait in a queue."""
         queue = QueueName(space, name)
-        return [_shown(row) for row in self._of(queue).peek(queue, count)]
+        broker = self._of(queue)
+        rows = broker.peek(queue, count)
+        letters = {row.place: row.letter for row in rows if row.letter is not None}
+        missing = [row.place for row in rows if row.letter is None]
+        for start in range(0, len(missing), READ_AT_ONCE):
+            if sum(letter.octets for letter in letters.values()) > BODIES_OCTETS_MAX:
+                break
+            read = await broker.read(missing[start : start + READ_AT_ONCE])
+            letters |= {letter.place: letter for letter in read}
+        return [_shown(row, letters[row.place]) for row in rows if row.place in letters]
 
     async def purge(self, space: str, name: str) -> int:
         """Settle what waits now; return how many messages that were."""
@@ -81,13 +93,12 @@ class ServedQueues:
         raise NoSuchQueue(f"there is no queue {name.name!r} in the space {name.space!r}")
 
 
-def _shown(row: Waiting) -> MessageShown:
-    body = b"" if row.letter is None else row.letter.body
+def _shown(row: Waiting, letter: Letter) -> MessageShown:
     return MessageShown(
         place=row.place,
         received_at=int(row.arrived * 1e6),
         tries=row.tries,
-        octets=len(body),
-        fields={} if row.letter is None else texts_of(row.letter.envelope),
-        body=body,
+        octets=len(letter.body),
+        fields=texts_of(letter.envelope),
+        body=letter.body,
     )

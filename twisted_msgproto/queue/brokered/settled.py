@@ -199,9 +199,16 @@ class SettledFile:
         self._short = 0
 
     def read(self) -> Found | None:
-        """Return what the file holds; None without a file."""
+        """Return what the file holds, and will hold after a loss of power; None without a file."""
         octets = read_whole(self._disk, self._path)
-        return None if octets is None else parsed(octets, self._queue_id)
+        if octets is None:
+            return None
+        file = self._disk.open(self._path, write=True)
+        try:
+            file.sync()  # a killed process may not have come to it
+        finally:
+            file.close()
+        return parsed(octets, self._queue_id)
 
     def write(self, group: Group, marks: Marks) -> None:
         """Make a group durable; ``marks`` hold it already.

@@ -90,7 +90,8 @@ class BrokerState:
         disk, queue_id = log.disk, log.queue_id
         try:
             disk.make_directory(self._directory)
-            disk.make_directory(os.path.join(self._directory, "log"))
+            # What a killed process had not synced is relied upon from now on.
+            disk.sync_directory(self._directory)
             self._names = Names(disk, self._directory, queue_id)
             self._file = SettledFile(disk, self._directory, queue_id)
             options = {} if kept_segment_bytes is None else {"segment_bytes": kept_segment_bytes}
