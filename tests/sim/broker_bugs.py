@@ -20,7 +20,7 @@ def returns_to_the_tail() -> AbstractContextManager[object]:
     """A letter that comes back is the last of its queue, not at its place."""
     put_back = Broker._put_back
 
-    def at_the_tail(self: Broker, released: Mapping[int, Batch], tried: set[int]) -> None:
+    def at_the_tail(self: Broker, released: Mapping[Batch, list[int]], tried: set[int]) -> None:
         insert = Places.insert
 
         def append(places: Places, row: Row) -> None:
@@ -36,9 +36,9 @@ def forgets_tries() -> AbstractContextManager[object]:
     """A try is counted on the letter alone; what is read back has had none."""
     put_back = Broker._put_back
 
-    def forgetting(self: Broker, released: Mapping[int, Batch], tried: set[int]) -> None:
+    def forgetting(self: Broker, released: Mapping[Batch, list[int]], tried: set[int]) -> None:
         put_back(self, released, tried)
-        for batch in released.values():
+        for batch in released:
             batch.queue.tries.clear()
 
     return mock.patch.object(Broker, "_put_back", forgetting)
@@ -53,7 +53,9 @@ def anybody_acknowledges() -> AbstractContextManager[object]:
     """An acknowledgement counts, whoever holds the letter."""
     release = Broker._release
 
-    def releasing(self: Broker, subscriber: Subscriber, places: list[int]) -> dict[int, Batch]:
+    def releasing(
+        self: Broker, subscriber: Subscriber, places: list[int]
+    ) -> dict[Batch, list[int]]:
         released = release(self, subscriber, places)
         for other in self._subscribers.values():
             rest = [place for place in places if place in other.held]
@@ -67,11 +69,11 @@ def acknowledged_is_kept() -> AbstractContextManager[object]:
     """An acknowledged letter is still held, so it comes again when its consumer goes."""
     finish = Broker._finish
 
-    def finishing(self: Broker, released: Mapping[int, Batch], counter: str) -> None:
+    def finishing(self: Broker, released: Mapping[Batch, list[int]], counter: str) -> None:
         finish(self, released, counter)
-        for place, batch in released.items():
+        for batch, places in released.items():
             for subscriber in batch.queue.subscribers:
-                subscriber.held.setdefault(place, batch)
+                subscriber.held.update(dict.fromkeys(places, batch))
 
     return mock.patch.object(Broker, "_finish", finishing)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import repeat
 from typing import Any, Final
 
 from .places import Row, Rows
@@ -149,8 +148,7 @@ class Broker(Stock):
     def _lose(self, subscriber: Subscriber, now: float, tried: set[int]) -> None:
         for queue in list(subscriber.queues):
             self._part(subscriber, queue, now)
-        held, subscriber.held = subscriber.held, {}
-        self._put_back(held, tried)
+        self._put_back(self._release(subscriber, list(subscriber.held)), tried)
 
     # ── what consumers say ──────────────────────────────────────────────────────────────────────
 
@@ -176,36 +174,50 @@ class Broker(Stock):
             return
         released = self._release(subscriber, places)
         if counter is None:
-            self._put_back(released, set(released))
+            self._put_back(released, {place for some in released.values() for place in some})
         else:
             self._finish(released, counter)
         self._ready(subscriber)
         self.go_on()
 
-    def _release(self, subscriber: Subscriber, places: list[int]) -> dict[int, Batch]:
-        """Return those of the places that a consumer holds, and let it hold them no longer."""
-        batches = map(subscriber.held.pop, places, repeat(None))
-        released = {
-            place: batch for place, batch in zip(places, batches, strict=True) if batch is not None
-        }
-        self.counters["broker_strays"] += len(places) - len(released)
-        if released:
-            number = max(set(released.values())).number
-            place = max(place for place, batch in released.items() if batch.number == number)
-            subscriber.latest = max(subscriber.latest, (number, place))
+    def _release(self, subscriber: Subscriber, places: list[int]) -> dict[Batch, list[int]]:
+        """Let a consumer hold these places no longer; return them by batch.
+
+        Those that it does not hold are counted.
+        """
+        release, count = subscriber.held.pop, 0
+        released: dict[Batch, list[int]] = {}
+        last, some = None, []
+        for place in places:
+            batch = release(place, None)
+            if batch is None:
+                continue
+            if batch is not last:
+                last, some = batch, released.setdefault(batch, [])
+            some.append(place)
+            count += 1
+        if count < len(places):
+            self.counters["broker_strays"] += len(places) - count
+        for batch, some in released.items():
+            if batch.number >= subscriber.latest[0]:
+                subscriber.latest = max(subscriber.latest, (batch.number, max(some)))
         return released
 
-    def _finish(self, released: Mapping[int, Batch], counter: str) -> None:
+    def _finish(self, released: Mapping[Batch, list[int]], counter: str) -> None:
         """These deliveries are done with."""
-        self.counters[counter] += len(released)
-        for queue, places in by_queue(released).items():
+        for batch, places in released.items():
+            self.counters[counter] += len(places)
+            queue = batch.queue
             queue.in_flight -= len(places)
             self._done_with(queue, places, queue.drop(places))
 
-    def _put_back(self, released: Mapping[int, Batch], tried: set[int]) -> None:
+    def _put_back(self, released: Mapping[Batch, list[int]], tried: set[int]) -> None:
         """These deliveries failed; the places in ``tried`` have had a try."""
-        self.counters["broker_returned"] += len(released)
-        for queue, places in by_queue(released).items():
+        returned: dict[BrokerQueue, list[int]] = {}
+        for batch, some in released.items():
+            returned.setdefault(batch.queue, []).extend(some)
+        for queue, places in returned.items():
+            self.counters["broker_returned"] += len(places)
             queue.in_flight -= len(places)
             tries: dict[int, int] = {}
             dead: list[Row] = []
@@ -235,7 +247,7 @@ class Broker(Stock):
 
     def go_on(self, steps: int = TURN_STEPS) -> None:
         """Deliver what can be delivered, as far as ``steps`` of about 0.1 µs go (NB-07)."""
-        if self._going:
+        if self._going or not (self._awake or self._calls):
             return  # somebody who was called calls back; the loop below continues with that
         self._going = True
         try:
@@ -276,9 +288,9 @@ class Broker(Stock):
             queue.drop([letter.place for letter in plan.unwanted])
         for subscriber, letters in plan.hands:
             self._batches += 1
-            batch = repeat(Batch(self._batches, queue))
-            places = [letter.place for letter in letters]
-            subscriber.held.update(zip(places, batch, strict=False))
+            batch, held = Batch(self._batches, queue), subscriber.held
+            for letter in letters:
+                held[letter.place] = batch
             subscriber.queues.move_to_end(queue)
             queue.takers.move_to_end(subscriber)
             queue.in_flight += len(letters)
@@ -317,14 +329,3 @@ class Broker(Stock):
         if self._subscribers.pop(subscriber.consumer, None) is not None:
             self._lose(subscriber, now, tried)
         self._calls.append(partial(subscriber.consumer.failed, error))
-
-
-def by_queue(released: Mapping[int, Batch]) -> dict[BrokerQueue, list[int]]:
-    """Return the places of each queue."""
-    batches = list(released.values())
-    if batches and batches.count(batches[0]) == len(batches):
-        return {batches[0].queue: list(released)}
-    places: dict[BrokerQueue, list[int]] = {}
-    for place, batch in released.items():
-        places.setdefault(batch.queue, []).append(place)
-    return places

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from .places import Places, Row, Rows
 from .terms import DEAD, Consumer, Figures, Letter, QueueName, Waiting
-
-_octets_of: Final = attrgetter("octets")
 
 
 class Memory:
@@ -33,11 +30,14 @@ class Wish(NamedTuple):
     cost: Callable[[Letter], int] | None = None
 
 
-class Batch(NamedTuple):
+class Batch:
     """Is what all letters of one push have in common: the number of the push, and their queue."""
 
-    number: int
-    queue: BrokerQueue
+    __slots__ = ("number", "queue")
+
+    def __init__(self, number: int, queue: BrokerQueue) -> None:
+        self.number = number
+        self.queue = queue
 
 
 class Subscriber:
@@ -163,8 +163,10 @@ class BrokerQueue:
 
     def keep(self, letters: Sequence[Letter]) -> None:
         """Hold these in memory."""
-        self.letters.update([(letter.place, letter) for letter in letters])
-        octets = sum(map(_octets_of, letters))
+        kept, octets = self.letters, 0
+        for letter in letters:
+            kept[letter.place] = letter
+            octets += letter.octets
         self.in_memory += octets
         self._memory.used += octets
 

@@ -388,7 +388,7 @@ class Stock:
         self.go_on()
 
     def _look_idle(self, queue: BrokerQueue) -> None:
-        if queue.idle and queue.name not in self._idles:
+        if not queue.subscribers and queue.idle and queue.name not in self._idles:
             self._idles.set(queue.name, queue.used + self._idle)
 
     def _look_age(self, queue: BrokerQueue) -> None:

@@ -51,6 +51,11 @@ def planned(queue: BrokerQueue, letters: list[Letter]) -> Plan:
     """Plan the next letters of a queue, as far as consumers have room; raises ConsumerRaised."""
     if queue.filters:
         return _planned_by_filters(queue, letters)
+    if len(queue.takers) == 1:
+        (only,) = queue.takers
+        done = min(len(letters), room_of(queue, only))
+        hand = [(only, letters[:done])] if done else ()
+        return Plan(done, hand, (), PUSH_STEPS + LETTER_STEPS * (1 + done))
     takers, rooms, asked = _takers(queue, len(letters))
     done = min(len(letters), sum(rooms))
     hands = list(zip(takers, deal(letters[:done], rooms), strict=True)) if done else []
