@@ -11,16 +11,18 @@ from twisted.python import usage
 
 from ..core.errors import ConfigurationError
 from ..net.authentication import AuthenticationOptions
+from ..net.broker.options import BrokerOptions
 from ..net.gateway import Gateway, announce, standalone
 from ..net.options import ServerOptions
 from ..registry import PROTOCOLS
+from .machine.queues import ALIASES
 from .protocol.link import PROTOCOL
 from .protocol.server import MtlServerFactory
 from .zeromq import CurveServer, check_address, port_of, with_port
 from .zeromq.curve import read_authorized_keys, read_secret_key
 
 
-class Options(AuthenticationOptions):
+class Options(BrokerOptions, AuthenticationOptions):
     """Be an MTL broker on ZeroMQ: profiles test, queue and ingest.
 
     Endpoints are ZeroMQ addresses (tcp://HOST:PORT, ipc://PATH).  Data has a port of its own, at
@@ -138,6 +140,7 @@ def serve(options: ServerOptions, gateway: Gateway) -> IService:
         curve=options.curve(),
         insecure=bool(options["insecure"]),
         forcePlain=bool(options["force-plain"]),
+        **gateway.namespaces.settings(options, ALIASES),
     )
     return MtlService(gateway.reactor, factory, options["endpoints"], options["data-endpoint"])
 

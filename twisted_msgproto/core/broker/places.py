@@ -20,7 +20,7 @@ DISTANCE_MAX: Final = 2**32 - 1
 
 
 class Row(NamedTuple):
-    """Describes one place: its weight in octets, and the second in which its letter arrived."""
+    """Describes one place: its weight in octets, and the second when its letter arrived."""
 
     place: int
     weight: int
@@ -60,15 +60,14 @@ class _Chunk:
         """Return the row with the index ``at``."""
         return Row(self.base + self.distances[at], self.weights[at], self.seconds[at])
 
-    def halved(self) -> _Chunk:
-        """Give up the upper half, and return it."""
-        middle = self.head + len(self) // 2
-        upper = _Chunk(self.base + self.distances[middle])
-        shift = self.distances[middle]
-        upper.distances.extend([distance - shift for distance in self.distances[middle:]])
-        upper.weights = self.weights[middle:]
-        upper.seconds = self.seconds[middle:]
-        del self.distances[middle:], self.weights[middle:], self.seconds[middle:]
+    def cut(self, at: int) -> _Chunk:
+        """Remove the rows from the index ``at`` on; return them in a chunk that begins there."""
+        upper = _Chunk(self.base + self.distances[at])
+        shift = self.distances[at]
+        upper.distances.extend([distance - shift for distance in self.distances[at:]])
+        upper.weights = self.weights[at:]
+        upper.seconds = self.seconds[at:]
+        del self.distances[at:], self.weights[at:], self.seconds[at:]
         return upper
 
 
@@ -98,12 +97,12 @@ class Places:
 
     @property
     def first(self) -> Row | None:
-        """The row with the lowest place, or None."""
+        """Return the row with the lowest place, or None."""
         return self._chunks[0].row(self._chunks[0].head) if self._chunks else None
 
     @property
     def last(self) -> int:
-        """The highest place; -1 if there is none."""
+        """Return the highest place; -1 if there is none."""
         if not self._chunks:
             return -1
         chunk = self._chunks[-1]
@@ -154,7 +153,7 @@ class Places:
         chunk.insert(at, row)
         self._count += 1
         if len(chunk) >= 2 * CHUNK:
-            chunks.insert(index + 1, chunk.halved())
+            chunks.insert(index + 1, chunk.cut(chunk.head + len(chunk) // 2))
 
     def take(self, count: int) -> Rows:
         """Remove and return at most ``count`` rows from the front."""
@@ -170,6 +169,29 @@ class Places:
             if end == len(chunk.distances):
                 del chunks[0]
         return rows
+
+    def skip(self, count: int) -> None:
+        """Remove at most ``count`` rows from the front."""
+        chunks = self._chunks
+        while count > 0 and chunks:
+            chunk = chunks[0]
+            left = min(count, len(chunk))
+            chunk.head += left
+            count -= left
+            self._count -= left
+            if not chunk:
+                del chunks[0]
+
+    def front(self, count: int) -> list[int]:
+        """Return at most ``count`` places from the front, and keep them."""
+        places: list[int] = []
+        for chunk in self._chunks:
+            base, start = chunk.base, chunk.head
+            places += [base + distance for distance in chunk.distances[start : start + count]]
+            count -= len(chunk)
+            if count <= 0:
+                break
+        return places
 
     def head(self, count: int) -> Rows:
         """Return at most ``count`` rows from the front, and keep them."""
@@ -206,10 +228,12 @@ class Places:
         return row
 
     def prepend(self, others: Places) -> None:
-        """Add all of ``others``, most of which are below all that are here; they are empty then."""
+        """Add all of ``others``, and empty them; most of them are below all that are here."""
         while (first := self.first) is not None and first.place < others.last:
             self.take(1)
             others.insert(first)
+        if self._chunks:  # its base may be far below its first row
+            self._chunks[0] = self._chunks[0].cut(self._chunks[0].head)
         self._chunks[:0] = others._chunks
         self._count += others._count
         others._chunks = []

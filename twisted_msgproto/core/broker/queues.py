@@ -6,18 +6,38 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from .places import Places, Rows
+from .places import Places, Row, Rows
 from .terms import DEAD, Consumer, Figures, Letter, QueueName, Waiting
 
 
-class Wish(NamedTuple):
-    """Says what a consumer wants of a queue; None: everything.
+class Memory:
+    """Counts the octets of all letters in memory, of all queues of a broker."""
 
-    ``cost`` is what it costs to ask ``wants``, in steps of about 0.1 µs; None: one step.
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+
+class Wish(NamedTuple):
+    """Says what a consumer wants of a queue; ``wants`` is None: everything.
+
+    ``cost`` tells what a call of ``wants`` costs, in steps of about 0.1 µs; None: one step.
     """
 
     wants: Callable[[Letter], bool] | None = None
     cost: Callable[[Letter], int] | None = None
+
+
+class Batch:
+    """Is what all letters of one push have in common: the number of the push, and their queue."""
+
+    __slots__ = ("number", "queue")
+
+    def __init__(self, number: int, queue: BrokerQueue) -> None:
+        self.number = number
+        self.queue = queue
 
 
 class Subscriber:
@@ -25,8 +45,8 @@ class Subscriber:
 
     Attributes:
         queues: what it consumes, the queue that had its last turn longest ago first.
-        held: place → number of its delivery and queue, of all letters that it has to acknowledge.
-        latest: the highest number of a delivery that it has acknowledged or rejected.
+        held: place → batch, of all letters that it has to acknowledge, in order of delivery.
+        latest: the batch number and place of the last delivery that it acknowledged or rejected.
     """
 
     __slots__ = ("consumer", "held", "latest", "queues")
@@ -34,49 +54,50 @@ class Subscriber:
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
         self.queues: OrderedDict[BrokerQueue, Wish] = OrderedDict()
-        self.held: dict[int, tuple[int, BrokerQueue]] = {}
-        self.latest = -1
+        self.held: dict[int, Batch] = {}
+        self.latest = (-1, -1)
 
     def seen(self) -> set[int]:
         """Return the places that it has probably looked at (BK-07).
 
         These are the letters delivered before the latest one that it acknowledged or rejected, and
-        the one after: the one that it was busy with.  What is behind was fetched ahead.
+        the one after: it was busy with that.  What is behind was fetched ahead.
         """
         places = set()
-        for place, (number, _) in self.held.items():
+        for place, batch in self.held.items():
             places.add(place)
-            if number > self.latest:
+            if (batch.number, place) > self.latest:
                 break
         return places
 
 
 class BrokerQueue:
-    """Holds the letters of one queue, waiting or given, and its consumers.
+    """Holds the letters of one queue, waiting or in flight, and its consumers.
 
     Attributes:
         name: its name.
         kept: it stays when nobody uses it.
         waiting: the places of letters that wait.
         passed: the places of letters that wait, and that no consumer wants.
-        letters: place → letter, of those that are in memory, waiting or given.
+        in_flight: this many letters are with consumers.
+        octets: the weight of everything, waiting or in flight.
+        letters: place → letter, of those that are in memory, waiting or in flight.
+        in_memory: the weight of ``letters``.
         tries: place → tries, where there was one.
         alone: places that are delivered one at a time, because a push with them has failed.
         loading: places that are being read; None: nothing is.
         subscribers: its consumers.
         filters: this many of them do not want everything.
         takers: those of them that may have room, in turn.
-        given: this many letters are with consumers.
-        octets: the weight of everything, waiting or given.
-        in_memory: the weight of ``letters``.
         used: when somebody published to it or left it last.
         withheld: what to call when there is room again.
     """
 
     __slots__ = (
+        "_memory",
         "alone",
         "filters",
-        "given",
+        "in_flight",
         "in_memory",
         "kept",
         "letters",
@@ -92,78 +113,89 @@ class BrokerQueue:
         "withheld",
     )
 
-    def __init__(self, name: QueueName, kept: bool, now: float) -> None:
+    def __init__(self, name: QueueName, memory: Memory, kept: bool, now: float) -> None:
         self.name = name
         self.kept = kept
         self.waiting = Places()
         self.passed = Places()
+        self.in_flight = 0
+        self.octets = 0
         self.letters: dict[int, Letter] = {}
+        self.in_memory = 0
+        self._memory = memory
         self.tries: dict[int, int] = {}
         self.alone: set[int] = set()
         self.loading: set[int] | None = None
         self.subscribers: dict[Subscriber, Wish] = {}
         self.filters = 0
         self.takers: OrderedDict[Subscriber, None] = OrderedDict()
-        self.given = 0
-        self.octets = 0
-        self.in_memory = 0
         self.used = now
         self.withheld: dict[Callable[[], None], None] = {}
 
     def __len__(self) -> int:
-        """Return how many letters it has, waiting or given."""
-        return len(self.waiting) + len(self.passed) + self.given
+        """Return how many letters it has, waiting or in flight."""
+        return len(self.waiting) + len(self.passed) + self.in_flight
 
     @property
     def for_dead(self) -> bool:
-        """Whether it is a queue of dead letters; those have none of their own."""
+        """Return whether it is a queue of dead letters; those have none of their own."""
         return self.name.name.endswith(DEAD)
 
     @property
     def idle(self) -> bool:
-        """Whether nobody uses it."""
+        """Return whether nobody uses it."""
         return not (self.kept or self.subscribers or len(self))
+
+    @property
+    def first(self) -> Row | None:
+        """Return the row of the oldest letter that waits, or None."""
+        firsts = [row for row in (self.passed.first, self.waiting.first) if row is not None]
+        return min(firsts, default=None)
 
     # ── letters ─────────────────────────────────────────────────────────────────────────────────
 
-    def keep(self, letters: Iterable[Letter]) -> int:
-        """Hold these in memory; return their weight."""
-        octets = 0
+    def may_keep(self, octets: int) -> bool:
+        """Return whether so much more of this queue may be in memory.
+
+        A queue may have as much there as is free, so something is always left for the others.
+        """
+        return self.in_memory + octets <= self._memory.limit - self._memory.used
+
+    def keep(self, letters: Sequence[Letter]) -> None:
+        """Hold these in memory."""
+        kept, octets = self.letters, 0
         for letter in letters:
-            self.letters[letter.place] = letter
+            kept[letter.place] = letter
             octets += letter.octets
         self.in_memory += octets
-        return octets
+        self._memory.used += octets
 
     def drop(self, places: Iterable[int]) -> int:
         """Hold these in memory no longer; return what they weighed there."""
-        octets = 0
-        for place in places:
-            letter = self.letters.pop(place, None)
-            if letter is not None:
-                octets += letter.octets
+        remove = self.letters.pop
+        octets = sum([letter.octets for place in places if (letter := remove(place, None))])
         self.in_memory -= octets
+        self._memory.used -= octets
         return octets
 
-    def ready_run(self, most: int) -> int:
-        """Return how many letters at the front can be delivered together, at most ``most``."""
-        most = min(most, len(self.waiting))
-        letters, alone = self.letters, self.alone
-        if not alone and len(letters) == len(self):
-            return most
-        for index, place in enumerate(self.waiting.head(most).places):
-            if place not in letters:
-                return index
-            if place in alone:
-                return max(index, 1)
-        return most
+    def ready_run(self, most: int) -> list[Letter]:
+        """Return the letters at the front that can be delivered together, at most ``most``."""
+        letters = list(map(self.letters.get, self.waiting.front(most)))
+        run: list[Letter] = []
+        for letter in letters:
+            if letter is None or (run and letter.place in self.alone):
+                break
+            run.append(letter)
+            if letter.place in self.alone:
+                break
+        return run
 
-    def oldest(self, most: int) -> Rows:
+    def take_oldest(self, most: int) -> Rows:
         """Remove and return at most ``most`` of the oldest letters that wait."""
         passed, waiting = self.passed.first, self.waiting.first
-        if passed is not None and (waiting is None or passed.place < waiting.place):
-            return self.passed.take(1 if waiting is not None else most)
-        return self.waiting.take(most if passed is None else 1)
+        if passed is None or waiting is None:
+            return (self.waiting if passed is None else self.passed).take(most)
+        return (self.passed if passed < waiting else self.waiting).take(1)
 
     def reconsider(self) -> None:
         """Let what nobody wanted wait again, because somebody may want it now."""
@@ -192,9 +224,9 @@ class BrokerQueue:
 
     def peek(self, count: int) -> list[Waiting]:
         """Return the oldest letters that wait."""
-        found = []
+        found: list[tuple[int, int, int]] = []
         for places in (self.passed, self.waiting):
-            found += list(zip(*places.head(count), strict=True))
+            found += zip(*places.head(count), strict=True)
         return [
             Waiting(place, octets, second, self.tries.get(place, 0), self.letters.get(place))
             for place, octets, second in sorted(found)[:count]
@@ -202,37 +234,14 @@ class BrokerQueue:
 
     def figures(self, full: bool) -> Figures:
         """Return what people want to know of it."""
-        firsts = [row for row in (self.passed.first, self.waiting.first) if row is not None]
+        first = self.first
         return Figures(
             name=self.name,
             kept=self.kept,
-            waiting=len(self) - self.given,
-            given=self.given,
+            waiting=len(self) - self.in_flight,
+            in_flight=self.in_flight,
             octets=self.octets,
             consumers=len(self.subscribers),
-            oldest=min(firsts).second if firsts else None,
+            oldest=None if first is None else first.second,
             full=full,
         )
-
-
-def deal(letters: Sequence[Letter], rooms: Sequence[int]) -> list[list[Letter]]:
-    """Deal letters one by one, in turn, to as many hands as there are rooms; none gets more.
-
-    ``rooms`` are above 0, and together not below the number of letters.
-    """
-    if len(rooms) == 1:
-        return [list(letters)]
-    hands: list[list[Letter]] = [[] for _ in rooms]
-    start = 0
-    while start < len(letters):
-        open_hands = [
-            (hand, room - len(hand))
-            for hand, room in zip(hands, rooms, strict=True)
-            if len(hand) < room
-        ]
-        turns = min(left for _, left in open_hands)
-        end = min(start + turns * len(open_hands), len(letters))
-        for number, (hand, _) in enumerate(open_hands):
-            hand += letters[start + number : end : len(open_hands)]
-        start = end
-    return hands

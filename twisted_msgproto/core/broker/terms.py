@@ -40,6 +40,23 @@ REASONS: Final = (TRIES, AGE, FULL)
 """Why a message is a dead letter."""
 
 
+COUNTERS: Final = (
+    "broker_published",
+    "broker_delivered",
+    "broker_acknowledged",
+    "broker_rejected",
+    "broker_returned",
+    "broker_strays",
+    "broker_failed_consumers",
+    "broker_dead_letters",
+    "broker_dead_dropped",
+    "broker_unreadable",
+    "broker_purged",
+    "broker_requeued",
+)
+"""The broker counts letters under these names; strays are places that were not held."""
+
+
 class TooManyQueues(LimitExceeded):
     """The broker may not have one more queue; nothing was acknowledged."""
 
@@ -224,7 +241,7 @@ class Waiting(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Shows one queue: ``waiting`` and ``given`` are messages, ``octets`` the weight of both.
+    """Shows one queue: ``waiting`` and ``in_flight`` are messages, ``octets`` the weight of both.
 
     ``oldest`` is when the oldest waiting message arrived, or None; ``full`` says whether senders
     wait.
@@ -233,7 +250,7 @@ class Figures(NamedTuple):
     name: QueueName
     kept: bool
     waiting: int
-    given: int
+    in_flight: int
     octets: int
     consumers: int
     oldest: float | None

@@ -63,12 +63,16 @@ class _Unsafe(Exception):
 
 @dataclass(slots=True, eq=False)
 class Arrived:
-    """Follows the messages of one read: stored first, then published, then acknowledged."""
+    """Follows the messages of one read: stored first, then published, then acknowledged.
+
+    ``envelopes`` are those of messages for queues of a broker; None: there are none.
+    """
 
     event: MessagesReceived
     batch: MessageBatch
     refused: set[int] = field(default_factory=set)
     stored: bool = False
+    envelopes: list[bytes | None] | None = None
 
 
 class MicroMsg2Protocol(Sending):
@@ -144,6 +148,11 @@ class MicroMsg2Protocol(Sending):
     def _acknowledge(self, event: MessagesAcknowledged) -> None:
         self._acknowledged(event.sequences)
 
+    _queues: Mapping[str, object] = {}  # a server's broker has these queues
+
+    def addressed(self, arrived: Arrived) -> None:
+        """Messages have come, and the broker has queues: give envelopes to those for them."""
+
     def _arrive(self, event: MessagesReceived) -> None:
         batch = MessageBatch(  # by place: names cost half as much again
             PROTOCOL,
@@ -160,6 +169,8 @@ class MicroMsg2Protocol(Sending):
             event.bodies,
         )
         arrived = Arrived(event, batch)
+        if self._queues:
+            self.addressed(arrived)
         self._arrived.append(arrived)
         self.deliver(batch, arrived)
 

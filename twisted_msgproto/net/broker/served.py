@@ -9,20 +9,28 @@ deadlines.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
 from math import inf
+from operator import itemgetter
 from typing import Any, Final
 
+from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from ...core.broker import (
+    DEAD,
+    LIMITS,
     TURN_STEPS,
     WAIT,
     Broker,
     Consumer,
+    Declared,
     Event,
     Figures,
+    Forgotten,
     Letter,
     QueueFull,
     QueueName,
@@ -50,11 +58,13 @@ class ServedBroker:
     Attributes:
         machine: decides everything; look at it, and change it through the methods here.
         durable: whether its queues outlive this process.
+        limits: those of its queues.
         told_full: is called with the name of a queue whose senders wait from now on.
     """
 
     log = Logger(namespace="twisted_msgproto.broker")
     durable = False
+    tells_of_memory = False  # say, with the first queue, that messages are stored and queues not
 
     def __init__(
         self,
@@ -71,24 +81,57 @@ class ServedBroker:
         """
         self._clock = clock
         # Messages keep the time of their arrival over a restart, and time never runs backwards.
-        self._epoch = wallClock() - clock.seconds()
-        self.machine = Broker(limits, durable=self.durable, when_full=when_full)
+        self._epoch: float = wallClock() - clock.seconds()
+        self.limits = Limits.of(LIMITS) if limits is None else limits
+        self.machine = Broker(self.limits, durable=self.durable, when_full=when_full)
         self.told_full: Callable[[QueueName], None] = lambda name: None
+        self._names: defaultdict[str, dict[str, QueueName]] = defaultdict(dict)
         self._incoming: deque[Iterator[int]] = deque()  # what is published, in order
         self._place = 0  # of the newest message in memory
         self._turn: Any = None  # the call that goes on in the next turn
         self._alarm: Any = None  # the call at the machine's deadline
         self._alarm_at = inf
         self._going = False
+        self._users = 0
+        self._unopened: list[Callable[[], None]] | None = []  # whom to tell that it is open
 
     def now(self) -> float:
         """Return the time in seconds since about 1970-01-01 UTC; it never runs backwards."""
-        return self._epoch + float(self._clock.seconds())
+        seconds: float = self._clock.seconds()
+        return self._epoch + seconds
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────
 
     def open(self) -> None:
-        """Get ready to be used; call it before the first connection comes.  Twice is once."""
+        """Get ready to be used; call it before the first connection comes.  Twice is once.
+
+        Raises what is raised by those whom :meth:`when_opened` calls.
+        """
+        if self._unopened is not None:
+            opened, self._unopened = self._unopened, None
+            self.restore()
+            for call in opened:
+                call()
+
+    def join(self) -> None:
+        """One more server uses it."""
+        self._users += 1
+
+    def left(self) -> None:
+        """Note that a server has ended; after the last one nothing is done by itself any more."""
+        self._users -= 1
+        if not self._users:
+            self._stop()
+
+    def when_opened(self, call: Callable[[], None]) -> None:
+        """Call ``call`` once the queues of before are there: at once, or when it is opened."""
+        if self._unopened is None:
+            call()
+        else:
+            self._unopened.append(call)
+
+    def restore(self) -> None:
+        """Make the queues as they were when the process before this one ended."""
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────
 
@@ -104,6 +147,13 @@ class ServedBroker:
         """Return whether there is such a queue."""
         return self.machine.knows(name)
 
+    def names(self, space: str) -> Mapping[str, QueueName]:
+        """Return the queues of a space to which messages may be sent, by their plain names.
+
+        The mapping changes with them.  Queues of dead letters are not among them.
+        """
+        return self._names[space]
+
     # ── publishers ──────────────────────────────────────────────────────────────────────────────
 
     def publish(self, rows: Rows) -> None:
@@ -112,41 +162,48 @@ class ServedBroker:
         Call it only where the broker is not ``durable``; else they come with their offsets from
         the sink that has stored them.
         """
-        first, self._place = self._place + 1, self._place + len(rows)
-        self._begin(self._publishing(rows, first, self.now()))
+        arrived, first = self.now(), self._place + 1
+        self._place += len(rows)
+        letters = [
+            (name, Letter(place, weight(envelope, body), envelope, body, arrived))
+            for place, (name, envelope, body) in enumerate(rows, first)
+        ]
+        self.begin(self.publishing(letters))
 
-    def when_accepted(self, names: Iterable[QueueName], accepted: Callable[[], None]) -> None:
-        """Call ``accepted`` once what was published before is in its queue, and none of the queues
-        ``names`` is full.
+    def when_accepted(
+        self,
+        names: Iterable[QueueName],
+        accepted: Callable[[], None],
+        came: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Call ``came`` once what was published before is in its queue, and ``accepted`` once none
+        of the queues ``names`` is full.
 
-        That is at once where nothing stands in the way.  Until then the sender is to wait.
+        Both are at once where nothing stands in the way.  Until then the sender is to wait.
         """
-        self._begin(self._accepting(list(names), accepted))
+        self.begin(self._accepting(list(names), accepted, came))
 
-    def _begin(self, work: Iterator[int]) -> None:
+    def begin(self, work: Iterator[int]) -> None:
+        """Do ``work`` behind what came before; it yields the number of steps done."""
         self._incoming.append(work)
         if len(self._incoming) == 1 and not self._going:
             self._go_on()
         else:
             self._look()
 
-    def _publishing(self, rows: Rows, first: int, arrived: float) -> Iterator[int]:
-        """Publish messages whose places begin with ``first``; yield the number of steps done."""
-        for start in range(0, len(rows), LETTERS_AT_ONCE):
-            lot = rows[start : start + LETTERS_AT_ONCE]
-            run: list[Letter] = []
-            last: QueueName | None = None
-            for place, (name, envelope, body) in enumerate(lot, first + start):
-                if name != last:
-                    if last is not None and run:
-                        self.machine.publish(last, run, self.now())
-                    last, run = name, []
-                run.append(Letter(place, weight(envelope, body), envelope, body, arrived))
-            if last is not None:
-                self.machine.publish(last, run, self.now())
+    def publishing(self, letters: Sequence[tuple[QueueName, Letter]]) -> Iterator[int]:
+        """Publish letters, in the order of their places; yield the number of steps done."""
+        for start in range(0, len(letters), LETTERS_AT_ONCE):
+            lot = letters[start : start + LETTERS_AT_ONCE]
+            now = self.now()
+            for name, run in groupby(lot, itemgetter(0)):
+                self.machine.publish(name, [letter for _, letter in run], now)
             yield len(lot) * LETTER_STEPS
 
-    def _accepting(self, names: list[QueueName], accepted: Callable[[], None]) -> Iterator[int]:
+    def _accepting(
+        self, names: list[QueueName], accepted: Callable[[], None], came: Callable[[], None]
+    ) -> Iterator[int]:
+        came()
         missing = len(names) + 1
 
         def one_accepted() -> None:
@@ -155,11 +212,18 @@ class ServedBroker:
             if not missing:
                 accepted()
 
-        for name in names:
+        def look(name: QueueName) -> None:
             # A lambda each: the machine tells calls apart by what they are.
             self.machine.when_room(name, lambda: one_accepted())
+
+        for name in names:
+            self.when_durable(name, partial(look, name))
         one_accepted()
         yield len(names)
+
+    def when_durable(self, name: QueueName, call: Callable[[], None]) -> None:
+        """Call ``call`` once the queue is as durable as it can be: here at once."""
+        call()
 
     # ── consumers ───────────────────────────────────────────────────────────────────────────────
 
@@ -178,18 +242,24 @@ class ServedBroker:
         self.machine.subscribe(consumer, name, self.now(), wants, cost)
         self._look()
 
+    def deliver(self) -> None:
+        """Deliver now what new subscriptions let pass, and not only in the next turn."""
+        if self._turn is not None:
+            self._turn.cancel()
+            self._go_on()
+
     def unsubscribe(self, consumer: Consumer, name: QueueName) -> bool:
         """Deliver nothing more of this queue to ``consumer``; False if it was not subscribed."""
         found = self.machine.unsubscribe(consumer, name, self.now())
         self._look()
         return found
 
-    def settle(self, consumer: Consumer, places: Iterable[int]) -> None:
+    def settle(self, consumer: Consumer, places: Sequence[int]) -> None:
         """Note that ``consumer`` has acknowledged the letters with these places."""
         self.machine.settle(consumer, places)
         self._look()
 
-    def reject(self, consumer: Consumer, places: Iterable[int], *, requeue: bool) -> None:
+    def reject(self, consumer: Consumer, places: Sequence[int], *, requeue: bool) -> None:
         """Note that ``consumer`` has rejected these; with ``requeue`` they are delivered again."""
         self.machine.reject(consumer, places, requeue=requeue)
         self._look()
@@ -213,6 +283,13 @@ class ServedBroker:
     def peek(self, name: QueueName, count: int) -> list[Waiting]:
         """Return the oldest messages that wait in a queue, at most ``count``."""
         return self.machine.peek(name, count)
+
+    def read(self, places: Sequence[int]) -> Deferred[list[Letter]]:
+        """Read back the letters with these places, for people to look at.
+
+        Fires with those that can be read, and fails with OSError.  Here all are in memory anyway.
+        """
+        return succeed([])
 
     def purge(self, name: QueueName, most: int) -> int:
         """Drop at most ``most`` messages that wait, the oldest first; return their number."""
@@ -286,18 +363,38 @@ class ServedBroker:
         self.machine.advance(self.now())
         self._look()
 
-    def stop(self) -> None:
-        """Do nothing more by itself: the process ends."""
+    def _stop(self) -> None:
         for call in (self._turn, self._alarm):
             if call is not None:
                 call.cancel()
         self._turn = self._alarm = None
         self._alarm_at = -inf
 
+    def known(self, name: QueueName) -> None:
+        """There is a queue ``name``: messages may be sent to it, unless it is for dead letters."""
+        if not name.name.endswith(DEAD):
+            self._names[name.space][name.name] = name
+
+    def _declared(self, event: Declared) -> None:
+        self.known(event.name)
+        if self.tells_of_memory:
+            self.tells_of_memory = False
+            self.log.info(
+                "broker: queues are in memory, because messages are not stored in a durable queue:"
+                " what consumers have not had is gone for them when this process ends"
+            )
+
+    def _forgotten(self, event: Forgotten) -> None:
+        self._names[event.name.space].pop(event.name.name, None)
+
     def _filled(self, event: QueueFull) -> None:
         self.told_full(event.name)
 
-    follows: Mapping[type[Event], Callable[[Any, Any], None]] = {QueueFull: _filled}
+    follows: Mapping[type[Event], Callable[[Any, Any], None]] = {
+        Declared: _declared,
+        Forgotten: _forgotten,
+        QueueFull: _filled,
+    }
     """This maps an event of the machine to what follows it; the others need nothing here."""
 
 
