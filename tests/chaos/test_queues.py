@@ -303,7 +303,7 @@ class Killed(TestCase):
         self.once(delivered, waiting + Counter(found.bodies[rows:]))
         self.assertEqual(found.waiting(), Counter(), "everything is settled in the end")
         self.assertEqual(acknowledged - set(found.bodies), set())
-        if MORE is not None:
+        if MORE:
             self.land(launch, queue, directory / "table", len(found.bodies))
         print(
             f"figure: {KILLS} kills, {len(acknowledged)} messages acknowledged, 0 lost,"
