@@ -19,7 +19,7 @@ from twisted_msgproto.micromsg2 import MicroMsg2ServerFactory
 from twisted_msgproto.sabc import SabcServerFactory
 from twisted_msgproto.umq.service import StockServerFactory
 
-SESSIONS = 100
+SESSIONS = 40
 PEER = IPv4Address("TCP", "192.0.2.1", 40000)
 
 UPGRADE = (
