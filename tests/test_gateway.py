@@ -284,7 +284,7 @@ def test_a_daemon_writes_its_queue_and_tells_its_log_what_the_start_has_found(
     written = threading.Event()
     writer = QueueWriter(spool)
     message = MessageBatch("test", "json", 1, count=1, body=[b"x"], octets=1)
-    writer.submit(message, lambda error: written.set())
+    writer.submit(message, lambda error, first: written.set())
     assert written.wait(PATIENCE_SECONDS)
     writer.close()
     with (spool / f"{0:020d}.segment").open("ab") as segment:

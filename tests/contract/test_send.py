@@ -91,6 +91,21 @@ class SendTo:
         else:
             self.assertEqual(message.body, line)
 
+    @only("micromsg2", "mtl", "sabc", "sabc-ws")
+    def test_every_message_has_the_properties_that_were_typed(self: Any) -> None:
+        world = self.world(sink := SafeSink())
+        typed = {"market": "Teu", "amount": "100"}
+        self.assertIsNone(Sent(self, world, properties=typed).settle().line)
+        for message in sink.messages:
+            self.assertEqual({**typed, **message.fields}, message.fields)
+
+    @only("micromsg2", "mtl", "sabc", "sabc-ws")
+    def test_a_property_that_cannot_be_is_told_before_anything_is_sent(self: Any) -> None:
+        world = self.world(sink := SafeSink())
+        sent = Sent(self, world, properties={"a" * 70_000: "x"})
+        self.assertRegex(str(sent.settle().error), "propert|header")
+        self.assertEqual(sink.messages, [])
+
     @only("lumberjack", "umq")
     def test_octets_which_are_no_text_are_replaced_for_those_who_ask__HO_02(self: Any) -> None:
         world = self.world(sink := SafeSink())

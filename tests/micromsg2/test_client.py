@@ -217,7 +217,7 @@ class Both(Case):
             self.successResultOf(deferred)
         got = [watcher.decoded(m.body) for m in watcher.factory.sink.messages]
         self.assertEqual(got, [{"n": 2}, {"n": 3}])
-        self.assertEqual(factory.broker.snapshot()["broker_acknowledged"], 2)
+        self.assertEqual(factory.broker.snapshot()["topics_acknowledged"], 2)
         for client, _, server, _ in sides:
             client.connectionLost(Failure(ConnectionDone()))
             server.connectionLost(Failure(ConnectionDone()))

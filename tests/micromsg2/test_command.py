@@ -7,6 +7,7 @@ written and read here without this package's codec.
 from __future__ import annotations
 
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,13 @@ class Foreign(Protocol):
         return True
 
 
+class Mute(Foreign):
+    """Agrees to a session, and does nothing in it."""
+
+    def take_message(self) -> bool:
+        return False
+
+
 class ForeignServers(ContractCase):
     case = next(case for case in CASES if case.name == "micromsg2")
 
@@ -160,6 +168,23 @@ class ForeignServers(ContractCase):
         receiving = Deferred.fromCoroutine(command.recv(world.clock, asked, shown.append))
         world.pump()
         return shown, receiving
+
+    def test_recv_goes_on_to_the_next_choice_when_the_first_is_refused__HO_16(self) -> None:
+        for rude in (False, True):
+            world, openings = self.world(), list[bytes]()
+            knows = {b"ack", b"pub-sub"}
+            endpoint = Peer(world, partial(self.foreign, knows, rude, openings))
+            _, receiving = self.receive(world, endpoint)
+            world.wait(1)
+            self.assertNoResult(receiving)
+            self.assertEqual(openings, [b"batch-ack:max-count=100;pub-sub", b"ack;pub-sub"])
+            receiving.cancel()
+            world.wait(9)
+            self.failureResultOf(receiving)
+
+    @staticmethod
+    def foreign(knows: set[bytes], rude: bool, openings: list[bytes], address: Any) -> Foreign:
+        return Mute(knows, rude, openings, [])
 
     def test_recv_takes_what_matches_the_filter(self) -> None:
         world = self.world(SafeSink())

@@ -29,9 +29,9 @@ class HeldSink:
     def __init__(self, at_once: bool = True) -> None:
         self.at_once = at_once
         self.batches: list[MessageBatch] = []
-        self.held: list[Deferred[None]] = []
+        self.held: list[Deferred[int | None]] = []
 
-    def put(self, batch: MessageBatch) -> Deferred[None]:
+    def put(self, batch: MessageBatch) -> Deferred[int | None]:
         self.batches.append(batch)
         if self.at_once:
             return succeed(None)

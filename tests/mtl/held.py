@@ -23,10 +23,10 @@ class HoldingSink:
     """Nothing is safe before SIGUSR1, everything after it."""
 
     def __init__(self) -> None:
-        self.held: list[Deferred[None]] | None = []
+        self.held: list[Deferred[int | None]] | None = []
 
-    def put(self, batch: MessageBatch) -> Deferred[None]:
-        safe: Deferred[None] = Deferred()
+    def put(self, batch: MessageBatch) -> Deferred[int | None]:
+        safe: Deferred[int | None] = Deferred()
         if self.held is None:
             safe.callback(None)
         else:

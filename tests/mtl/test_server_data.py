@@ -111,7 +111,7 @@ def test_ill_formed_commands_are_dropped_and_change_nothing() -> None:
 def test_every_limit_of_the_server_has_a_reason() -> None:
     """MT-29"""
     for limit in Limits.of(SERVER_LIMITS).table.values():
-        assert limit.default > 0
+        assert limit.default > 0 or "0 = never" in limit.reason
         assert limit.reason
 
 
@@ -169,8 +169,9 @@ def test_a_silent_flow_is_pinged_and_a_dead_one_ends() -> None:
     got = [command for command in broker.got(alive) if isinstance(command, Content)]
     assert bodies(got) == [b"1", b"2"]
     assert [fields.decode_table(content.properties) for content in got] == [
-        {"mtl-redeliveries": 1}
-    ] * 2
+        {"mtl-redeliveries": 1},
+        {"mtl-redeliveries": 0},  # it was sent ahead: nobody says that it was looked at
+    ]
     broker.got(dead)
     assert broker.command(dead, Summon(9, "a")) == [Response(9, 403)]
 

@@ -79,8 +79,8 @@ def test_rejected_content_is_gone_and_recycled_content_comes_first() -> None:
     assert [command.sequence for command in got] == [5, 6, 7]  # type: ignore[union-attr]
     broker.command(reader, Confirm(7, True))
     figures = broker.server.profiles["queue"].snapshot()
-    assert figures["rejected"], figures["recycled"] == (1, 3)
-    assert figures["octets"] == 0
+    assert (figures["rejected"], figures["recycled"], figures["confirmed"]) == (1, 3, 3)
+    assert figures["broker_waiting"] + figures["broker_in_flight"] == 1
 
 
 def test_what_is_delivered_too_often_becomes_a_dead_letter() -> None:
@@ -96,22 +96,27 @@ def test_what_is_delivered_too_often_becomes_a_dead_letter() -> None:
     dead = broker.flow("Reader", ["a.dead"])
     got = broker.command(dead, Summon(2, "a.dead"))
     assert bodies(got) == [b"1"]
-    assert got[1].properties == fields.EMPTY  # type: ignore[union-attr]
-    assert broker.server.profiles["queue"].snapshot()["dead_letters"] == 1
+    assert fields.decode_table(got[1].properties) == {"mtl-redeliveries": 2}  # type: ignore[union-attr]
+    assert broker.server.profiles["queue"].snapshot()["broker_dead_letters"] == 1
 
 
 def test_dead_letters_are_bounded() -> None:
-    """MT-29: by the queue's limit, by the number of queues and by the length of a name."""
-    for limits, resource in (
-        ({"queue-contents": 1}, "a"), ({"queues": 1}, "a"), ({}, "x" * 255),
-    ):  # fmt: skip
-        broker = Broker(limits={"deliveries": 1, **limits})
-        write(broker, 1, 2, resource=resource)
-        reader = broker.flow("Reader", [resource])
-        broker.command(reader, Summon(2, resource))
-        broker.command(reader, Reject(2, True, True))
-        figures = broker.server.profiles["queue"].snapshot()
-        assert figures["overflowed"] == (1 if "queue-contents" in limits else 2)
+    """MT-29: the oldest are dropped, and counted."""
+    broker = Broker(limits={"deliveries": 1, "dead-letters": 1})
+    write(broker, 1, 2)
+    reader = broker.flow("Reader")
+    broker.command(reader, Summon(2, "a"))
+    broker.command(reader, Reject(2, True, True))
+    dead = broker.flow("Reader", ["a.dead"])
+    assert bodies(broker.command(dead, Summon(2, "a.dead"))) == [b"2"]
+    assert broker.server.profiles["queue"].snapshot()["broker_dead_dropped"] == 1
+
+
+def test_nobody_writes_to_a_queue_of_dead_letters() -> None:
+    """MT-29: its oldest are dropped above a limit, so nothing may be confirmed for it."""
+    broker = Broker()
+    writer = broker.flow("Writer", ["a.dead"])
+    assert broker.command(writer, *contents(1, resource="a.dead")) == [Reject(1)]
 
 
 def test_as_many_fields_as_may_be_leave_no_room_for_the_redelivery_count() -> None:
@@ -146,6 +151,8 @@ def test_writers_wait_for_confirm_while_the_queue_is_long() -> None:
     assert broker.got(other) == [Confirm(1, True)]
     reader = broker.flow("Reader")
     broker.command(reader, Summon(2, "a"))
+    assert broker.got(writer) == []  # what a reader has counts, too
+    broker.command(reader, Confirm(3, True))
     assert broker.got(writer) == [Confirm(7, True)]
 
 
@@ -161,7 +168,7 @@ def test_room_in_one_queue_releases_only_who_writes_to_it() -> None:
             got += broker.got(writer)
         assert got == [Confirm(1, True)]
     reader = broker.flow("Reader", ["a"])
-    broker.command(reader, Summon(2, "a"))
+    broker.command(reader, Summon(2, "a"), Confirm(1))
     assert broker.got(writers["a"]) == [Confirm(2, True)]
     assert broker.got(writers["b"]) == []
 
@@ -193,29 +200,91 @@ def test_a_withheld_confirm_precedes_a_reject() -> None:
 
 def test_queues_are_bounded_in_number_and_octets() -> None:
     """MT-29"""
-    broker = Broker(limits={"queues": 2, "queue-octets": 100})
+    broker = Broker(limits={"queues": 2, "queue-octets": 1000})
     writer = broker.flow("Writer", ["a", "b", "c"])
     broker.command(writer, *contents(1), *contents(2, resource="b"))
     broker.safe(broker.events[-1])
     assert broker.command(writer, *contents(3, resource="c")) == [Confirm(2, True), Reject(3)]
-    assert broker.command(writer, Content(4, "a", body=bytes(100))) == [Reject(4)]
+    assert broker.command(writer, Content(4, "a", body=bytes(2000))) == [Reject(4)]
     reader = broker.flow("Reader", [])
     assert broker.command(reader, Summon(2, "c")) == [Response(2, 400)]
-    broker.command(reader, Summon(3, "a"), Confirm(1), Dismiss(4, "a"), Summon(5, "c"))
-    assert broker.got(reader) == []
-    assert broker.server.profiles["queue"].snapshot()["queues"] == 2
+    figures = broker.server.profiles["queue"].snapshot()
+    assert (figures["broker_queues"], figures["too_many_queues"]) == (2, 2)
 
 
-def test_what_a_queue_which_cannot_be_made_any_more_would_lose_is_rejected() -> None:
-    """HO-22, MT-29: no reader would get it, whether a sink has it or not."""
-    broker = Broker(limits={"queues": 1})
-    one, two = broker.flow("Writer", ["a"]), broker.flow("Writer", ["b"])
-    broker.command(one, *contents(1))
-    broker.command(two, *contents(1, resource="b"))
-    for event in broker.events[-2:]:
-        broker.safe(event)
-    assert broker.got(two) == [Reject(1)]
-    assert broker.server.profiles["queue"].snapshot()["overflowed"] == 1
+def test_twenty_contents_to_twenty_queues_where_four_are_allowed__BK_05() -> None:
+    """Sixteen are rejected before anything is confirmed, and what is confirmed is delivered."""
+    broker = Broker(limits={"queues": 4})
+    names = [f"q{number}" for number in range(20)]
+    writer = broker.flow("Writer", [])
+    sent = [Content(number, name, body=b"x") for number, name in enumerate(names, 1)]
+    assert broker.command(writer, *sent) == [Reject(number) for number in range(5, 21)]
+    broker.safe(broker.events[-1])
+    assert broker.got(writer) == [Confirm(4, True)]
+    for name in names[:4]:
+        reader = broker.flow("Reader", [name])
+        assert bodies(broker.command(reader, Summon(2, name))) == [b"x"]
+
+
+def test_a_reader_of_two_queues_has_each_in_turn__BK_06() -> None:
+    """A reader of ``a``, where 1000 contents wait, does not wait for the one of ``b`` behind."""
+    broker = Broker(limits={"prefetch": 10})
+    write(broker, *range(1, 1001))
+    write(broker, 5000, resource="b")
+    reader = broker.flow("Reader", [])
+    got = bodies(broker.command(reader, Summon(2, "a")))
+    got += bodies(broker.command(reader, Summon(3, "b")))
+    while b"5000" not in got and len(got) < 1001:
+        got += bodies(broker.command(reader, Confirm(len(got), True)))
+    assert got.index(b"5000") < 40
+
+
+def test_five_readers_which_take_one_content_each_bury_nothing__BK_07() -> None:
+    """``recv --count 1``, five times: what was sent ahead and not looked at has had no try."""
+    broker = Broker()
+    write(broker, *range(1, 21))
+    for number in range(1, 6):
+        reader = broker.flow("Reader")
+        got = broker.command(reader, Summon(2, "a"))
+        assert bodies(got) == [b"%d" % left for left in range(number, 21)]
+        broker.command(reader, Confirm(1))
+        broker.leave(reader)
+    figures = broker.server.profiles["queue"].snapshot()
+    assert (figures["broker_dead_letters"], figures["confirmed"]) == (0, 5)
+
+
+def test_what_a_reader_dies_of_is_a_dead_letter_in_the_end_and_nothing_behind_it__BK_07() -> None:
+    broker = Broker(limits={"deliveries": 3})
+    write(broker, 1, 2, 3)
+    for tries in range(3):
+        reader = broker.flow("Reader")
+        got = broker.command(reader, Summon(2, "a"))
+        assert bodies(got) == [b"1", b"2", b"3"]
+        if tries:
+            found = [fields.decode_table(content.properties) for content in got[1:]]  # type: ignore[union-attr]
+            assert found == [{"mtl-redeliveries": tries}, *[{"mtl-redeliveries": 0}] * 2]
+        broker.leave(reader)
+    assert bodies(broker.command(broker.flow("Reader"), Summon(2, "a"))) == [b"2", b"3"]
+    dead = broker.flow("Reader", ["a.dead"])
+    assert bodies(broker.command(dead, Summon(2, "a.dead"))) == [b"1"]
+
+
+def test_a_reader_which_dismisses_before_it_leaves_has_tried_nothing__BK_07() -> None:
+    broker = Broker(limits={"deliveries": 1})
+    write(broker, 1, 2)
+    for _ in range(3):
+        reader = broker.flow("Reader")
+        got = broker.command(reader, Summon(2, "a"), Dismiss(3, "a"))
+        assert bodies(got) == [b"1", b"2"]
+        broker.leave(reader)
+
+
+def test_the_end_of_the_server_is_no_try__BK_07() -> None:
+    broker = Broker(limits={"deliveries": 1})
+    write(broker, 1)
+    broker.command(broker.flow("Reader"), Summon(2, "a"))
+    broker.collect(broker.server.close(broker.now))
+    assert bodies(broker.command(broker.flow("Reader"), Summon(2, "a"))) == [b"1"]
 
 
 def test_what_a_reader_had_goes_to_another_when_its_session_ends() -> None:

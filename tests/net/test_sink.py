@@ -93,8 +93,8 @@ class FailureFirst(TestCase):
         first, second = sink.put(batch(b"1")), sink.put(batch(b"2"))
         for waiting in (first, second):
             waiting.addErrback(lambda failure: told.append(failure.type))
-        callbacks[0](QueueError("the disk"))
-        callbacks[1](QueueError("the disk"))
+        callbacks[0](QueueError("the disk"), None)
+        callbacks[1](QueueError("the disk"), None)
         early = self.failureResultOf(sink.put(batch(b"3")))
         self.assertIsInstance(early.value, QueueError)
         self.assertEqual(len(callbacks), 2)
@@ -116,7 +116,7 @@ class FailureFirst(TestCase):
 
         sink = DurableSink.over(Writer(), Reactor())
         sink.put(batch(b"1"))
-        callbacks[0](TypeError("no body"))
+        callbacks[0](TypeError("no body"), None)
         self.assertNoResult(sink.put(batch(b"2")))
 
 
@@ -139,13 +139,13 @@ class WokenOnce(TestCase):
         results = [sink.put(batch(b"x")) for _ in range(3)]
         failed: list = []
         results[1].addErrback(lambda failure: failed.append(failure.value))
-        writer.callbacks[0](None)
-        writer.callbacks[1](OSError("disk"))
+        writer.callbacks[0](None, 0)
+        writer.callbacks[1](OSError("disk"), None)
         self.assertEqual(len(threads.calls), 1)
         threads.calls.pop()()
         self.assertTrue(results[0].called)
         self.assertEqual(str(failed[0]), "disk")
-        writer.callbacks[2](None)
+        writer.callbacks[2](None, 2)
         self.assertEqual(len(threads.calls), 1)
         threads.calls.pop()()
         self.assertTrue(results[2].called)

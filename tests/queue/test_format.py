@@ -84,8 +84,13 @@ def test_an_identity_comes_back_from_its_line_and_is_none_when_damaged() -> None
 
 
 def test_an_identity_of_another_format_version_is_told_by_its_number() -> None:
-    assert Identity.unsealed(seal("msgproto-queue 2 whatever comes then")) == 2
-    assert Identity.unsealed(seal("msgproto-queue 1 whatever comes then")) is None
+    assert Identity.unsealed(seal("msgproto-queue 3 whatever comes then")) == 3
+    assert Identity.unsealed(seal("msgproto-queue 0 whatever comes then")) == 0
+    for version in (1, 2):
+        text = f"msgproto-queue {version} "
+        assert Identity.unsealed(seal(f"{text}whatever comes then")) is None
+        whole = f"{text}{IDENTITY.queue_id} {IDENTITY.seed.hex()}"
+        assert Identity.unsealed(seal(whole)) == IDENTITY
 
 
 def test_a_segment_header_comes_back_and_is_none_when_cut_or_damaged() -> None:

@@ -23,6 +23,7 @@ STORED = [
     ("body", pa.binary()),
     ("attachments", pa.list_(pa.binary())),
     ("truncated", pa.bool_()),
+    ("envelope", pa.binary()),
 ]
 
 
@@ -39,7 +40,7 @@ def line(octets: bytes) -> list[str]:
 def read_by_the_page(directory: Path) -> list[dict[str, Any]]:
     """All messages of a queue, by the tables of the page."""
     word, version, queue_id, seed = line((directory / "identity").read_bytes())
-    assert (word, version) == ("msgproto-queue", "1")
+    assert (word, version) == ("msgproto-queue", "2")
     end_file = (directory / "end").read_bytes()
     assert end_file[:8] == bytes.fromhex("934D5051454E440A")
     assert number(end_file, 44) == crc32(end_file[:44])
@@ -54,7 +55,7 @@ def read_by_the_page(directory: Path) -> list[dict[str, Any]]:
     for path in sorted(directory.glob("*.segment")):
         octets = path.read_bytes()
         assert octets[:8] == bytes.fromhex("934D50515345470A")
-        assert [number(octets, 8), number(octets, 12)] == [1, 64]
+        assert [number(octets, 8), number(octets, 12)] == [2, 64]
         assert octets[16:32].hex() == queue_id
         assert octets[32:40].hex() == seed
         assert number(octets, 40, 8) == int(path.name[:20]) == len(found)

@@ -28,7 +28,7 @@ room = threading.Semaphore(64)
 done = []
 
 def called(first, count):
-    def callback(error):
+    def callback(error, first_offset):
         # One line for each acknowledged batch, in one write: what a peer would have been told.
         print("acknowledged" if error is None else repr(error), first, count, flush=True)
         room.release()

@@ -544,12 +544,12 @@ def test_with_a_damaged_epoch_and_end_the_epoch_comes_from_the_segments() -> Non
 def test_another_format_version_is_refused_in_one_line() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk)
-    header = SegmentHeader(2, log.identity, 0, 0).packed()
+    header = SegmentHeader(3, log.identity, 0, 0).packed()
     disk.spoil(FIRST, header + disk.octets_of(FIRST)[64:])
-    with pytest.raises(QueueError, match="format version 2; this program knows 1"):
+    with pytest.raises(QueueError, match="format version 3; this program knows 2"):
         reopened(disk)
-    disk.spoil(f"{DIRECTORY}/identity", seal("msgproto-queue 3"))
-    with pytest.raises(QueueError, match="format version 3; this program knows 1"):
+    disk.spoil(f"{DIRECTORY}/identity", seal("msgproto-queue 4"))
+    with pytest.raises(QueueError, match="format version 4; this program knows 2"):
         QueueReader(DIRECTORY, disk=disk)
 
 

@@ -17,7 +17,7 @@ def put(writer: QueueWriter, *batches: MessageBatch) -> list[BaseException | Non
     done = threading.Event()
     errors: list[BaseException | None] = []
 
-    def called(error: BaseException | None) -> None:
+    def called(error: BaseException | None, first: int | None) -> None:
         errors.append(error)
         if len(errors) == len(batches):
             done.set()

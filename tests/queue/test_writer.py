@@ -379,7 +379,7 @@ def test_a_callback_s_own_fault_stops_at_itself(
     """Its neighbours in the group are called back once, and the writer goes on."""
     with a_busy_writer() as (disk, writer, results):
 
-        def faulty(error: BaseException | None) -> None:
+        def faulty(error: BaseException | None, first: int | None) -> None:
             raise fault("the callback's own fault")
 
         results.submit(writer, batch(1))
@@ -491,7 +491,7 @@ def test_what_is_submitted_while_a_failure_is_told_fails_too() -> None:
         told = threading.Event()
         late = []
 
-        def failing(error: BaseException | None) -> None:
+        def failing(error: BaseException | None, first: int | None) -> None:
             assert isinstance(error, QueueError)
             late.append(len(late) + 1)
             if len(late) < 4:
@@ -549,7 +549,7 @@ def test_closing_writes_what_waits_and_gives_the_lock_back() -> None:
         assert results.wait(100) == [None] * 100
         assert writer.close()
         with pytest.raises(QueueClosed, match="is closed"):
-            writer.submit(batch(100), lambda error: None)
+            writer.submit(batch(100), lambda error, first: None)
     with a_writer(disk) as again:
         assert again.end == 100
 
@@ -635,7 +635,7 @@ def test_a_fault_of_ours_is_told_and_leaves_nobody_waiting(
         assert results.given[10_000] is not None
         wait_until(lambda: not writer._thread.is_alive())
         with pytest.raises(QueueClosed) as caught:
-            writer.submit(batch(1), lambda error: None)
+            writer.submit(batch(1), lambda error, first: None)
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
         assert not writer.close()
         writer._log.append = append  # type: ignore[method-assign]
@@ -859,7 +859,7 @@ if os.fork() == 0:
     print("closed", writer.close(), flush=True)
     os._exit(0)
 os.wait()
-writer.submit(batch, lambda error: print("parent", error, flush=True))
+writer.submit(batch, lambda error, first: print("parent", error, flush=True))
 print("closed", writer.close(), flush=True)
 """
 

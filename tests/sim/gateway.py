@@ -19,6 +19,7 @@ from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.fair import QUANTUM_OCTETS, FairQueue
 from twisted_msgproto.queue.format import Identity
 from twisted_msgproto.queue.log import SegmentLog
+from twisted_msgproto.queue.writer import Callback
 
 DIRECTORY = "/queue"
 RETRY_SECONDS = 0.25
@@ -29,7 +30,7 @@ def make_identity() -> Identity:
     return Identity("0" * 32, b"\0" * 8)
 
 
-Entry = tuple[MessageBatch, Callable[[BaseException | None], None]]
+Entry = tuple[MessageBatch, Callback]
 
 GROUP_MESSAGES = 16_384
 GROUP_OCTETS = 4 * QUANTUM_OCTETS
@@ -92,7 +93,7 @@ class SimulatedWriter:
         self._turns = Turns(unfair)
         self._busy = False
 
-    def submit(self, batch: MessageBatch, callback: Callable[[BaseException | None], None]) -> None:
+    def submit(self, batch: MessageBatch, callback: Callback) -> None:
         entry, octets = (batch, callback), self._weigh(batch)
         self._turns.submitted(batch, octets)
         self._waiting.add(batch.session, entry, batch.count, octets)
@@ -118,8 +119,10 @@ class SimulatedWriter:
             behind = self._waiting.clear()
             self._turns.taken([batch for batch, _ in behind])
             group += behind
-        for _, callback in group:
-            callback(error)
+        first = self._log.end - sum(batch.count for batch, _ in group)
+        for batch, callback in group:
+            callback(error, None if error is not None else first)
+            first += batch.count
         self._busy = False
         self._look()
 

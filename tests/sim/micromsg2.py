@@ -513,15 +513,10 @@ def published_before_stored() -> AbstractContextManager[object]:
 
     def early(self: Any, event: Any) -> None:
         broker = self.factory.broker
-        if broker.concerns(event.destinations):
-            broker.publish(
-                event.destinations,
-                event.properties,
-                event.texts,
-                event.bodies,
-                [{}] * len(event.bodies),
-                lambda: None,
-            )
+        envelopes = broker.envelopes.make(
+            broker.queues, event.destinations, event.texts, event.notes
+        )
+        broker.enqueue(event.destinations, event.bodies, envelopes, lambda: None, lambda: None)
         arrive(self, event)
 
     return mock.patch.dict(MicroMsg2Server.actions, {MessagesReceived: early})
@@ -531,10 +526,12 @@ def lost_with_their_consumer() -> AbstractContextManager[object]:
     """What a consumer had and did not acknowledge is gone when it is gone."""
     lost = Broker.lost
 
-    def forgetting(self: Broker, consumer: Any) -> None:
-        if consumer in self._subscribers:
-            self._subscribers[consumer].in_flight.clear()
-        lost(self, consumer)
+    def forgetting(self: Broker, consumer: Any, **how: bool) -> None:
+        subscriber = self._subscribers.get(consumer)
+        if subscriber is not None:
+            places = [place for place in subscriber.in_flight.values() if place is not None]
+            self._served.settle(subscriber, places)
+        lost(self, consumer, **how)
 
     return mock.patch.object(Broker, "lost", forgetting)
 

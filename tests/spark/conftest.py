@@ -38,7 +38,7 @@ def write(directory: Path, *batches: MessageBatch, **options: Any) -> None:
     try:
         for batch in batches:
             answers: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-            writer.submit(batch, answers.put)
+            writer.submit(batch, lambda error, first, answers=answers: answers.put(error))
             assert answers.get(timeout=60) is None
     finally:
         writer.close()

@@ -346,6 +346,6 @@ class Writing:
             self._writer.submit(messages(first, 50), self._called)
             first += 50
 
-    def _called(self, error: BaseException | None) -> None:
+    def _called(self, error: BaseException | None, first: int | None) -> None:
         assert error is None
         self.acknowledged += 50

@@ -44,6 +44,8 @@ class Results:
     def __init__(self) -> None:
         self.given: dict[int, BaseException | None] = {}
         """Each batch's result by its number, in the order of the calls."""
+        self.firsts: dict[int, int | None] = {}
+        """Each batch's first offset, None if it was not written."""
         self.again: list[int] = []
         """Batches which were called back more than once: a fault of the queue."""
         self._changed = threading.Condition()
@@ -53,11 +55,12 @@ class Results:
         assert batch.message_id is not None or number is not None
         key = int(batch.message_id[0]) if number is None else number  # type: ignore[index, arg-type]
 
-        def called(error: BaseException | None) -> None:
+        def called(error: BaseException | None, first: int | None) -> None:
             with self._changed:
                 if key in self.given:
                     self.again.append(key)
                 self.given[key] = error
+                self.firsts[key] = first
                 self._changed.notify_all()
 
         writer.submit(batch, called)

@@ -20,7 +20,7 @@ class FailsFirst:
     def __init__(self) -> None:
         self.kinds: list[str] = []
 
-    def put(self, batch: MessageBatch) -> Deferred[None]:
+    def put(self, batch: MessageBatch) -> Deferred[int | None]:
         self.kinds.append(batch.kind)
         return fail(QueueError("no space left")) if len(self.kinds) == 1 else succeed(None)
 

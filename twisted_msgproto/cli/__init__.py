@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, str] = {
     "recv": "twisted_msgproto.cli.recv",
     "bench": "twisted_msgproto.cli.bench",
     "queue": "twisted_msgproto.cli.queue",
+    "broker": "twisted_msgproto.cli.broker",
     "table": "twisted_msgproto.cli.table",
     "flight": "twisted_msgproto.cli.flight",
     "init": "twisted_msgproto.cli.init",

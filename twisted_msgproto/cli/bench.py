@@ -37,7 +37,7 @@ SUBJECTS: Mapping[str, str] = {
     **{name: protocol.bench for name, protocol in registry.PROTOCOLS.items()},
     **{
         name: f"twisted_msgproto.cli.benches.{name}"
-        for name in ("queue", "spark", "growth", "idle", "neighbours", "scale")
+        for name in ("queue", "broker", "spark", "growth", "idle", "neighbours", "scale")
     },
 }
 """This maps each subject to the module with its rows, in the order of measurement.

@@ -32,6 +32,7 @@ FLAGS: Final[Mapping[str, str]] = {
     "pipelining": "--pipelining",
     "replace_invalid": "--replace-invalid",
     "filter": "--filter",
+    "ready": "--until-empty",
 }
 """A field of the options → what an operator types for it.  Not every protocol has each."""
 

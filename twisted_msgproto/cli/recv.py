@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +28,9 @@ from .rows import row
 
 SUMMARY = "print what arrives: topics, published messages, summoned content"
 
+QUIET_SECONDS = 1.0
+"""With ``--until-empty`` a queue is empty when nothing has come of it for this long."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -38,6 +42,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         type=seconds,
         help="end when nothing has come for S seconds; the exit status is 1 if too little came",
+    )
+    option(
+        "--until-empty",
+        action="store_true",
+        help="micromsg2, mtl: end in peace, with or without a message, when nothing has come for"
+        f" {QUIET_SECONDS:g} s (or --timeout S) since the server agreed to send what waits",
     )
     option("--json", action="store_true", help="a message a line as JSON")
     option("--properties", action="store_true", help="show each message's properties, too")
@@ -74,13 +84,16 @@ async def receive(
     show: Callable[[Message], None],
     timeout: float | None = None,
     output: int | None = None,
+    until_empty: bool = False,
 ) -> None:
     """Call ``show`` with what comes, until there is enough of it or nobody wants it any more.
 
     It returns when ``options.count`` messages came, when none came for ``timeout`` seconds, or
-    when the peer ends in peace.  What comes after that, or cannot be shown, is refused, so that
-    nobody takes it for received.  Raises BrokenPipeError as soon as nobody reads the pipe
-    ``output`` any more (HO-21), or when ``show`` raises it.
+    when the peer ends in peace.  With ``until_empty`` these seconds (QUIET_SECONDS
+    where none are given) begin when the server has agreed to send what waits.  What comes after the
+    end, or cannot be shown, is refused, so that nobody takes it for received.  Raises
+    BrokenPipeError as soon as nobody reads the pipe ``output`` any more (HO-21), or when ``show``
+    raises it.
     """
     from .waiting import LEAVE_SECONDS, Attempt, Reader
 
@@ -97,6 +110,11 @@ async def receive(
                 timer.cancel()
             # Later: not while the protocol is in the middle of handing a batch on.
             timer = reactor.callLater(0, lambda: receiving.give_up())
+
+    def begin() -> None:
+        nonlocal timer
+        if timer is None and timeout is not None and not over:
+            timer = reactor.callLater(timeout, end)
 
     def refuse(text: str) -> None:
         """Raise Refused, so that the message is not acknowledged."""
@@ -120,8 +138,11 @@ async def receive(
             end()
 
     watched = Reader(reactor, output, lambda: end(BrokenPipeError()))
-    if timeout is not None:
-        timer = reactor.callLater(timeout, end)
+    if until_empty:
+        timeout = QUIET_SECONDS if timeout is None else timeout
+        options = replace(options, ready=begin)
+    else:
+        begin()
     work = command.recv(reactor, options, received)
     receiving = Attempt(reactor, work)
     try:
@@ -140,13 +161,15 @@ async def receive(
 def run(arguments: argparse.Namespace) -> int:
     """Receive; 0 once ``--count`` messages came, or when the peer ends in peace without one.
 
-    With ``--timeout`` and without ``--count``: 0 if any message came.
+    With ``--timeout`` and without ``--count``: 0 if any message came.  With ``--until-empty``: 0
+    also when nothing is left.
     """
     import sys
 
     command = command_of(arguments.protocol, "recv")
     fields = {**connect_options(arguments, command), "filter": arguments.filter}
-    check_options(arguments.protocol, command, "recv", fields)
+    until_empty: bool = arguments.until_empty
+    check_options(arguments.protocol, command, "recv", {**fields, "ready": until_empty})
     options = RecvOptions(**fields, count=arguments.count)
     came = 0
 
@@ -157,10 +180,13 @@ def run(arguments: argparse.Namespace) -> int:
         came += 1
 
     async def work(reactor: Any) -> None:
-        await receive(reactor, command, options, show, arguments.timeout, sys.stdout.fileno())
+        output = sys.stdout.fileno()
+        await receive(reactor, command, options, show, arguments.timeout, output, until_empty)
 
     why = why_not(work, options.endpoint)
     wanted = arguments.count or (1 if arguments.timeout is not None else 0)
+    if until_empty:
+        wanted = 0
     if why is None and came < wanted:
         why = "the server ended it"
         if arguments.timeout is not None:

@@ -68,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=named,
         action="append",
         default=[],
-        help="micromsg2, sabc: a property (header) of every message; repeatable",
+        help="micromsg2, mtl, sabc: a property (field, header) of every message; repeatable",
     )
     option("--protocol-version", metavar="1|2", type=int, choices=(1, 2), help="lumberjack: which")
     option(

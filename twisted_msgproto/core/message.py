@@ -47,6 +47,11 @@ class MessageBatch:
     False throughout).  A column is a list or packed (:mod:`.packed`): whoever wants to add to one
     makes a list of it.  A batch may not be changed once a sink has received it.
 
+    ``envelope`` is what a broker's queue needs beside the body to deliver the message again after
+    a restart: its address and properties as they came (``docs/broker-format.md``).  The durable
+    queue keeps it; :class:`Message`, the table and every reader do without it.  A row has one only
+    when it is for a broker's queue.
+
     ``octets`` says how much the batch counts against memory limits while it waits for the disk: the
     payload octets as they came from the wire.  It is a measure for limits, not an exact size.
     """
@@ -65,6 +70,7 @@ class MessageBatch:
     body: Sequence[bytes | None] | None = None
     attachments: Sequence[Sequence[bytes] | None] | None = None
     truncated: Sequence[bool] | None = None
+    envelope: Sequence[bytes | None] | None = None
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
         "message_id",

@@ -6,7 +6,8 @@ subscriber or was named beforehand: each message goes to one of its consumers, i
 taken back to its place when that consumer is lost before it has acknowledged (``MM-27``).  A
 destination that is neither is no business of the broker.
 
-What is bounded, and what happens at the bound (``MM-32``):
+Topics are here; the queues are those of :mod:`twisted_msgproto.core.broker`, which other protocols
+have as well.  What is bounded, and what happens at the bound (``MM-32``):
 
 * a queue takes messages up to its limits; what comes above them is kept, but it is not *accepted*
   until there is room, so its ack is withheld and its sender stops;
@@ -14,60 +15,54 @@ What is bounded, and what happens at the bound (``MM-32``):
   closed (``slow-consumer``), and the messages that waited for it are gone;
 * subscriptions of one consumer, and queues in all: above the limit a subscription is refused.
 
-Everything lives in memory.  What a consumer has not seen when the process ends is gone here; it is
-in the sink, and senders send again what was not acknowledged.
+Topics live in memory.  What a subscriber of one has not seen when the process ends is gone for it.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import chain, groupby, repeat
 from operator import attrgetter, itemgetter
 from typing import Final, Protocol
 
+from ..core.broker import DEAD, TURN_STEPS, Letter, QueueName, TooManyQueues
+from ..core.broker import LIMITS as QUEUE_LIMITS
 from ..core.limits import Limit, Limits
+from ..net.broker.forms import fields_of
+from .letters import FILTERED_OCTETS, NO_NOTES, Envelopes, Routed, octets_of, routed
 from .wire import (
     LIMIT_EXCEEDED,
     BadText,
     Filter,
     Properties,
-    Unnumbered,
     encode_address,
     encode_unnumbered,
 )
 
-TOPIC_PREFIX: Final = "topic/"
+SPACE: Final = "micromsg2"
+"""The queues of a MicroMsg2 server are in this space, unless it shares those of another server."""
 
-NO_NOTES: Final[Mapping[str, str]] = {}
+TOPIC_PREFIX: Final = "topic/"
 
 BAD_FILTER: Final = "bad-filter"
 BAD_COMMAND: Final = "bad-command"
 NOT_ALLOWED: Final = "not-allowed"
 SLOW_CONSUMER: Final = "slow-consumer"
 
-TURN_STEPS: Final = 100_000
-"""The broker does this many steps in one call, of about 0.1 µs each; the rest waits for a turn."""
-
 COUNTED_STEPS: Final = 2_000
 """Steps are counted after each message, or after this many of them."""
 
-FILTERED_OCTETS: Final = 8
-"""This many octets of properties are one step for each condition that searches in a text."""
-
 MESSAGE_STEPS: Final = 20
-"""Encoding one message, or delivering it from a queue, is this many steps."""
+"""Encoding one message is this many steps."""
 
 PUSH_STEPS: Final = 200
 """Writing to one consumer is this many steps, however little is written."""
 
 LIMITS: Final = (
     Limit("subscriptions", 100, "subscriptions", "of one connection (MM-32)", 1),
-    Limit("broker-queues", 1000, "queues", "of one server (MM-32)", 0),
-    Limit("queue-messages", 10_000, "messages", "in one broker queue; above it acks wait", 1),
-    Limit("queue-octets", 64 << 20, "octets", "in one broker queue; above it acks wait", 1),
+    *QUEUE_LIMITS,
     Limit("subscriber-messages", 10_000, "messages", "waiting for one topic subscriber (MM-32)", 1),
     Limit("subscriber-octets", 16 << 20, "octets", "waiting for one topic subscriber", 1),
     Limit("filter-conditions", 32, "conditions", "in one filter (MM-32)", 1),
@@ -83,28 +78,63 @@ class SubscriptionRefused(Exception):
         self.code = code
 
 
-@dataclass(slots=True, eq=False)
-class Routed:
-    """Is one message for consumers; it compares by its order of arrival.
-
-    ``frames`` are what every consumer gets, but for the numbers (see ``encode_unnumbered``), and
-    ``octets`` are the payload's.  ``notes`` are for annotating extensions (the type of ``dotnet``),
-    ``weight`` is what a condition which searches in a text costs with this message, in steps.
-    """
-
-    order: int
-    frames: tuple[Unnumbered, ...]
-    octets: int
-    properties: Properties
-    notes: Mapping[str, str]
-    weight: int
-
-    def __lt__(self, other: Routed) -> bool:
-        return self.order < other.order
-
-
 Row = tuple[str, Properties, bytes, bytes, Mapping[str, str]]
 """A message as it was published: destination, properties, their text, payload and notes."""
+
+
+class Queues(Protocol):
+    """Describes what is needed of the broker that has the queues (``net.broker.ServedBroker``)."""
+
+    durable: bool
+
+    def names(self, space: str) -> Mapping[str, QueueName]:
+        """Return the queues of a space to which messages may be sent; it changes with them."""
+
+    def declare(self, name: QueueName, *, kept: bool = False) -> None:
+        """Let there be a queue; TooManyQueues above the limit."""
+
+    def publish(self, rows: Sequence[tuple[QueueName, bytes, bytes]]) -> None:
+        """Messages are safe: their queues, envelopes and bodies.  Not if it is ``durable``."""
+
+    def when_accepted(
+        self,
+        names: Iterable[QueueName],
+        accepted: Callable[[], None],
+        came: Callable[[], None] = ...,
+    ) -> None:
+        """Call ``came`` when all that was published is in its queue, then ``accepted`` when none
+        of these queues is full.
+        """
+
+    def subscribe(
+        self,
+        consumer: Subscriber,
+        name: QueueName,
+        wants: Callable[[Letter], bool] | None = None,
+        cost: Callable[[Letter], int] | None = None,
+    ) -> None:
+        """Let a consumer compete for the letters of a queue; TooManyQueues above the limit."""
+
+    def unsubscribe(self, consumer: Subscriber, name: QueueName) -> bool:
+        """Deliver nothing more of a queue to a consumer."""
+
+    def deliver(self) -> None:
+        """Deliver what new subscriptions let pass."""
+
+    def settle(self, consumer: Subscriber, places: Sequence[int]) -> None:
+        """A consumer has acknowledged the letters with these places."""
+
+    def ready(self, consumer: Subscriber) -> None:
+        """A consumer may have room."""
+
+    def gone(self, consumer: Subscriber, *, orderly: bool = False) -> None:
+        """A consumer is lost."""
+
+    def snapshot(self) -> Mapping[str, int]:
+        """Return figures for metrics."""
+
+
+_routed = partial(routed, foreign=fields_of)
 
 
 class Consumer(Protocol):
@@ -116,20 +146,28 @@ class Consumer(Protocol):
     def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
         """Write messages; their numbers, or None where nobody will acknowledge them."""
 
+    def owing(self) -> None:
+        """It has messages of queues to acknowledge, from now on."""
+
     def too_slow(self) -> None:
         """More waits for it than may: end it."""
 
+    def failed(self, error: Exception) -> None:
+        """``push`` has raised ``error``: end it."""
+
 
 class Subscriber:
-    """Holds what the broker knows of one consumer.
+    """Holds what the broker knows of one consumer; to queues it is the consumer.
 
     Attributes:
         filters: its subscriptions: destination → filter, or None for all messages.
         waiting: messages of topics that it has no space for yet.
-        in_flight: number → message and the queue it goes back to (None: a topic's).
+        in_flight: number → place of a queue's letter, or None for a topic's message.
+        held: how many of these are of queues.
     """
 
-    __slots__ = ("_counters", "consumer", "filters", "in_flight", "waiting", "waiting_octets")
+    __slots__ = ("_counters", "consumer", "filters", "held", "in_flight", "waiting",
+                 "waiting_octets")  # fmt: skip
 
     def __init__(self, consumer: Consumer, counters: dict[str, int]) -> None:
         self._counters = counters
@@ -137,12 +175,8 @@ class Subscriber:
         self.filters: dict[str, Filter | None] = {}
         self.waiting: deque[Routed] = deque()
         self.waiting_octets = 0
-        self.in_flight: dict[int, tuple[Routed, BrokerQueue | None]] = {}
-
-    def wants(self, destination: str, properties: Properties) -> bool:
-        """Does the filter for ``destination`` let a message with ``properties`` pass?"""
-        condition = self.filters[destination]
-        return condition is None or condition.matches(properties)
+        self.in_flight: dict[int, int | None] = {}
+        self.held = 0
 
     def choose(
         self, destination: str, messages: list[Routed], chosen: list[Routed]
@@ -167,154 +201,106 @@ class Subscriber:
                 steps = 0
         yield steps
 
-    def push(self, messages: Sequence[Routed], queue: BrokerQueue | None) -> None:
-        """Hand messages to the consumer, and remember them until it acknowledges."""
-        self._counters["broker_delivered"] += len(messages)
+    def spread(self, messages: Sequence[Routed]) -> None:
+        """Hand messages of topics to the consumer, and remember them until it acknowledges."""
+        self._counters["topics_delivered"] += len(messages)
         numbers = self.consumer.push(messages)
         if numbers is not None:
-            self.in_flight.update(zip(numbers, zip(messages, repeat(queue)), strict=True))
+            self.in_flight.update(zip(numbers, repeat(None)))
 
+    def acknowledged(self, numbers: Iterable[int]) -> list[int]:
+        """Forget these numbers; return the places of letters of queues among them."""
+        places = []
+        release, topics = self.in_flight.pop, 0
+        for number in numbers:
+            place = release(number, -1)
+            if place is None:
+                topics += 1
+            elif place >= 0:
+                places.append(place)
+        self.held -= len(places)
+        self._counters["topics_acknowledged"] += topics
+        return places
 
-class BrokerQueue:
-    """Is one queue: messages in order, and the consumers that compete for them (``MM-27``).
+    # As the consumer of queues.
 
-    Attributes:
-        consumers: its subscribers; the first is the next to be asked.
-        octets: payload octets that wait here.
-    """
+    def room(self) -> int:
+        """Return how many letters it accepts now."""
+        return self.consumer.room()
 
-    def __init__(self, name: str, messages_max: int, octets_max: int) -> None:
-        self.name = name
-        self.consumers: deque[Subscriber] = deque()
-        self.octets = 0
-        self._messages_max = messages_max
-        self._octets_max = octets_max
-        self._waiting: list[Routed] = []  # a heap by order of arrival
-        self._unwanted: list[Routed] = []  # no consumer's filter lets them pass
-        self._withheld: list[Callable[[], None]] = []
+    def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
+        """Write letters of a queue; False if nobody is going to acknowledge them."""
+        # All are encoded before anything is written of them (BK-02).
+        numbers = self.consumer.push(list(map(_routed, letters)))
+        if numbers is None:
+            return False
+        self.in_flight.update(zip(numbers, [letter.place for letter in letters], strict=True))
+        self.held += len(letters)
+        self.consumer.owing()
+        return True
 
-    def __len__(self) -> int:
-        """Return how many messages wait here."""
-        return len(self._waiting) + len(self._unwanted)
-
-    @property
-    def full(self) -> bool:
-        """Nothing more is accepted now."""
-        return len(self) > self._messages_max or self.octets > self._octets_max
-
-    def append(self, message: Routed) -> None:
-        """A message arrived, or came back: it waits at its place."""
-        heapq.heappush(self._waiting, message)
-        self.octets += message.octets
-
-    def when_accepted(self, accepted: Callable[[], None]) -> None:
-        """Call ``accepted`` once there is room."""
-        self._withheld.append(accepted)
-
-    def reconsider(self) -> None:
-        """The consumers or their filters changed: messages that nobody wanted may be wanted."""
-        if self._unwanted:
-            self._waiting += self._unwanted
-            self._waiting.sort(key=attrgetter("order"))  # what is sorted is a heap
-            self._unwanted.clear()
-
-    def dispatch(self, steps: int = TURN_STEPS) -> int:
-        """Deliver messages to consumers while the next message's consumers have space.
-
-        Returns what is left of ``steps``; below 1 there is more to do, perhaps.
-        """
-        if self.consumers and self._waiting:
-            rooms = {subscriber: subscriber.consumer.room() for subscriber in self.consumers}
-            given: dict[Subscriber, list[Routed]] = {}
-            steps -= len(rooms)
-            while self._waiting and steps > 0:
-                message = self._waiting[0]
-                steps -= MESSAGE_STEPS
-                taker, wanted = None, False
-                for subscriber in self.consumers:
-                    condition = subscriber.filters[self.name]
-                    if condition is not None:
-                        steps -= len(condition.conditions) + message.weight * condition.searches
-                    if subscriber.wants(self.name, message.properties):
-                        wanted = True
-                        if rooms[subscriber] > 0:
-                            taker = subscriber
-                            break
-                if wanted and taker is None:
-                    break  # it waits, and all behind it: order matters
-                heapq.heappop(self._waiting)
-                if taker is None:
-                    self._unwanted.append(message)
-                    continue
-                self.octets -= message.octets
-                rooms[taker] -= 1
-                given.setdefault(taker, []).append(message)
-                if len(self.consumers) > 1:
-                    self.consumers.remove(taker)
-                    self.consumers.append(taker)
-            for subscriber, messages in given.items():
-                subscriber.push(messages, self)
-                steps -= PUSH_STEPS + len(messages)
-        self._accept()
-        return steps
-
-    def _accept(self) -> None:
-        if self._withheld and not self.full:
-            withheld, self._withheld = self._withheld, []
-            for accepted in withheld:
-                accepted()
+    def failed(self, error: Exception) -> None:
+        """Writing letters failed; they are back in their queue."""
+        self.consumer.failed(error)
 
 
 class Broker:
-    """Holds all topics and queues of one server.
+    """Holds all topics of one server, and knows its queues.
 
     Attributes:
-        queues: by destination.
+        queues: the names of queues to which messages may be sent, by destination.
+        envelopes: makes the envelopes of messages for them.
         counters: plain integers for metrics.
     """
 
-    def __init__(self, limits: Limits | None = None, queues: Iterable[str] = ()) -> None:
-        """``queues`` are destinations that are queues from the start.
+    def __init__(
+        self,
+        queues: Queues,
+        limits: Limits | None = None,
+        kept: Iterable[str] = (),
+        space: str = SPACE,
+    ) -> None:
+        """``queues`` has the queues of ``space``; ``kept`` are destinations that are queues from
+        the start.
 
-        ValueError for one that is a topic.
+        ValueError for one of them that is a topic, or has the name of dead letters.
         """
         limits = Limits.of(LIMITS) if limits is None else limits
         self._limits = limits
-        self.queues: dict[str, BrokerQueue] = {}
-        self._topics: dict[str, dict[Subscriber, None]] = {}
-        self._subscribers: dict[Consumer, Subscriber] = {}
-        self._changed: dict[BrokerQueue, None] = {}
-        # What is not done yet: what was published, in order, and queues.
-        self._publications: deque[Iterator[int]] = deque()
-        self._undone: dict[BrokerQueue, None] = {}
-        self._order = 0
-        self.counters = {
-            "broker_published": 0,
-            "broker_delivered": 0,
-            "broker_acknowledged": 0,
-            "broker_returned": 0,
-            "broker_lost": 0,
-            "broker_slow_consumers": 0,
-        }
-        for name in queues:
+        self._served = queues
+        self._space = space
+        self._kept = list(kept)
+        for name in self._kept:
             if name.startswith(TOPIC_PREFIX):
                 raise ValueError(f"{name} is a topic, not a queue")
-            self._make_queue(name)
+            if name.endswith(DEAD):
+                raise ValueError(f"{name} has the name of a queue's dead letters")
+        self.queues = queues.names(space)
+        self.envelopes = Envelopes(space)
+        self._topics: dict[str, dict[Subscriber, None]] = {}
+        self._subscribers: dict[Consumer, Subscriber] = {}
+        # What was published to topics and is not done yet, in order.
+        self._publications: deque[Iterator[int]] = deque()
+        self._order = 0
+        self.counters = {
+            "topics_published": 0,
+            "topics_delivered": 0,
+            "topics_acknowledged": 0,
+            "topics_lost": 0,
+            "topics_slow_consumers": 0,
+        }
 
-    def _make_queue(self, name: str) -> BrokerQueue:
-        limits = self._limits
-        self.queues[name] = BrokerQueue(
-            name, limits.integer("queue-messages"), limits.integer("queue-octets")
-        )
-        return self.queues[name]
+    def declare(self) -> None:
+        """Make the queues that were named beforehand; TooManyQueues if they are too many."""
+        for name in self._kept:
+            self._served.declare(QueueName(self._space, name), kept=True)
 
     def snapshot(self) -> dict[str, int]:
-        """Return figures for metrics: the counters, and what waits now."""
+        """Return figures for metrics: the counters, those of the queues, and subscriptions."""
         return {
+            **self._served.snapshot(),
             **self.counters,
-            "broker_queues": len(self.queues),
-            "broker_waiting": sum(map(len, self.queues.values())),
-            "broker_subscriptions": sum(len(s.filters) for s in self._subscribers.values()),
+            "subscriptions": sum(len(s.filters) for s in self._subscribers.values()),
         }
 
     # ── subscriptions (MM-25) ───────────────────────────────────────────────────────────────────
@@ -345,40 +331,40 @@ class Broker:
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
             subscriber = self._subscribers[consumer] = Subscriber(consumer, self.counters)
-        again = destination in subscriber.filters
         allowed = self._limits.integer("subscriptions")
-        if not again and len(subscriber.filters) >= allowed:
+        if destination not in subscriber.filters and len(subscriber.filters) >= allowed:
             raise SubscriptionRefused(
                 LIMIT_EXCEEDED, f"{destination}: subscriptions allows {allowed}"
             )
         if destination.startswith(TOPIC_PREFIX):
-            subscriber.filters[destination] = chosen
             self._topics.setdefault(destination, {})[subscriber] = None
-            return
-        queue = self.queues.get(destination)
-        if queue is None:
-            allowed = self._limits.integer("broker-queues")
-            if len(self.queues) >= allowed:
-                raise SubscriptionRefused(
-                    LIMIT_EXCEEDED, f"{destination}: broker-queues allows {allowed}"
-                )
-            queue = self._make_queue(destination)
+        else:
+            self._compete(subscriber, destination, chosen)
         subscriber.filters[destination] = chosen
-        if not again:
-            queue.consumers.append(subscriber)
-        self._changed[queue] = None
+
+    def _compete(self, subscriber: Subscriber, destination: str, chosen: Filter | None) -> None:
+        name = QueueName(self._space, destination)
+        try:
+            if chosen is None:
+                self._served.subscribe(subscriber, name)
+                return
+            condition, checks, searches = chosen, len(chosen.conditions), chosen.searches
+            self._served.subscribe(
+                subscriber,
+                name,
+                lambda letter: condition.matches(_routed(letter).properties),
+                lambda letter: checks + searches * (len(letter.envelope) // FILTERED_OCTETS),
+            )
+        except TooManyQueues as error:
+            raise SubscriptionRefused(LIMIT_EXCEEDED, str(error)) from None
 
     def look(self) -> None:
-        """Deliver queues whose subscriptions have changed to their consumers.
+        """Deliver from queues whose subscriptions have changed.
 
         Call it once after the commands of a read: searching what no filter let pass costs time, and
         a peer may subscribe again and again.
         """
-        if self._changed:
-            changed, self._changed = self._changed, {}
-            for queue in changed:
-                queue.reconsider()
-                self._dispatch(queue)
+        self._served.deliver()
 
     def unsubscribe(self, consumer: Consumer, destination: str) -> None:
         """Deliver no further messages to ``destination``; what is in flight stays in flight."""
@@ -386,28 +372,23 @@ class Broker:
         if subscriber is None or destination not in subscriber.filters:
             raise SubscriptionRefused(BAD_COMMAND, f"unsubscribe: not subscribed to {destination}")
         del subscriber.filters[destination]
-        self._leave(subscriber, destination)
+        if destination in self._topics:
+            self._leave(subscriber, destination)
+        else:
+            self._served.unsubscribe(subscriber, QueueName(self._space, destination))
 
-    def _leave(self, subscriber: Subscriber, destination: str) -> None:
-        queue = self.queues.get(destination)
-        if queue is not None:
-            queue.consumers.remove(subscriber)
-            self._changed[queue] = None
-            return
-        subscribers = self._topics[destination]
+    def _leave(self, subscriber: Subscriber, topic: str) -> None:
+        subscribers = self._topics[topic]
         del subscribers[subscriber]
         if not subscribers:
-            del self._topics[destination]
+            del self._topics[topic]
 
     # ── messages ────────────────────────────────────────────────────────────────────────────────
 
-    def concerns(self, destinations: Iterable[str]) -> bool:
-        """Is one of these a topic or queue that the broker has?"""
+    def concerns_topics(self, destinations: Iterable[str]) -> bool:
+        """Is one of these a topic with subscribers?"""
         # Most servers have no subscriber at all, and most batches one destination.
-        if not self.queues and not self._topics:
-            return False
-        names = set(destinations)
-        return not (self.queues.keys().isdisjoint(names) and self._topics.keys().isdisjoint(names))
+        return bool(self._topics) and not self._topics.keys().isdisjoint(set(destinations))
 
     def publish(
         self,
@@ -416,76 +397,73 @@ class Broker:
         texts: Sequence[bytes],
         payloads: Sequence[bytes],
         notes: Sequence[Mapping[str, str]],
-        accepted: Callable[[], None],
+        published: Callable[[], None],
     ) -> None:
-        """Messages of one sender arrived, in order; ``accepted()`` is called when all are accepted.
+        """Deliver messages of one sender that are safe, in order, to the subscribers of topics.
 
-        All columns have a value a message, but ``notes`` may be empty where there are none. That is
-        at once, unless one of them went to a queue that is full, or the broker is ``unfinished``:
-        what is published waits until what was published before is done.
+        All columns have a value a message, but ``notes`` may be empty where there are none.
+        ``published()`` is called when that is done: at once, unless the broker is ``unfinished``,
+        because what is published waits until what was published before is done.
         """
         if not notes:
             notes = [NO_NOTES] * len(payloads)
         rows = zip(destinations, properties, texts, payloads, notes, strict=True)
-        self._publications.append(self._publish(rows, accepted))
+        self._publications.append(self._publish(rows, published))
         if len(self._publications) == 1:
             self.go_on()
+
+    def enqueue(
+        self,
+        destinations: Sequence[str],
+        payloads: Sequence[bytes],
+        envelopes: Sequence[bytes | None],
+        came: Callable[[], None],
+        accepted: Callable[[], None],
+    ) -> None:
+        """Deliver messages of one sender that are safe, in order, to the consumers of queues.
+
+        ``envelopes`` are None where a message is not for a queue.  ``came()`` is called when they
+        are in their queues, and ``accepted()`` when none of these is full.  A durable broker has
+        them from the log, and they are not published twice.
+        """
+        rows = []
+        names: dict[str, QueueName] = {}
+        for destination, payload, envelope in zip(destinations, payloads, envelopes, strict=True):
+            if envelope is not None:
+                name = names.get(destination)
+                if name is None:
+                    name = names[destination] = QueueName(self._space, destination)
+                rows.append((name, envelope, payload))
+        if not self._served.durable:
+            self._served.publish(rows)
+        self._served.when_accepted(names.values(), accepted, came)
 
     @property
     def unfinished(self) -> bool:
         """Whether more is left than one turn may do: call :meth:`go_on` in the next."""
-        return bool(self._publications or self._undone)
+        return bool(self._publications)
 
     def go_on(self, steps: int = TURN_STEPS) -> None:
         """Do what is not done yet, as far as ``steps`` go (NB-07)."""
-        while steps > 0 and self.unfinished:
-            if self._undone:
-                queue = next(iter(self._undone))
-                del self._undone[queue]
-                steps = self._dispatch(queue, steps)
-                continue
+        while steps > 0 and self._publications:
             taken = next(self._publications[0], None)
             if taken is None:
                 self._publications.popleft()
             else:
                 steps -= taken
 
-    def _dispatch(self, queue: BrokerQueue, steps: int = TURN_STEPS) -> int:
-        steps = queue.dispatch(steps)
-        if steps <= 0:
-            self._undone[queue] = None
-        return steps
-
-    def _publish(self, rows: Iterable[Row], accepted: Callable[[], None]) -> Iterator[int]:
+    def _publish(self, rows: Iterable[Row], published: Callable[[], None]) -> Iterator[int]:
         """Do what :meth:`publish` says; yield the number of steps done."""
-        queues: dict[BrokerQueue, None] = {}
         topics: defaultdict[str, list[Routed]] = defaultdict(list)
         for destination, run in groupby(rows, itemgetter(0)):
-            queue = self.queues.get(destination)
-            if queue is None and destination not in self._topics:
+            if destination in self._topics:
+                yield from self._route(run, topics[destination])
+            else:
                 yield MESSAGE_STEPS
-                continue
-            routed = topics[destination] if queue is None else queue
-            if queue is not None:
-                queues[queue] = None
-            yield from self._route(run, routed)
-        self._undone.update(queues)
-        yield 0  # they come first
         yield from self._spread(topics)
-        full = [queue for queue in queues if queue.full]
-        missing = len(full) + 1
+        published()
 
-        def one_accepted() -> None:
-            nonlocal missing
-            missing -= 1
-            if not missing:
-                accepted()
-
-        for queue in full:
-            queue.when_accepted(one_accepted)
-        one_accepted()
-
-    def _route(self, rows: Iterable[Row], to: list[Routed] | BrokerQueue) -> Iterator[int]:
+    def _route(self, rows: Iterable[Row], to: list[Routed]) -> Iterator[int]:
         """Encode messages for all their receivers; yield the number of steps done."""
         last, address, weight, steps = None, b"", 0, 0
         for destination, properties, text, payload, notes in rows:
@@ -495,7 +473,7 @@ class Broker:
             self._order += 1
             frames = encode_unnumbered(address, payload)
             to.append(Routed(self._order, frames, len(payload), properties, notes, weight))
-            self.counters["broker_published"] += 1
+            self.counters["topics_published"] += 1
             steps += MESSAGE_STEPS
             if steps >= COUNTED_STEPS:
                 yield steps
@@ -521,43 +499,55 @@ class Broker:
     def _hand_on(self, subscriber: Subscriber, messages: list[Routed]) -> None:
         """Messages of topics for one subscriber, as far as it has room; the rest waits."""
         given = 0
-        if not subscriber.waiting:
-            consumer = subscriber.consumer
-            while given < len(messages) and (room := consumer.room()) > 0:
-                subscriber.push(messages[given : given + room], None)
-                given += room
-        if given < len(messages):
-            rest = messages[given:]
-            subscriber.waiting.extend(rest)
-            subscriber.waiting_octets += sum([message.octets for message in rest])
-            self._pump(subscriber)
+        try:
+            if not subscriber.waiting:
+                consumer = subscriber.consumer
+                while given < len(messages) and (room := consumer.room()) > 0:
+                    subscriber.spread(messages[given : given + room])
+                    given += room
+            if given < len(messages):
+                rest = messages[given:]
+                subscriber.waiting.extend(rest)
+                subscriber.waiting_octets += octets_of(rest)
+                self._pump(subscriber)
+        except Exception as error:  # a vendor's extension cannot say it: that harms nobody else
+            self._end(subscriber, error)
+
+    def _end(self, subscriber: Subscriber, error: Exception) -> None:
+        self.lost(subscriber.consumer)
+        subscriber.consumer.failed(error)
 
     def _pump(self, subscriber: Subscriber) -> None:
         """Deliver what waits of topics, as far as the consumer has space."""
         waiting = subscriber.waiting
         while waiting and (room := subscriber.consumer.room()) > 0:
             messages = [waiting.popleft() for _ in range(min(room, len(waiting)))]
-            subscriber.waiting_octets -= sum([message.octets for message in messages])
-            subscriber.push(messages, None)
+            subscriber.waiting_octets -= octets_of(messages)
+            subscriber.spread(messages)
         if (
             len(waiting) > self._limits["subscriber-messages"]
             or subscriber.waiting_octets > self._limits["subscriber-octets"]
         ):
-            self.counters["broker_slow_consumers"] += 1
+            self.counters["topics_slow_consumers"] += 1
             consumer = subscriber.consumer
             self.lost(consumer)
             consumer.too_slow()
 
     # ── what consumers say ──────────────────────────────────────────────────────────────────────
 
+    def owes(self, consumer: Consumer) -> bool:
+        """Return whether ``consumer`` has messages of queues that it has not acknowledged."""
+        subscriber = self._subscribers.get(consumer)
+        return subscriber is not None and subscriber.held > 0
+
     def acknowledged(self, consumer: Consumer, numbers: Iterable[int]) -> None:
         """Note that ``consumer`` acknowledged these: they are done, and it has space again."""
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
             return
-        for number in numbers:
-            if subscriber.in_flight.pop(number, None) is not None:
-                self.counters["broker_acknowledged"] += 1
+        places = subscriber.acknowledged(numbers)
+        if places:
+            self._served.settle(subscriber, places)
         self.ready(consumer)
 
     def ready(self, consumer: Consumer) -> None:
@@ -565,30 +555,32 @@ class Broker:
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
             return
-        self._pump(subscriber)
-        for destination in list(subscriber.filters):
-            queue = self.queues.get(destination)
-            if queue is not None:
-                self._dispatch(queue)
+        try:
+            self._pump(subscriber)
+        except Exception as error:
+            self._end(subscriber, error)
+            return
+        self._served.ready(subscriber)
 
-    def lost(self, consumer: Consumer) -> None:
-        """``consumer`` is gone: what it had of queues, unacknowledged, goes back (``MM-27``)."""
+    def lost(self, consumer: Consumer, *, orderly: bool = False) -> None:
+        """``consumer`` is gone: what it had of queues, unacknowledged, goes back (``MM-27``).
+
+        ``orderly``: that was not the consumer's doing, so nothing of it counts as a try.
+        """
         subscriber = self._subscribers.pop(consumer, None)
         if subscriber is None:
             return
-        returned: dict[BrokerQueue, None] = {}
-        for message, queue in subscriber.in_flight.values():
-            if queue is None:
-                self.counters["broker_lost"] += 1
-            else:
-                queue.append(message)
-                returned[queue] = None
-                self.counters["broker_returned"] += 1
-        self.counters["broker_lost"] += len(subscriber.waiting)
+        in_flight = len(subscriber.in_flight) - subscriber.held
+        self.counters["topics_lost"] += in_flight + len(subscriber.waiting)
         subscriber.waiting.clear()
         subscriber.in_flight.clear()
+        subscriber.held = 0
         destinations, subscriber.filters = list(subscriber.filters), {}
         for destination in destinations:
-            self._leave(subscriber, destination)
-        self._changed.update(returned)
-        self.look()
+            if destination in self._topics:
+                self._leave(subscriber, destination)
+        self._served.gone(subscriber, orderly=orderly)
+
+
+__all__ = ["LIMITS", "SPACE", "TOPIC_PREFIX", "Broker", "Consumer", "Queues", "Subscriber",
+           "SubscriptionRefused"]  # fmt: skip

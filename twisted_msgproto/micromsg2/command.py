@@ -17,7 +17,6 @@ from twisted.python.failure import Failure
 
 from ..core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, Refused
 from ..core.message import Message, MessageBatch
-from ..core.strict_json import NotJson, parse_json
 from ..net.clients.endpoints import client_endpoint
 from ..net.clients.shapes import (
     TLS_OPTIONS,
@@ -26,6 +25,7 @@ from ..net.clients.shapes import (
     Progress,
     RecvOptions,
     SendOptions,
+    typed,
 )
 from ..registry import PROTOCOLS
 from .machine import MessagesAcknowledged, Proposal
@@ -45,7 +45,7 @@ from .wire import (
 DEFAULT_ENDPOINT = f"tcp:127.0.0.1:{PROTOCOLS['micromsg2'].ports['tcp']}"
 
 SEND_OPTIONS: Final = TLS_OPTIONS | {"destination", "window", "properties", "extensions"}
-RECV_OPTIONS: Final = TLS_OPTIONS | {"destination", "filter", "extensions"}
+RECV_OPTIONS: Final = TLS_OPTIONS | {"destination", "filter", "extensions", "ready"}
 
 DESTINATION = "messages"
 """Messages go to this destination, and come from it, by default."""
@@ -140,15 +140,6 @@ def _destination(options: ConnectOptions, properties: Mapping[str, Writable]) ->
     return destination
 
 
-def _writable(text: str) -> Writable:
-    """Return a property's value as it was typed: a number, or text with or without quotes."""
-    try:
-        value = parse_json(text, len(text))
-    except NotJson:
-        return text
-    return value if isinstance(value, int | float | str) and value not in (True, False) else text
-
-
 class _Sender(MicroMsg2Client):
     """Tells the progress of each message: one of a batch may be refused."""
 
@@ -183,7 +174,7 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
     Raises ConnectionClosed or Refused when the server leaves one unacknowledged.
     """
     window = options.window or WINDOW
-    properties = {name: _writable(text) for name, text in options.properties.items()}
+    properties = {name: typed(text) for name, text in options.properties.items()}
     destination = _destination(options, properties)
     choices = _choices(options, window)
     kind = type("Sender", (_Sender,), {"progress": progress})
@@ -214,8 +205,8 @@ class _Receiver(MicroMsg2Client):
     """Shows what arrives; an ERROR of the server ends it."""
 
     show: Callable[[Message], None]
-    ended: Deferred[None]
     left: int | None
+    ended: Deferred[None] | None = None  # until the session stands nobody waits for its end
 
     def batchReceived(self, batch: MessageBatch) -> Deferred[None] | None:
         """Show each message until enough have come.  What is beyond that goes back unseen."""
@@ -229,13 +220,13 @@ class _Receiver(MicroMsg2Client):
 
     def errorReceived(self, code: str, text: str) -> None:
         """The server refuses the subscription, or something else."""
-        if not self.ended.called:
+        if self.ended is not None and not self.ended.called:
             self.ended.errback(Refused(f"the server said {text}", code))
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """The end, before enough has come."""
         super().connectionLost(reason)
-        if not self.ended.called:
+        if self.ended is not None and not self.ended.called:
             self.ended.errback(self.whyLost(reason))
 
 
@@ -246,20 +237,21 @@ async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], Non
     ``--extension`` leaves ``pub-sub`` out, what the server sends by itself is shown.  Raises
     ConnectionClosed or Refused when the server ends it.
     """
-    ended: Deferred[None] = Deferred()
     destination = _destination(options, {})
     wanted = _filter(options)
     choices = _choices(options, WINDOW if options.count is None else 1, PUB_SUB)
     if not options.extensions:
         choices.append((Offer(PUB_SUB),))
-    members = {"show": staticmethod(show), "ended": ended, "left": options.count}
-    kind = type("Receiver", (_Receiver,), members)
-    client = await _connect(reactor, options, choices, kind)
+    kind = type("Receiver", (_Receiver,), {"show": staticmethod(show), "left": options.count})
+    client = cast(_Receiver, await _connect(reactor, options, choices, kind))
+    ended = client.ended = Deferred[None]()
     try:
         if client.machine.has(PUB_SUB):
             await client.subscribe(destination, wanted)
         elif options.destination is not None or wanted is not None:
             raise ConfigurationError("--destination and --filter need --extension pub-sub")
+        if options.ready is not None:
+            options.ready()
         await ended
     finally:
         await client.leave()

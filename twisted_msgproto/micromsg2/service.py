@@ -5,6 +5,7 @@ from __future__ import annotations
 from twisted.application.service import IService
 from twisted.python import usage
 
+from ..net.broker.options import BrokerOptions
 from ..net.gateway import Gateway, ListeningService, standalone
 from ..net.options import ServerOptions
 from .application import TOPIC_PREFIX
@@ -12,7 +13,7 @@ from .protocol import LIMITS, PROTOCOL, MicroMsg2ServerFactory
 from .wire import BadText, encode_address
 
 
-class Options(ServerOptions):
+class Options(BrokerOptions, ServerOptions):
     """Receive MicroMsg2 messages, and serve topics and queues to subscribers."""
 
     protocolName = PROTOCOL
@@ -44,7 +45,8 @@ class Options(ServerOptions):
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
     """Return the MicroMsg2 server as a child of ``gateway``, which has the sink."""
-    factory = gateway.makeFactory(options, brokerQueues=options["broker-queues"])
+    settings = gateway.namespaces.settings(options)
+    factory = gateway.makeFactory(options, brokerQueues=options["broker-queues"], **settings)
     return ListeningService(gateway.reactor, factory, options["endpoints"])
 
 

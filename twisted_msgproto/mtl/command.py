@@ -23,13 +23,14 @@ from ..net.clients.shapes import (
     Progress,
     RecvOptions,
     SendOptions,
+    typed,
 )
 from ..net.sasl import credentials
 from ..registry import PROTOCOLS
 from .protocol.client import MtlClient
 from .protocol.flows import Received
 from .protocol.link import PROTOCOL
-from .wire.fields import as_texts
+from .wire.fields import FieldValue, as_texts, encode_table
 from .zeromq import CurveClient, is_local
 from .zeromq.curve import public_key, read_key, read_secret_key
 
@@ -37,8 +38,9 @@ DEFAULT_ENDPOINT = f"tcp://127.0.0.1:{PROTOCOLS[PROTOCOL].ports['control']}"
 DEFAULT_VIRTUAL_HOST = "msgproto"
 DEFAULT_RESOURCE = "messages"
 
-SEND_OPTIONS: Final = LOG_IN_OPTIONS | {"destination", "window", "tls_ca", "tls_key"}
-RECV_OPTIONS: Final = SEND_OPTIONS - {"window"}
+BOTH_OPTIONS: Final = LOG_IN_OPTIONS | {"destination", "tls_ca", "tls_key"}
+SEND_OPTIONS: Final = BOTH_OPTIONS | {"window", "properties"}
+RECV_OPTIONS: Final = BOTH_OPTIONS | {"ready"}
 
 WINDOW = 1000
 """Contents in flight when nobody says."""
@@ -98,12 +100,19 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
     """
     target = destination(options.destination, "ingest")
     window = options.window or WINDOW
+    properties: dict[str, FieldValue] = {
+        name: typed(text) for name, text in options.properties.items()
+    }
+    try:
+        encode_table(properties)
+    except ValueError as error:
+        raise ConfigurationError(f"--property: {error}") from None
     client = await _connect(reactor, options, target, window)
     try:
         writer = await client.writer([target.resource], "full")
         in_flight = InFlight(reactor, messages, progress, window)
         while bodies := await in_flight.some(SLICE):
-            in_flight.add(writer.sendMany(target.resource, bodies), len(bodies))
+            in_flight.add(writer.sendMany(target.resource, bodies, properties), len(bodies))
     except BaseException:
         client.abort()
         raise
@@ -152,6 +161,8 @@ async def recv(reactor: Any, options: RecvOptions, show: Callable[[Message], Non
         reader = await client.reader([target.resource], confirm, received)
         reader.lost = lost
         await reader.summon(target.resource)
+        if options.ready is not None:
+            options.ready()
         await ended
         reader.flush()
     finally:

@@ -11,10 +11,12 @@ from twisted.python import usage
 
 from ..core.errors import ConfigurationError
 from ..net.authentication import AuthenticationOptions
+from ..net.broker.options import BrokerOptions
 from ..net.gateway import Gateway, announce, standalone
 from ..net.options import ServerOptions
 from ..net.trying import BindingReactor
 from ..registry import PROTOCOLS
+from .machine.queues import ALIASES
 from .protocol.link import PROTOCOL
 from .protocol.server import MtlServerFactory
 from .zeromq import CurveServer, check_address, data_beside, port_of, with_port
@@ -22,7 +24,7 @@ from .zeromq.curve import read_authorized_keys, read_secret_key
 from .zeromq.trying import try_addresses
 
 
-class Options(AuthenticationOptions):
+class Options(BrokerOptions, AuthenticationOptions):
     """Be an MTL broker on ZeroMQ: profiles test, queue and ingest.
 
     Endpoints are ZeroMQ addresses (tcp://HOST:PORT, ipc://PATH).  Data has a port of its own, at
@@ -154,6 +156,7 @@ def serve(options: ServerOptions, gateway: Gateway) -> IService:
         curve=options.curve(),
         insecure=bool(options["insecure"]),
         forcePlain=bool(options["force-plain"]),
+        **gateway.namespaces.settings(options, ALIASES),
     )
     return MtlService(gateway.reactor, factory, options["endpoints"], options["data-endpoint"])
 

@@ -20,6 +20,10 @@ from twisted.logger import Logger
 from ..core.errors import ConfigurationError, MsgprotoError
 from ..core.named import failure_text
 from .backpressure import OctetBudget
+from .broker import ServedBroker
+from .broker.options import Namespaces
+from .broker.view import ServedQueues
+from .control.shapes import BrokerView
 from .factory import MsgprotoServerFactory, peer_name
 from .memory import keep_freed_memory
 from .monotonic import count_monotonically
@@ -54,6 +58,7 @@ class Gateway(MultiService):
         sink: what all servers put their batches into, or None.
         budget: the octets of all connections that wait for the sink.
         factories: the server factories, for the status page.
+        namespaces: the queues that several of its servers share.
     """
 
     def __init__(
@@ -77,9 +82,14 @@ class Gateway(MultiService):
         self.factories: list[MsgprotoServerFactory] = []
         self._authorisers: dict[str, Any] = {}  # those that options name
         self._sinks: dict[str, IMessageSink] = {}  # those that options name
+        self.namespaces = Namespaces(self)
         if queue is not None:
             self.sink = queue_sink(queue, reactor, **queue_options)
             self._unopened = queue, self.sink
+            from .control.service import ControlService  # the first to start, the last to end
+
+            control = ControlService(reactor, queue, self.broker)
+            control.setServiceParent(self)  # type: ignore[no-untyped-call]
 
     def makeFactory(self, options: ServerOptions, **settings: Any) -> Any:
         """Make the server factory for the options of one server, with its sink.
@@ -113,6 +123,11 @@ class Gateway(MultiService):
             factory.watchTurns(options["turn-warn"] / 1e3)
         self.factories.append(factory)
         return factory
+
+    def broker(self) -> BrokerView | None:
+        """Return the queues of all servers, for ``msgproto broker``; None if none has queues."""
+        brokers = [factory.queues for factory in self.factories if hasattr(factory, "queues")]
+        return ServedQueues(list(dict.fromkeys(brokers)), self.reactor) if brokers else None
 
     def authoriserOf(self, options: ServerOptions) -> Any:
         """Return who says what clients of one server may do; None allows everything.
@@ -158,8 +173,19 @@ class Gateway(MultiService):
                 getattr(own, "open", lambda: None)()
             except Exception as error:
                 raise CannotStart(f"{self._title}: sink {name!r}: {error}") from error
+        self._open_queues()
         keep_freed_memory()
         super().startService()  # type: ignore[no-untyped-call]
+
+    def _open_queues(self) -> None:
+        """Make the brokers' queues as they were, before anything listens."""
+        for factory in self.factories:
+            queues = getattr(factory, "queues", None)
+            if isinstance(queues, ServedBroker):
+                try:
+                    queues.open()
+                except (MsgprotoError, OSError) as error:
+                    raise CannotStart(f"{self._title}: {factory.protocolName}: {error}") from None
 
     def stopService(self) -> Deferred[Any]:
         """Stop listening, let the connections end well, then flush and close the queue.

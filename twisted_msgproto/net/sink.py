@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IReactorFromThreads
 from twisted.internet.threads import deferToThreadPool
 from zope.interface import Interface, implementer
@@ -21,17 +21,29 @@ from ..core.message import MessageBatch
 
 if TYPE_CHECKING:
     from ..queue import QueueWriter
+    from .broker import Keeping
 
 
 class IMessageSink(Interface):
     """Accepts batches and says when they are safe."""
 
-    def put(batch: MessageBatch) -> Deferred[None]:
+    def put(batch: MessageBatch) -> Deferred[int | None]:
         """Make ``batch`` safe.
 
-        The Deferred fires with None when it is, and fails if it never will be; batches are made
-        safe in the order of these calls.  The batch is not changed after this call.
+        The Deferred fires when it is, and fails if it never will be.  It fires with the offset of
+        the batch's first message, whose fellows follow it, or with None from a sink without
+        offsets: a broker's queues over such a sink are in memory only.  Batches are made safe in
+        the order of these calls.  The batch is not changed after this call.
         """
+
+
+class _Finished(NamedTuple):
+    """Holds what became of a batch; ``brokered`` is the batch itself if queues want some of it."""
+
+    safe: Deferred[int | None]
+    error: BaseException | None
+    first: int | None
+    brokered: MessageBatch | None
 
 
 @implementer(IMessageSink)
@@ -44,7 +56,14 @@ class DurableSink:
 
     Attributes:
         writer: the queue's writer; its figures are the queue's figures.
+        reactor: where its Deferreds fire.
+        keeping: keeps the queues of brokers; None while no server has any.
+        keeps_queues: whether the queues of brokers outlive the process: not over a writer that is
+            none of ours.
     """
+
+    keeping: Keeping | None = None
+    keeps_queues = True
 
     def __init__(
         self,
@@ -82,8 +101,9 @@ class DurableSink:
         from ..queue import QueueWriter  # what it needs is missed at once, not at the opening
 
         def opened() -> None:
-            self._attach(QueueWriter(directory, **queue_options), reactor)
+            self._attach(QueueWriter(directory, **queue_options))
 
+        self.reactor = reactor
         self._open = opened
 
     def open(self) -> None:
@@ -94,46 +114,51 @@ class DurableSink:
     def over(cls, writer: QueueWriter, reactor: IReactorFromThreads) -> DurableSink:
         """Return a sink over a writer that is open already (or over one that behaves like it)."""
         sink = cls.__new__(cls)
-        sink._attach(writer, reactor)
+        sink.reactor = reactor
+        sink.keeps_queues = hasattr(writer, "broker")
+        sink._attach(writer)
         return sink
 
-    def _attach(self, writer: QueueWriter, reactor: Any) -> None:
+    def _attach(self, writer: QueueWriter) -> None:
         self.writer = writer
-        self._reactor = reactor
-        self._finished: deque[tuple[Deferred[None], BaseException | None]] = deque()
+        self._finished: deque[_Finished] = deque()
         self._woken = False  # a call of _fire is on its way
         # Batches that the queue could not write: known to its thread, and told here.
         self._failures_known = 0
         self._failures_told = 0
 
-    def put(self, batch: MessageBatch) -> Deferred[None]:
-        """Queue ``batch``; fires when it is on disk, fails if it cannot be written.
+    def put(self, batch: MessageBatch) -> Deferred[int | None]:
+        """Queue ``batch``; fires with its first offset when it is on disk, fails if it cannot be
+        written.
 
         Between a failure and its telling nothing is queued: what stands behind a batch that was
         lost must not be kept, or its session would have a gap.
         """
         if self._failures_known != self._failures_told:
             return fail(QueueError("the queue could not write what stands in front of this"))
-        safe: Deferred[None] = Deferred()
+        safe: Deferred[int | None] = Deferred()
 
-        def finished(error: BaseException | None) -> None:
+        def finished(error: BaseException | None, first: int | None) -> None:
             if isinstance(error, QueueError):
                 self._failures_known += 1
-            self._finished.append((safe, error))
+            self._finished.append(_Finished(safe, error, first, brokered))
             # Whoever clears the flag looks at what was finished afterwards, so none is forgotten.
             if not self._woken:
                 self._woken = True
-                self._reactor.callFromThread(self._fire)
+                self.reactor.callFromThread(self._fire)
 
+        brokered = None if batch.envelope is None else batch
         self.writer.submit(batch, finished)
         return safe
 
     def _fire(self) -> None:
         self._woken = False
         while self._finished:
-            safe, error = self._finished.popleft()
+            safe, error, first, brokered = self._finished.popleft()
             if error is None:
-                safe.callback(None)
+                if brokered is not None and first is not None and self.keeping is not None:
+                    self.keeping.stored(brokered, first)
+                safe.callback(first)
             else:
                 safe.errback(error)
                 self._failures_told += isinstance(error, QueueError)
@@ -141,8 +166,13 @@ class DurableSink:
     def close(self, timeout: float = 4.0) -> Deferred[bool]:
         """Flush what waits (for at most ``timeout`` seconds), stop the thread, free the lock.
 
-        Fires with whether everything that was put is safe.
+        What consumers of queues have settled is written before that.  Fires with whether everything
+        that was put is safe.
         """
-        return deferToThreadPool(
-            self._reactor, self._reactor.getThreadPool(), self.writer.close, timeout
+        kept = succeed(None) if self.keeping is None else self.keeping.close()
+        kept.addTimeout(timeout, self.reactor).addErrback(lambda failure: None)
+        return kept.addCallback(
+            lambda _: deferToThreadPool(
+                self.reactor, self.reactor.getThreadPool(), self.writer.close, timeout
+            )
         )

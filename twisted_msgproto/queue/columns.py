@@ -31,6 +31,7 @@ from .schema import (
     ATTACHMENTS_GIVEN,
     BODY,
     DESTINATION,
+    ENVELOPE,
     FIELDS,
     FIELDS_GIVEN,
     KNOWN_COLUMNS,
@@ -67,6 +68,8 @@ class Encoded:
     octets: int
     runs: int
     crc: int
+    envelopes: int = 0
+    """So many messages are for a broker's queue."""
     replaced: int = 0
     """This counts the texts in which octets that are not UTF-8 became U+FFFD."""
 
@@ -268,7 +271,7 @@ def encode(batches: Sequence[MessageBatch]) -> Encoded:
     """
     columns = 0
     arrays: list[pa.Array] = []
-    replaced = 0
+    replaced = envelopes = 0
     ids = _gather(batches, "message_id")
     if ids is not None:
         columns, column, changed = _message_ids(ids)
@@ -290,11 +293,14 @@ def encode(batches: Sequence[MessageBatch]) -> Encoded:
         (BODY, "body", OCTETS, None),
         (ATTACHMENTS_GIVEN, "attachments", ATTACHMENTS, None),
         (TRUNCATED, "truncated", pa.bool_(), False),
+        (ENVELOPE, "envelope", OCTETS, None),
     ):
         values = _gather(batches, name, missing)
         if values is not None:
             columns |= bit
             arrays.append(_joined([_array(some, kind) for some in values], kind))
+    if columns & ENVELOPE:
+        envelopes = len(arrays[-1]) - arrays[-1].null_count
     runs, changed = _runs(batches, columns)
     replaced += changed
     pieces = [runs, *(_message(columns, arrays) if arrays else ())]
@@ -310,7 +316,7 @@ def encode(batches: Sequence[MessageBatch]) -> Encoded:
     if octets > FRAME_OCTETS_MAX:
         raise LimitExceeded(f"{octets} octets in one group; a frame holds {FRAME_OCTETS_MAX}")
     count = sum([batch.count for batch in batches])
-    return Encoded(count, pieces, octets, len(runs), crc, replaced)
+    return Encoded(count, pieces, octets, len(runs), crc, envelopes, replaced)
 
 
 class _Pieces:
@@ -451,6 +457,8 @@ class Assembly:
             raise QueueCorrupt(f"the record at offset {first} makes no sense: {error}") from error
         if sum(counts) != count or (body is not None and body.num_rows != count):
             raise QueueCorrupt(f"the record at offset {first} does not hold {count} messages")
+        if body is not None and columns & ENVELOPE:
+            columns, body = _without_envelopes(columns, body)
         row = first
         end = self.rows
         for time, messages, origin in zip(times, counts, origins, strict=True):
@@ -524,6 +532,14 @@ class Assembly:
             pa.array(self._ends, pa.int32()), pa.array(values, kind)
         )
         return pc.run_end_decode(runs)
+
+
+def _without_envelopes(columns: int, body: pa.RecordBatch) -> tuple[int, pa.RecordBatch | None]:
+    """Return the stored columns of the table alone; None when that is no column at all."""
+    columns &= ~ENVELOPE
+    if not columns:
+        return columns, None
+    return columns, pa.RecordBatch.from_arrays(body.columns[:-1], schema=stored_schema(columns))
 
 
 _Arrays = Sequence[tuple[int, dict[int, pa.Array]]]

@@ -170,7 +170,7 @@ class GroupCost:
         if variance > (SPREAD_MIN * size) ** 2:
             slope = (self._product / self._weight - size * cost) / variance
             # Noise may say that larger groups are cheaper; an octet is never free.
-            self.octet_seconds = min(max(slope, FIRST_OCTET_SECONDS / 100), cost / size)
+            self.octet_seconds = max(min(slope, cost / size), FIRST_OCTET_SECONDS / 100)
         self.sync_seconds = max(cost - self.octet_seconds * size, 0.0)
 
     def octets_max(self, most: int) -> int:

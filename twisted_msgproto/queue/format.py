@@ -18,7 +18,8 @@ from .checksum import crc32
 if TYPE_CHECKING:
     from .disk import File
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Version 2 added the stored column of envelopes; version 1 is read as it is."""
 
 SEGMENT_MAGIC = b"\x93MPQSEG\n"
 END_MAGIC = b"\x93MPQEND\n"
@@ -95,6 +96,11 @@ def segment_offset(name: str) -> int | None:
 # -- headers --------------------------------------------------------------------------------------
 
 
+def known_version(version: int) -> bool:
+    """Return whether this program reads queues of this format version."""
+    return 1 <= version <= FORMAT_VERSION
+
+
 @dataclass(slots=True, frozen=True)
 class Identity:
     """Holds the permanent name of a queue (``queue_id``, 32 hexadecimal digits) and its secret
@@ -115,12 +121,12 @@ class Identity:
 
     @classmethod
     def unsealed(cls, octets: bytes) -> Identity | int | None:
-        """Return what the file says; a format version that is not ours; None if it is damaged."""
+        """Return what the file says; a format version we do not know; None if it is damaged."""
         text = unseal(octets) or ""
         match = re.fullmatch(r"msgproto-queue (\d+)(?: ([0-9a-f]{32}) ([0-9a-f]{16}))?.*", text)
         if match is None:
             return None
-        if int(match[1]) != FORMAT_VERSION:
+        if not known_version(int(match[1])):
             return int(match[1])
         return cls(match[2], bytes.fromhex(match[3])) if match[2] else None
 
@@ -349,6 +355,10 @@ class Segment:
             self._window_position = position
             start = 0
         return self._window[start : start + octets]
+
+    def forget(self) -> None:
+        """Read again what was read: the file may have changed."""
+        self._window = memoryview(b"")
 
     def payload(self, record: Record) -> memoryview:
         """Return the payload of a record: runs, then the record batch."""

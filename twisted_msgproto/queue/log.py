@@ -10,15 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 from twisted_msgproto.core.errors import QueueError, QueueFull
 
 from . import consumers, damage, lineage, recovery
 from .columns import Encoded
-from .disk import NO_ROOM, OS_DISK, Disk, File
+from .disk import IDENTITY_FILE, NO_ROOM, OS_DISK, Disk, File, read_whole, replace_whole
 from .format import (
     EMPTY_SEGMENT_OCTETS,
     FORMAT_VERSION,
@@ -35,6 +35,8 @@ from .places import Places
 
 MAX_BYTES = 10 << 30
 SEGMENT_BYTES = 64 << 20
+BROKER_NAMES = os.path.join("broker", "names")
+"""A queue with this file has a broker over it, or had one."""
 CHECK_OCTETS = 256 << 20
 """This much is checked before the queue accepts messages; the rest is checked later."""
 
@@ -47,6 +49,24 @@ def new_identity() -> Identity:
 def new_incarnation() -> int:
     """Return a random number of 63 bits for one start of a writer; never 0."""
     return secrets.randbits(lineage.NUMBER_BITS) or 1
+
+
+class Keeper(Protocol):
+    """Needs messages of a log that all consumers have behind them: a broker's queues do."""
+
+    def appended(self, segment: int, end: int, envelopes: int) -> None:
+        """Note a group that is durable: so many of its messages are for queues.
+
+        It ends at the offset ``end``, in the segment that begins at ``segment``.  This may not
+        block, and is called before the group's submitters are told.
+        """
+
+    def releases(self, segments: Sequence[tuple[int, int, int]], *, pressed: bool) -> int:
+        """Return how many of these segments, from the first on, may be removed now.
+
+        Each is its first offset, the offset behind it and its octets.  ``pressed``: the log is
+        full, and waits for room.  This may not block.
+        """
 
 
 class SegmentLog:
@@ -86,6 +106,9 @@ class SegmentLog:
         self.publish_failures = 0
         """Ends that could not be published at once; the next one publishes them too."""
         self.trimmed_segments = 0
+        self._withheld = False  # the keeper did not release what no consumer needs
+        self.keeper: Keeper | None = None
+        """Is asked before segments are trimmed."""
         self._unlock: Callable[[], None] | None = None
         try:
             self._open(check_octets, make_identity, make_incarnation)
@@ -129,6 +152,7 @@ class SegmentLog:
         self.recovery = found.recovery
         """This was found at start."""
         self._first = next(reversed(self._sizes), self.end)
+        self._has_queues = bool(read_whole(disk, os.path.join(directory, BROKER_NAMES)))
         self.incarnation = make_incarnation()
         """This number is drawn anew at every start; the rows that this writer appends have it."""
         self._start(before, make_incarnation)
@@ -171,24 +195,43 @@ class SegmentLog:
             incarnation = self._tail.incarnation or before.incarnation
             self._tail = Landed(self.end, incarnation, before.witness)
         self._lineage = known.started(self.end, self.incarnation).trimmed(self.begin)
-        self._lineage_durable = False
+        self._lineage_durable = self._version_durable = False
         try:
+            self._write_version()
             self._write_lineage()
         except QueueFull as error:
             # As below: appending tries again, and publishes nothing before.
             self.recovery.lines.append(str(error))
 
+    def _write_version(self) -> None:
+        """Make durable that the queue is of our format version, before a frame of it is written.
+
+        So a program that knows older versions only says so, and does not take what it does not
+        know for damage.  QueueFull if there is no room.
+        """
+        if not self._version_durable:
+            path, sealed = os.path.join(self.directory, IDENTITY_FILE), self.identity.sealed()
+            with self.no_room_is_full():
+                if read_whole(self._disk, path) != sealed:
+                    replace_whole(self._disk, path, sealed)
+            self._version_durable = True
+
     def _write_lineage(self) -> None:
         """Make the lineage durable if it is not; QueueFull if there is no room for it."""
-        if self._lineage_durable:
-            return
+        if not self._lineage_durable:
+            with self.no_room_is_full():
+                lineage.write(self._disk, self.directory, self._lineage)
+            self._lineage_durable = True
+
+    @contextlib.contextmanager
+    def no_room_is_full(self) -> Iterator[None]:
+        """Raise QueueFull where the disk has no room."""
         try:
-            lineage.write(self._disk, self.directory, self._lineage)
+            yield
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise QueueFull(f"no room on the disk of {self.directory}: {error}") from error
             raise
-        self._lineage_durable = True
 
     # -- what there is ----------------------------------------------------------------------------
 
@@ -196,6 +239,26 @@ class SegmentLog:
     def segments(self) -> int:
         """Return how many segments there are."""
         return len(self._sizes)
+
+    @property
+    def firsts(self) -> list[int]:
+        """Return the first offset of each segment, in order."""
+        return list(self._sizes)
+
+    @property
+    def max_octets(self) -> int:
+        """Return how much all segments may hold together."""
+        return self._max_octets
+
+    @property
+    def segment_octets(self) -> int:
+        """Return how much one segment holds."""
+        return self._segment_octets
+
+    @property
+    def disk(self) -> Disk:
+        """Return the disk that it is on."""
+        return self._disk
 
     def committed(self) -> dict[str, int]:
         """Return what each consumer has committed.  Raises OSError."""
@@ -222,6 +285,7 @@ class SegmentLog:
         octets = sum(FRAME_HEADER_OCTETS + encoded.octets for encoded in group)
         try:
             self._make_room(octets)
+            self._write_version()
             self._write_lineage()
             file = self._writable(octets)
             position = self._sizes[self._first]
@@ -246,6 +310,9 @@ class SegmentLog:
         last = group[-1]
         self._tail = Landed(end, self.incarnation, lineage.witness(last.crc, last.count - 1))
         self._frame_octets = FRAME_HEADER_OCTETS + last.octets
+        if self.keeper is not None:
+            envelopes = sum([encoded.envelopes for encoded in group])
+            self.keeper.appended(self._first, end, envelopes)
         self._publish()
         return end
 
@@ -282,6 +349,10 @@ class SegmentLog:
         kept = self.committed()
         slowest = min(kept, key=lambda name: kept[name], default=None)
         why = "no consumer is registered" if slowest is None else f"waiting for {slowest!r}"
+        if self._withheld:
+            why = "messages in queues of the broker have to be copied, or consumed"
+            if self.keeper is None:
+                why = f"{BROKER_NAMES} tells of a broker's queues, and no broker runs"
         raise QueueFull(
             f"the queue {self.directory} holds {self.octets} of {self._max_octets} octets; {why}"
         )
@@ -399,13 +470,39 @@ class SegmentLog:
             self._end_segment()
             self._begin_segment()
             self._publish()
-        firsts = list(self._sizes)
+        free = [
+            (first, following, self._sizes[first])
+            for first, following in pairwise(self._sizes)
+            if following <= low
+        ]
+        return self._remove(free[: self._released(free, pressed=ending)])
+
+    def _released(self, free: Sequence[tuple[int, int, int]], *, pressed: bool) -> int:
+        """Return how many of the segments that no consumer needs may go, from the first one on."""
+        released = len(free)
+        if free and self.keeper is not None:
+            released = self.keeper.releases(free, pressed=pressed)
+        elif free and self._has_queues:
+            released = 0  # a broker's queues are in them, and no broker runs that could copy them
+        self._withheld = released < len(free)
+        return released
+
+    def remove_below(self, offset: int) -> int:
+        """Remove the segments that end at or below ``offset``, whatever consumers need.
+
+        Returns how many; the newest one stays.
+        """
+        pairs = pairwise(self._sizes)
+        return self._remove([(lo, hi, self._sizes[lo]) for lo, hi in pairs if hi <= offset])
+
+    def _remove(self, segments: Sequence[tuple[int, int, int]]) -> int:
         removed = 0
-        for first, following in pairwise(firsts):
-            if following > low or (following == self._first and not self._head_durable()):
+        for first, following, octets in segments:
+            if following == self._first and not self._head_durable():
                 break
             self._disk.remove(self._path(first))
-            self.octets -= self._sizes.pop(first)
+            del self._sizes[first]
+            self.octets -= octets
             self.begin = following
             removed += 1
         if removed:

@@ -27,6 +27,7 @@ from .format import (
     Record,
     Segment,
     SegmentHeader,
+    known_version,
     read_readable,
     seal,
     segment_name,
@@ -168,7 +169,7 @@ def recover(
     firsts = segment_offsets(disk, directory)
     headers = read_headers(disk, directory, firsts)
     for header, _ in headers.values():
-        if header is not None and header.version != FORMAT_VERSION:
+        if header is not None and not known_version(header.version):
             raise QueueError(
                 f"queue {directory} has format version {header.version}; "
                 f"this program knows {FORMAT_VERSION}"
@@ -259,7 +260,8 @@ def _newest(
                 _quarantine(disk, directory, state, segment, item, item.hi)
                 end, position = item.hi, item.end_position
         state.end = max(end, known.offset)
-        state.appendable = header is not None
+        # A segment of an older version is left to the programs that know it.
+        state.appendable = header is not None and header.version == FORMAT_VERSION
         if header is None and end > first:
             recovery.lines.append(f"damaged segment header in {path}: no message is lost")
         if end >= known.offset:

@@ -44,6 +44,8 @@ FIELDS_GIVEN = 8
 BODY = 16
 ATTACHMENTS_GIVEN = 32
 TRUNCATED = 64
+ENVELOPE = 128
+"""A broker's envelopes are the one stored column that is not in :data:`SCHEMA`."""
 
 STORED: tuple[tuple[int, str, pa.DataType], ...] = (
     (MESSAGE_ID_TEXT, "message_id", TEXT),
@@ -53,11 +55,12 @@ STORED: tuple[tuple[int, str, pa.DataType], ...] = (
     (BODY, "body", OCTETS),
     (ATTACHMENTS_GIVEN, "attachments", ATTACHMENTS),
     (TRUNCATED, "truncated", pa.bool_()),
+    (ENVELOPE, "envelope", OCTETS),
 )
 """Bit, name and type of every column that a frame may hold, in the order they stand in it."""
 
 KNOWN_COLUMNS = sum(bit for bit, _, _ in STORED)
-"""Format version 1 knows these bits."""
+"""Format version 2 knows these bits; version 1 knew all but the last one."""
 
 
 @cache

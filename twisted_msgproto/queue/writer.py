@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted_msgproto.core.errors import QueueClosed, QueueError, QueueFull
 from twisted_msgproto.core.message import MessageBatch
@@ -34,6 +34,9 @@ from .disk import OS_DISK, Disk
 from .fair import FairQueue, GroupCost
 from .log import SegmentLog
 from .recovery import Recovery
+
+if TYPE_CHECKING:
+    from .brokered import BrokerState
 
 GROUP_OCTETS = 8 << 20
 GROUP_MESSAGES = 16_384
@@ -54,7 +57,10 @@ CLOSE_TIMEOUT_S = 4.0
 GIVE_UP_S = 1.0
 """A closing writer waits this long for a disk that does not answer."""
 
-Callback = Callable[[BaseException | None], None]
+Callback = Callable[[BaseException | None, int | None], None]
+"""This is called with what is wrong, and with the offset of the batch's first message if nothing
+is.
+"""
 
 
 class _Entry(NamedTuple):
@@ -209,8 +215,9 @@ class QueueWriter:
     def submit(self, batch: MessageBatch, callback: Callback) -> None:
         """Submit ``batch`` to the queue; never blocks.
 
-        ``callback`` is called once, in the writer's thread: with None when the batch is
-        durable, with an exception when it is not and never will be.  The batches of one session
+        ``callback`` is called once, in the writer's thread: with (None, FIRST) when the batch is
+        durable, whose messages have the offsets from FIRST on; with (error, None) when it is not
+        and never will be.  The batches of one session
         (``batch.session``) become durable, and are called back, in the order of submission;
         sessions take turns (``NB-01``).  Raises QueueClosed after :meth:`close`, or if the writer
         has failed.
@@ -226,6 +233,16 @@ class QueueWriter:
             self._waiting_octets += entry.octets
             if self._idle:
                 self._changed.notify()
+
+    def broker(self, **options: Any) -> BrokerState:
+        """Return what a broker keeps on disk over this queue; ``options`` are its own.
+
+        Call it once, before the first batch is submitted, and close what it returns before the
+        writer.  Raises QueueError if the broker's files cannot be opened.
+        """
+        from .brokered import BrokerState
+
+        return BrokerState(self._log, report=self._report, **options)
 
     @staticmethod
     def _encoded_at_once(batch: MessageBatch) -> MessageBatch | Encoded:
@@ -398,11 +415,12 @@ class QueueWriter:
         began, stalls = time.perf_counter(), self._stalls
         frames, results = self._encoded(taken)
         error = self._append(frames) if frames else None
+        first = self._log.end - sum([frame.count for frame in frames])
         if error is None and stalls == self._stalls:
             weight = sum(entry.weight() for entry in taken)
             self._cost.learn(weight, time.perf_counter() - began)
         while results:
-            self._call_back(results, error)
+            self._call_back(results, error, first)
             results = self._behind() if error is not None else []
         taken.clear()
         if time.monotonic() >= self._trim_at:
@@ -478,20 +496,26 @@ class QueueWriter:
             self._report(f"queue {self.directory}: there is room again")
         return None
 
-    def _call_back(self, results: Sequence[Result], error: BaseException | None) -> None:
-        """Tell each batch's submitter its own error, or ``error``, or None.
+    def _call_back(
+        self, results: Sequence[Result], error: BaseException | None, first: int = 0
+    ) -> None:
+        """Tell each batch's submitter its own error, or ``error``, or where the batch stands.
 
-        A callback's own fault stops at itself.
+        ``first`` is the offset of the first message that was written.  A callback's own fault stops
+        at itself.
         """
         messages = octets = failed = 0
         for entry, own in results:
             result = error if own is None else own
             messages += entry.messages
             octets += entry.octets
-            if result is not None:
+            place = first if result is None else None
+            if result is None:
+                first += entry.messages
+            else:
                 failed += entry.messages
             try:
-                entry.callback(result)
+                entry.callback(result, place)
             except BaseException:  # also what would end a thread: nobody may miss his callback
                 _logger.exception("a callback of the queue %s failed", self.directory)
         with self._changed:

@@ -20,7 +20,7 @@ class SafeSink:
     def __init__(self) -> None:
         self.batches: list[MessageBatch] = []
 
-    def put(self, batch: MessageBatch) -> Deferred[None]:
+    def put(self, batch: MessageBatch) -> Deferred[int | None]:
         """Keep ``batch``; the Deferred has fired already."""
         self.batches.append(batch)
         return succeed(None)
@@ -43,11 +43,11 @@ class HeldSink:
 
     def __init__(self) -> None:
         self.batches: list[MessageBatch] = []
-        self.waiting: list[Deferred[None]] = []
+        self.waiting: list[Deferred[int | None]] = []
 
-    def put(self, batch: MessageBatch) -> Deferred[None]:
+    def put(self, batch: MessageBatch) -> Deferred[int | None]:
         """Keep ``batch``; the Deferred waits for :meth:`release` or :meth:`fail`."""
-        safe: Deferred[None] = Deferred()
+        safe: Deferred[int | None] = Deferred()
         self.batches.append(batch)
         self.waiting.append(safe)
         return safe

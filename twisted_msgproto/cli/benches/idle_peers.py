@@ -171,7 +171,7 @@ def serve() -> None:
 
     @implementer(IMessageSink)
     class SafeSink:
-        def put(self, batch: MessageBatch) -> Deferred[None]:
+        def put(self, batch: MessageBatch) -> Deferred[int | None]:
             return succeed(None)
 
     ports = listen(reactor, SafeSink())

@@ -420,11 +420,11 @@ def serve(kind: str, directory: str | None = None) -> None:
     from ...net.memory import keep_freed_memory
     from ...net.sink import DurableSink, IMessageSink
 
-    done: Deferred[None] = succeed(None)
+    done: Deferred[int | None] = succeed(None)
 
     @implementer(IMessageSink)
     class CountingSink:
-        def put(self, batch: MessageBatch) -> Deferred[None]:
+        def put(self, batch: MessageBatch) -> Deferred[int | None]:
             return done  # one for all: the reader is measured, and not what makes Deferreds
 
     reactor: Any = installed

@@ -243,7 +243,7 @@ def serve(kind: str, directory: str | None = None) -> None:
 
     @implementer(IMessageSink)
     class CountingSink:
-        def put(self, batch: MessageBatch) -> Deferred[None]:
+        def put(self, batch: MessageBatch) -> Deferred[int | None]:
             return succeed(None)
 
     reactor: Any = installed

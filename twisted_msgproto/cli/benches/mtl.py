@@ -83,7 +83,7 @@ def serve() -> None:
 
     @implementer(IMessageSink)
     class CountingSink:
-        def put(self, batch: MessageBatch) -> Deferred[None]:
+        def put(self, batch: MessageBatch) -> Deferred[int | None]:
             now = time.perf_counter()
             if now - run["ended"] > 0.5:
                 run["began"] = now

@@ -176,12 +176,12 @@ def submit_all(writer: QueueWriter, work: Sequence[Sequence[MessageBatch]]) -> N
     done = threading.Semaphore(0)
     errors: list[BaseException] = []
 
-    def part_done(error: BaseException | None) -> None:
+    def part_done(error: BaseException | None, first: int | None) -> None:
         if error is not None:
             errors.append(error)
 
-    def group_done(error: BaseException | None) -> None:
-        part_done(error)
+    def group_done(error: BaseException | None, first: int | None) -> None:
+        part_done(error, first)
         flight.release()
         done.release()
 

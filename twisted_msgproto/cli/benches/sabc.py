@@ -180,7 +180,7 @@ def serve(kind: str, argument: str = "") -> None:
 
     @implementer(IMessageSink)
     class CountingSink:
-        def put(self, batch: MessageBatch) -> Deferred[None]:
+        def put(self, batch: MessageBatch) -> Deferred[int | None]:
             return succeed(None)
 
     class Echo(SabcServer):

@@ -94,7 +94,9 @@ def fill(directory: Path, rows: int, group: int = GROUP) -> None:
     chance = random.Random(1)
     answers: queues.SimpleQueue[BaseException | None] = queues.SimpleQueue()
     for first in range(0, rows, group):
-        writer.submit(batch_of(first, min(group, rows - first), chance), answers.put)
+        writer.submit(
+            batch_of(first, min(group, rows - first), chance), lambda error, _: answers.put(error)
+        )
         if (failure := answers.get()) is not None:
             raise failure
     writer.close()
@@ -250,7 +252,7 @@ class Writing(threading.Thread):
                 self.stop.wait(due)
             end = first + self._group
 
-            def called(error: BaseException | None, end: int = end) -> None:
+            def called(error: BaseException | None, _: int | None, end: int = end) -> None:
                 if error is None:
                     self.acknowledged.append((end, time.time()))
 

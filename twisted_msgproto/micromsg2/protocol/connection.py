@@ -70,12 +70,16 @@ class _Unsafe(Exception):
 
 @dataclass(slots=True, eq=False)
 class Arrived:
-    """Follows the messages of one read: stored first, then published, then acknowledged."""
+    """Follows the messages of one read: stored first, then published, then acknowledged.
+
+    ``envelopes`` are those of messages for queues of a broker; None: there are none.
+    """
 
     event: MessagesReceived
     batch: MessageBatch
     refused: set[int] = field(default_factory=set)
     stored: bool = False
+    envelopes: list[bytes | None] | None = None
 
 
 class MicroMsg2Protocol(Sending):
@@ -153,6 +157,11 @@ class MicroMsg2Protocol(Sending):
     def _acknowledge(self, event: MessagesAcknowledged) -> None:
         self._acknowledged(event.sequences)
 
+    _queues: Mapping[str, object] = {}  # a server's broker has these queues
+
+    def addressed(self, arrived: Arrived) -> None:
+        """Messages have come, and the broker has queues: give envelopes to those for them."""
+
     def _arrive(self, event: MessagesReceived) -> None:
         if self.factory.authoriser is not None:
             self._authorise(event)
@@ -171,6 +180,8 @@ class MicroMsg2Protocol(Sending):
             event.bodies,
         )
         arrived = Arrived(event, batch)
+        if self._queues:
+            self.addressed(arrived)
         self._arrived.append(arrived)
         if batch.count:
             self.deliver(batch, arrived)
@@ -248,7 +259,7 @@ class MicroMsg2Protocol(Sending):
     async def _offer(self, batch: MessageBatch, arrived: Arrived, listener: Listener) -> None:
         before, offered = self._offered, Deferred[None]()
         self._offered = offered
-        stored: Deferred[None] | None = None
+        stored: Deferred[int | None] | None = None
         try:
             results = [maybeDeferred(listener, message) for message in batch]
             # Deferreds that have fired already are answered at once, without waiting.
@@ -323,7 +334,7 @@ def _rows(batch: MessageBatch, kept: list[int]) -> MessageBatch:
         return batch
     columns: dict[str, Any] = {
         name: [column[row] for row in kept]
-        for name in MessageBatch.COLUMNS
+        for name in (*MessageBatch.COLUMNS, "envelope")
         if (column := getattr(batch, name)) is not None
     }
     return MessageBatch(

@@ -26,11 +26,13 @@ from typing import Any, ClassVar, Final
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.python.failure import Failure
 
-from ...core.errors import ConnectionClosed, Fault, PeerError, Refused
+from ...core.broker import LETTER_OCTETS, WAIT, TooManyQueues
+from ...core.errors import ConfigurationError, ConnectionClosed, Fault, PeerError, Refused
 from ...core.limits import Limit, Limits
 from ...core.message import Message, MessageBatch
 from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, refusal_text
-from ...net.backpressure import OctetBudget
+from ...net.backpressure import ReadControl
+from ...net.broker import ServedBroker, Withheld, broker_of
 from ...net.clients.client import ClientLink
 from ...net.clients.subscriptions import UNSUBSCRIBED
 from ...net.factory import MsgprotoServerFactory
@@ -40,11 +42,12 @@ from .. import application, machine
 from ..application import (
     NOT_ALLOWED,
     SLOW_CONSUMER,
+    SPACE,
     TOPIC_PREFIX,
     Broker,
-    Routed,
     SubscriptionRefused,
 )
+from ..letters import Routed
 from ..machine import (
     Client,
     CommandReceived,
@@ -56,7 +59,7 @@ from ..machine import (
 )
 from ..machine.negotiation import EXTENSION_MISMATCH, UNSUPPORTED_EXTENSION, UNSUPPORTED_VERSION
 from ..terms import REFUSED_BY_PEER
-from ..wire import NO_PROPERTIES, Filter, Offer, Writable
+from ..wire import LIMIT_EXCEEDED, NO_PROPERTIES, Filter, Offer, Writable
 from . import sending
 from .connection import PROTOCOL, Arrived, MessageRefused, MicroMsg2Protocol
 from .subscriptions import Arrivals, Subscription, Subscriptions
@@ -67,6 +70,12 @@ LIMITS: Final = (
     *application.LIMITS,
     Limit("ack-wait", 300.0, "s", "a consumer that acks nothing for this long is left; 0 = off"),
     Limit("withheld-octets", 64 << 20, "octets", "of all senders to full broker queues", 1),
+    Limit(
+        "withheld-seconds",
+        30.0,
+        "s",
+        "for a sender to full queues to acknowledge what it has of them; 0 = off",
+    ),
 )
 """A server has these limits."""
 
@@ -97,10 +106,16 @@ class MicroMsg2Server(MicroMsg2Protocol):
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: what the broker handed to it goes back."""
         if self.factory.broker is not None:
-            self.factory.broker.lost(self)
+            self.factory.broker.lost(self, orderly=self.factory.draining)
             self.factory.lookBroker()
-        self.factory.withheld.forget(self._control)
+        self.factory.withheld.forget(self)
         super().sessionEnding(reason)
+
+    def connectionMade(self) -> None:
+        """Begin; a subclass that overrides this calls it."""
+        super().connectionMade()
+        if self.factory.broker is not None:
+            self._queues = self.factory.broker.queues
 
     def outputChanged(self, paused: bool) -> None:
         """The transport is full, and nothing is read then; or it has room again."""
@@ -144,37 +159,46 @@ class MicroMsg2Server(MicroMsg2Protocol):
             self._subscribed = False
             if self.factory.broker is not None:
                 self.factory.broker.look()
-                self.factory.lookBroker()
+
+    def addressed(self, arrived: Arrived) -> None:
+        """Messages have come: those for queues get envelopes.
+
+        Here it is decided which message is for a queue.  A queue that outlives the process has its
+        messages from the log, so they take their envelopes there.
+        """
+        broker, event = self.factory.broker, arrived.event
+        if broker is None or broker.queues.keys().isdisjoint(event.destinations):
+            return
+        arrived.envelopes = broker.envelopes.make(
+            broker.queues, event.destinations, event.texts, event.notes
+        )
+        if self.factory.queues.durable:
+            arrived.batch.envelope = arrived.envelopes
 
     def publish(self, arrived: Arrived) -> None:
-        """Publish what is safe to subscribers; the ack waits until their queues accept it."""
+        """Publish what is safe to consumers; the ack waits until their queues accept it."""
         broker, event = self.factory.broker, arrived.event
-        if broker is None or not broker.concerns(event.destinations):
+        if broker is None or (
+            arrived.envelopes is None and not broker.concerns_topics(event.destinations)
+        ):
             self.settled(arrived)
             return
-        withheld = self.factory.withheld
-        state = {"accepted": False, "withheld": False}
-
-        def accepted() -> None:
-            state["accepted"] = True
-            if state["withheld"]:
-                withheld.remove(event.octets)
-                self._control.resume("fan-out")
-            self.settled(arrived)
-
         columns: list[list[Any]]
         columns = [event.destinations, event.properties, event.texts, event.bodies, event.notes]
+        columns.append(arrived.envelopes or [])
         if arrived.refused:
             numbers = event.sequences
             kept = [row for row, number in enumerate(numbers) if number not in arrived.refused]
             columns = [[column[row] for row in kept] if column else [] for column in columns]
-        destinations, properties, texts, bodies, notes = columns
-        broker.publish(destinations, properties, texts, bodies, notes, accepted)
-        if not state["accepted"]:
-            state["withheld"] = True
-            withheld.add(event.octets, self._control)
-            if broker.unfinished:
-                self._control.pause("fan-out")
+        destinations, properties, texts, bodies, notes, envelopes = columns
+        topics = broker.concerns_topics(destinations)
+        publication = Publication(self, arrived, topics + bool(arrived.envelopes))
+        if arrived.envelopes:
+            came, accepted = publication.came, publication.accepted
+            broker.enqueue(destinations, bodies, envelopes, came, accepted)
+        if topics:
+            broker.publish(destinations, properties, texts, bodies, notes, publication.came)
+        publication.wait()
         self.factory.lookBroker()
 
     def _acknowledge(self, event: MessagesAcknowledged) -> None:
@@ -182,6 +206,8 @@ class MicroMsg2Server(MicroMsg2Protocol):
         if self.factory.broker is not None:
             self.factory.broker.acknowledged(self, event.sequences)
             self.factory.lookBroker()
+            if self.factory.withheld.pressing:
+                self.factory.withheld.settled(self)
 
     actions: ClassVar = {
         **MicroMsg2Protocol.actions,
@@ -214,12 +240,88 @@ class MicroMsg2Server(MicroMsg2Protocol):
         self._settle()
         return None if machine.sending is None else numbers
 
+    def owing(self) -> None:
+        """It has messages of queues to acknowledge, and is read from now on (BK-03)."""
+        if self.factory.withheld.pressing:
+            self.factory.withheld.owing(self)
+
     def too_slow(self) -> None:
         """More waits for this subscriber than may (MM-32)."""
+        self._breakOff(SLOW_CONSUMER, "too many messages wait for this subscriber")
+
+    def failed(self, error: Exception) -> None:
+        """A message cannot be written to this consumer; all it had is back in its queue (BK-02)."""
+        self.log.failure(
+            "{peer}: closed: a message cannot be delivered to it", Failure(error), peer=self.peer
+        )
+        self.because(error)
+        self._abort()
+
+    # What is asked of a sender to queues.
+
+    @property
+    def control(self) -> ReadControl:
+        """Return what pauses its reading."""
+        return self._control
+
+    @property
+    def owes_settlements(self) -> bool:
+        """Whether it has messages of queues to acknowledge."""
+        return self.factory.broker is not None and self.factory.broker.owes(self)
+
+    def withheld_too_long(self) -> None:
+        """Too much of what it sent to full queues waits, and it makes no room in them (BK-03)."""
+        self._breakOff(LIMIT_EXCEEDED, "withheld-octets: queues are full, acknowledge first")
+
+    def _breakOff(self, code: str, text: str) -> None:
         if not self._ended:
-            self.machine.break_off(SLOW_CONSUMER, "too many messages wait for this subscriber")
+            self.machine.break_off(code, text)
             assert self.machine.fault is not None
             self.peerFaulted(self.machine.fault)
+
+
+class Publication:
+    """Follows messages of one read to topics and queues; then they are acknowledged."""
+
+    __slots__ = ("_accepted", "_arrived", "_octets", "_parts", "_paused", "_server")
+
+    def __init__(self, server: MicroMsg2Server, arrived: Arrived, parts: int) -> None:
+        """``parts`` says how often :meth:`came` will be called."""
+        self._server = server
+        self._arrived = arrived
+        self._parts = parts
+        self._accepted = arrived.envelopes is None
+        self._octets = 0
+        self._paused = False
+
+    def wait(self) -> None:
+        """Unless all is done, the octets are withheld; and a sender of much waits for its turn."""
+        if not self._parts and self._accepted:
+            return
+        event = self._arrived.event
+        self._octets = event.octets + LETTER_OCTETS * len(event.sequences)
+        if self._parts:
+            self._paused = True
+            self._server.control.pause("fan-out")
+        self._server.factory.withheld.add(self._server, self._octets)
+
+    def came(self) -> None:
+        """Some of it is where it belongs: with the subscribers of topics, or in its queues."""
+        self._parts -= 1
+        if self._paused and not self._parts:
+            self._server.control.resume("fan-out")
+        self._look()
+
+    def accepted(self) -> None:
+        """The queues have room."""
+        self._accepted = True
+        self._look()
+
+    def _look(self) -> None:
+        if not self._parts and self._accepted:
+            if self._octets:
+                self._server.factory.withheld.remove(self._server, self._octets)
+            self._server.settled(self._arrived)
 
 
 class MicroMsg2ServerFactory(MicroMsg2Factory):
@@ -228,6 +330,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
     Attributes:
         proposal: what the server requires, suggests and knows; by default it requires nothing.
         broker: topics and queues; None: SUBSCRIBE is an unknown command.
+        queues: what has the queues; servers of several protocols may share it.
         withheld: octets of messages whose broker queue is full.
     """
 
@@ -241,12 +344,20 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         proposal: Proposal | None = None,
         broker: bool = True,
         brokerQueues: Iterable[str] = (),
+        queueFull: str = WAIT,
+        space: str = SPACE,
+        queues: ServedBroker | None = None,
         limits: Mapping[str, object] | Limits | None = None,
         **shared: Any,
     ) -> None:
         """``brokerQueues`` are queues from the start; ``shared`` as MsgprotoServerFactory has it.
 
-        ValueError for a queue that is a topic.
+        ``queueFull`` says what happens to a full queue: its senders ``wait``, or its oldest
+        messages go to the dead letters (``dead-letter``).  ``queues`` has the queues, in ``space``,
+        and is shared with other servers; by default the server has its own.
+
+        ValueError for a queue that is a topic or has the name of dead letters, ConfigurationError
+        for more queues than ``broker-queues``.
         """
         super().__init__(sink, limits=limits, **shared)
         self.proposal = Proposal() if proposal is None else proposal
@@ -255,12 +366,50 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
             self.proposal = Proposal(
                 self.proposal.identity, self.proposal.required, self.proposal.optional, known
             )
-        self.broker = Broker(self.limits, brokerQueues) if broker else None
-        self.withheld = OctetBudget(self.limits.integer("withheld-octets"), "broker-queues")
-        self._brokerWork: Any = None  # the call in which the broker goes on
+        self.queues = queues or broker_of(
+            sink, self.clock, self.limits, [space], wallClock=self.wallClock, when_full=queueFull
+        )
+        self.broker = Broker(self.queues, self.limits, brokerQueues, space) if broker else None
+        self.withheld = Withheld(
+            self.limits.integer("withheld-octets"), self.limits["withheld-seconds"], self.clock
+        )
+        self._brokerWork: Any = None  # the call in which the topics go on
+        self.queues.join()
+        if broker:
+            self.queues.when_opened(self._declare)
+
+    def _declare(self) -> None:
+        """The queues of before are there: now those come that were named."""
+        assert self.broker is not None
+        try:
+            self.broker.declare()
+        except TooManyQueues as error:
+            raise ConfigurationError(str(error)) from None
+
+    def _openQueues(self) -> None:
+        if self.broker is not None:
+            self.queues.open()
+
+    def startFactory(self) -> None:
+        """Make the queues as they were, before the first connection is accepted."""
+        self._openQueues()
+        super().startFactory()  # type: ignore[no-untyped-call]
+
+    def buildProtocol(self, addr: Any) -> Any:
+        """Return a protocol for a new connection; the queues are there, also without a port."""
+        self._openQueues()
+        return super().buildProtocol(addr)
+
+    def drain(self) -> Deferred[None]:
+        """As every server does; then the broker does nothing more by itself for this one."""
+        first = not self.draining
+        drained = super().drain()
+        if first:
+            drained.addBoth(lambda result: self.queues.left())
+        return drained
 
     def lookBroker(self) -> None:
-        """Let the broker continue in the next turn if it was asked for much."""
+        """Let the topics continue in the next turn if they were asked for much."""
         if self.broker is not None and self._brokerWork is None and self.broker.unfinished:
             self._brokerWork = self.clock.callLater(0, self._goOn)
 

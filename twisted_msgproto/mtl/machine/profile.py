@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
-from .flows import ReadingFlow, Stored, WritingFlow
+from .flows import Flow, ReadingFlow, Stored, WritingFlow
 
 
 class Profile:
@@ -35,9 +35,13 @@ class Profile:
         stored: the contents of writers go to the sink (and the hooks) first; else they are accepted
             as they arrive.
         bounded: ask :meth:`has_room` for each content.
+        enveloped: ask :meth:`envelopes` for the contents of each read.
         only_resource: its one resource, if it has exactly one: then names may be empty.
         counters: plain integers by name.
         release: call this when writers whose Confirm was withheld may have it now.
+        wake: call this when something was sent to readers, or released, and the server had not
+            called the profile: what is to be sent is sent soon.
+        end_flow: call this with a flow and an error to end that flow.
     """
 
     name: ClassVar[str] = ""
@@ -46,11 +50,14 @@ class Profile:
     writes: ClassVar[bool] = True
     stored: ClassVar[bool] = True
     bounded: ClassVar[bool] = False
+    enveloped: ClassVar[bool] = False
     only_resource: ClassVar[str | None] = None
 
     def __init__(self) -> None:
         self.counters: Counter[str] = Counter()
         self.release: Callable[[], None] = lambda: None
+        self.wake: Callable[[], None] = lambda: None
+        self.end_flow: Callable[[Flow, Exception], None] = lambda flow, error: None
 
     def knows(self, virtual_host: str, resource: str) -> bool:
         """There is such a resource; else a lease for it gets 404 (``MT-10``)."""
@@ -65,6 +72,16 @@ class Profile:
         you do.
 
         Return False to refuse them: they are rejected, and so they are when this raises.
+        """
+        return None
+
+    def envelopes(
+        self, flow: WritingFlow, resources: Sequence[str], properties: Sequence[bytes]
+    ) -> list[bytes | None] | None:
+        """Return what the log keeps beside each content, for a broker's queues; None: nothing.
+
+        Called with the contents of one read, before they go to the sink.  Only asked where
+        ``enveloped``.
         """
         return None
 
@@ -90,7 +107,19 @@ class Profile:
     def rejected(
         self, flow: ReadingFlow, contents: list[tuple[str, Stored]], recycle: bool
     ) -> None:
-        """Called when the reader refuses these contents, or is gone (then ``recycle`` is True)."""
+        """Do something about contents that the reader refuses."""
+
+    def gone(
+        self, flow: ReadingFlow, contents: list[tuple[str, Stored]], orderly: bool = False
+    ) -> None:
+        """Called when the reader is at its end, with what it has not confirmed.
+
+        ``orderly``: the server ends, or the reader had dismissed all that it had summoned.  By
+        default these contents are ``rejected`` with ``recycle`` and its resources dismissed.
+        """
+        self.rejected(flow, contents, True)
+        for resource in flow.summoned:
+            self.dismiss(flow, resource)
 
     def snapshot(self) -> dict[str, object]:
         """Return the profile's figures as plain values."""

@@ -28,6 +28,7 @@ class Writers(Sessions):
         super().__init__(*arguments, **options)
         for profile in self.profiles.values():
             profile.release = self._release
+            profile.end_flow = self._end_failed
         self._flows: dict[bytes, Flow] = {}
         self._withheld: dict[WritingFlow, None] = {}
         self._written: dict[WritingFlow, None] = {}  # flows with contents of the read under way
@@ -37,6 +38,13 @@ class Writers(Sessions):
         """What profiles have raised since this was asked last."""
         errors, self.profile_errors = self.profile_errors, []
         return errors
+
+    def _end_failed(self, flow: Flow, error: Exception) -> None:
+        """A profile cannot serve this flow."""
+        self.profile_errors.append(error)
+        if self._stands(flow):
+            self.counters["flows_failed"] += 1
+            self._end_flow(flow)
 
     @abstractmethod
     def _end_flow(self, flow: Flow) -> None:
@@ -154,10 +162,16 @@ class Writers(Sessions):
         self.counters["contents"] += count
         self.counters["octets"] += octets
         flow.session.heard_at = self._now
+        profile = flow.grant.profile
+        envelopes = None
+        if profile.enveloped:
+            envelopes = profile.envelopes(flow, resources, flow.properties)
         place = flow.take()
-        if flow.grant.profile.stored:
+        if profile.stored:
             self._events.append(
-                ContentReceived(flow, (flow, place), sequences, resources, texts, bodies, octets)
+                ContentReceived(
+                    *(flow, (flow, place), sequences, resources, texts, bodies, octets, envelopes)
+                )
             )
         else:
             self._settle(flow, place)

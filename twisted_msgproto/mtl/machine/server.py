@@ -98,6 +98,7 @@ class Server(Readers):
         self._heartbeat = limits["heartbeat"]
         self._liveness = limits["liveness"]
         self._draining = False
+        self._closing = False
         self._closed = False
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
@@ -188,9 +189,7 @@ class Server(Readers):
             flow.blocked = True
             self._exhausted.pop(flow, None)
             self._stirred.pop(flow, None)
-            profile.rejected(flow, flow.drain(), True)
-            for resource in flow.summoned:
-                profile.dismiss(flow, resource)
+            profile.gone(flow, flow.drain(), self._closing or not flow.summoned)
             flow.summoned.clear()
         else:
             assert isinstance(flow, WritingFlow)
@@ -245,8 +244,10 @@ class Server(Readers):
     def close(self, now: float) -> list[ServerEvent]:
         """Every session ends."""
         self._now = now
+        self._closing = True
         for session in self.sessions():
             self._end_session(session, "closed")
+        self._closing = False
         return self._take_events()
 
     def drain(self, now: float) -> list[ServerEvent]:

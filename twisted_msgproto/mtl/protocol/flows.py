@@ -428,13 +428,20 @@ class MtlWriter(MtlFlow):
         self._sendSoon()
         return numbers
 
-    def sendMany(self, resource: str, bodies: Sequence[bytes]) -> Deferred[None]:
-        """Send contents together; fires when all are safe, fails with the first refusal."""
+    def sendMany(
+        self,
+        resource: str,
+        bodies: Sequence[bytes],
+        properties: Mapping[str, FieldValue] | None = None,
+    ) -> Deferred[None]:
+        """Send contents together, all with the same properties; fires when all are safe, fails with
+        the first refusal, and as :meth:`send` does.
+        """
         if over := self._over():
             return over
-        contents = [(resource, EMPTY, body) for body in bodies]
         try:
-            numbers = self._hand(contents)
+            table = encode_table(properties) if properties else EMPTY
+            numbers = self._hand([(resource, table, body) for body in bodies])
         except ValueError as error:
             return fail(error)
         if not self.machine.confirms:

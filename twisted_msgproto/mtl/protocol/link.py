@@ -192,6 +192,7 @@ class BrokerLink(Link):
             destination=event.resources,
             fields=[shared if texts is None else {**texts, **shared} for texts in event.texts],
             body=event.bodies,
+            envelope=event.envelopes,
         )
         self._delivery.deliver(server.batchReceived, batch, event.place)
 

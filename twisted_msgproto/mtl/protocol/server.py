@@ -25,16 +25,20 @@ from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from ...core.broker import WAIT
 from ...core.errors import ConfigurationError
 from ...net import sasl
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
 from ...net.authorising import CONSUME, PUBLISH, Permissions
+from ...net.broker import ServedBroker, broker_of
+from ...net.broker.forms import fields_of
 from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
 from ...net.peerlog import Topic
 from ...net.session import SessionHooks
 from ..application import IngestProfile, QueueProfile, TestProfile
 from ..machine import Channel, Profile, Server, Session
+from ..machine.queues import SPACES, broker_limits
 from ..terms.events import ServerEvent
 from ..terms.limits import SERVER_LIMITS
 from ..terms.states import SessionState
@@ -49,7 +53,7 @@ from ..zeromq import (
     port_of,
     with_port,
 )
-from ..zeromq.door import Door
+from ..zeromq.door import Door, silent_seconds
 from ..zeromq.hooks import guarded
 from .link import PROTOCOL, BrokerLink, SocketPair
 
@@ -148,6 +152,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         addresses: where it listens, control first, once it does.
         authentication: asks the portal; None without one.
         authenticator: the SASL cycles that are under way.
+        queues: what has the queues; servers of several protocols may share it.
     """
 
     protocolName = PROTOCOL
@@ -167,6 +172,9 @@ class MtlServerFactory(MsgprotoServerFactory):
         forcePlain: bool = False,
         random: Callable[[int], bytes] = os.urandom,
         sockets: Callable[[Any], Any] = Sockets,
+        queueFull: str = WAIT,
+        space: str | None = None,
+        queues: ServedBroker | None = None,
         **options: Any,
     ) -> None:
         """Make a broker; ``arguments`` and ``options`` are those of the base.
@@ -176,12 +184,30 @@ class MtlServerFactory(MsgprotoServerFactory):
         that its checkers can serve.  ``virtualHosts`` None: any.  ``curve``: only clients with
         these keys.  ``insecure`` allows addresses off this machine without CURVE, ``forcePlain``
         PLAIN there.  ``random(n)`` gives n octets that nobody foresees, ``sockets(clock)`` makes
-        the sockets.
+        the sockets.  ``queueFull`` says what happens to a full queue: its writers ``wait``, or its
+        oldest contents go to the dead letters (``dead-letter``).  ``queues`` has the queues, and is
+        shared with other servers; by default the server has its own.  They are in ``space``; None:
+        each virtual host has a space of its own.
         """
         super().__init__(*arguments, **options)
         if profiles is None:
             profiles = (TestProfile(), QueueProfile(self.limits), IngestProfile())
         self._profiles = tuple(profiles)
+        self.queues = queues or broker_of(
+            self.sink,
+            self.clock,
+            broker_limits(self.limits),
+            [SPACES if space is None else space],
+            wallClock=self.wallClock,
+            when_full=queueFull,
+        )
+        self.queues.join()
+        self._waking: Any = None  # the call that sends what profiles have to send
+        for profile in self._profiles:
+            profile.wake = self._wake
+            if isinstance(profile, QueueProfile):
+                profile.serve(self.queues, space)
+                profile.foreign = fields_of
         self._portal = portal
         self._offered: tuple[sasl.SaslMechanism, ...] = ()
         if portal is not None:
@@ -257,6 +283,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         the control socket is for data too (``MT-12``).  Raises ConfigurationError: for what is no
         address, for one in use, and for one off this machine without CURVE (``MT-31``).
         """
+        self.queues.open()
         local = self.checkAddresses(control, data)
         self._start(protected=local or self._curve is not None)
         self._sockets = sockets = self._makeSockets(self.clock)
@@ -289,6 +316,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             limits.integer("connections-per-address"),
             self._turnedAway,
             self._refused,
+            self._roomFor,
         )
         self._link = link = BrokerLink()
         link.factory = self
@@ -342,6 +370,22 @@ class MtlServerFactory(MsgprotoServerFactory):
                 self.turnWatch.measure(socket, "doRead", peer="all clients")
         return link
 
+    def _roomFor(self, address: str, connections: Mapping[int, str]) -> int | None:
+        """Return the descriptor of a silent connection that is closed for a newcomer (NB-08).
+
+        The data connections of clients have heartbeats; a control connection comes back by itself.
+        """
+        now = self.clock.seconds()
+
+        def heard(descriptor: int) -> float | None:
+            silent = silent_seconds(descriptor)
+            return None if silent is None else now - silent
+
+        found = self._room.search(address, connections, heard, now)
+        if found is not None:
+            self.displaced(connections[found])
+        return found
+
     def _refused(self, address: str, text: str) -> None:
         """libzmq turns a client away for its keys: it tries for ever."""
         self.countFault("hand-shake")
@@ -357,6 +401,15 @@ class MtlServerFactory(MsgprotoServerFactory):
         if self._link is not None:
             self._link.settle(events)
 
+    def _wake(self) -> None:
+        """A profile has something to send: do so in the next turn, unless the machine did."""
+        if self._waking is None and self._link is not None:
+            self._waking = self.clock.callLater(0, self._woken)
+
+    def _woken(self) -> None:
+        self._waking = None
+        self.settle(())
+
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
     def drain(self) -> Deferred[None]:
@@ -364,6 +417,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         if self._drained is None:
             self.draining = True
             self._drained = Deferred()
+            self._drained.addBoth(lambda result: self.queues.left())
             if self._link is None:
                 self._drained.callback(None)
             else:
@@ -382,6 +436,9 @@ class MtlServerFactory(MsgprotoServerFactory):
                 self._deadline.cancel()
             link.connectionLost()
             self._control = self._data = None
+            if self._waking is not None:
+                self._waking.cancel()
+                self._waking = None
             self.peerLog.sum_up()
             self._drained.callback(None)
 

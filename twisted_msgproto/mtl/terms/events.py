@@ -56,7 +56,8 @@ class ContentReceived:
     """Contents of one writer arrived, as columns; answer ``place`` with ``made_safe`` or
     ``not_safe``.
 
-    ``texts`` are the properties as texts, None where a content has none.
+    ``texts`` are the properties as texts, None where a content has none; ``envelopes`` what the log
+    keeps of contents for a broker's queues, None where there are none.
     """
 
     flow: WritingFlow
@@ -66,6 +67,7 @@ class ContentReceived:
     texts: list[dict[str, str] | None]
     bodies: list[bytes]
     octets: int
+    envelopes: list[bytes | None] | None = None
 
 
 ServerEvent = (

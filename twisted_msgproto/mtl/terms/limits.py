@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from ...core.broker import LIMITS as BROKER_LIMITS
 from ...core.limits import Limit
 from ..wire import control
+
+QUEUE_LIMITS: Final = ("queue-age", "queue-idle", "dead-letters", "broker-memory", "broker-pin")
+"""The broker has these limits under the same names; the others have names of their own here."""
 
 SHARED_LIMITS: Final = (
     *control.LIMITS,
@@ -32,7 +36,7 @@ SERVER_LIMITS: Final = (
     Limit("lease-unused", 30.0, "s", "a lease that nobody uses by then ends (MT-11)", 0.001),
     Limit("prefetch", 100, "contents", "unconfirmed ones a reader may hold (MT-27)", 1),
     Limit("burst", 256, "contents", "to an unconfirmed reader between two looks at its socket", 1),
-    Limit("queues", 1024, "queues", "of the queue profile that are not empty or are read", 1),
+    Limit("queues", 1024, "queues", "of the queue profile, without those of dead letters", 1),
     Limit(
         "queue-contents",
         10_000,
@@ -40,8 +44,15 @@ SERVER_LIMITS: Final = (
         "in one queue: above it writers wait for Confirm, above twice as many they get Reject",
         1,
     ),
-    Limit("queue-octets", 256 << 20, "octets", "in all queues: above it writers get Reject", 1),
-    Limit("deliveries", 5, "deliveries", "of one content; then it is a dead letter", 1),
+    Limit(
+        "queue-octets",
+        256 << 20,
+        "octets",
+        "in one queue: above it writers wait for Confirm, above twice as many they get Reject",
+        1,
+    ),
+    Limit("deliveries", 5, "tries", "of one content; then it is a dead letter", 1),
+    *[limit for limit in BROKER_LIMITS if limit.name in QUEUE_LIMITS],
 )
 
 CLIENT_LIMITS: Final = (

@@ -27,10 +27,12 @@ This module holds the types of ``options``, ``messages`` and ``progress``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
+
+from ...core.strict_json import NotJson, parse_json
 
 SIZE_OCTETS = 300
 """How large a made-up message is when nobody says."""
@@ -40,6 +42,17 @@ TLS_OPTIONS: Final = frozenset({"tls_ca", "tls_cert", "tls_key"})
 
 LOG_IN_OPTIONS: Final = frozenset({"user", "password"})
 """These fields of :class:`ConnectOptions` say who logs in."""
+
+
+def typed(text: str) -> int | float | str:
+    """Return a property's value as an operator typed it: a number, or text with or without
+    quotes.
+    """
+    try:
+        value = parse_json(text, len(text))
+    except NotJson:
+        return text
+    return value if isinstance(value, int | float | str) and value not in (True, False) else text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +118,13 @@ class RecvOptions(ConnectOptions):
     Attributes:
         count: end after this many messages; None: never.
         filter: an expression of the protocol's, which messages have to meet; None for all.
+        ready: where it is given, ``recv`` calls it once the server has agreed to send what waits
+            there; None: nobody wants to know.
     """
 
     count: int | None = None
     filter: str | None = None
+    ready: Callable[[], object] | None = None
 
 
 class Messages(Protocol):

@@ -1,0 +1,191 @@
+"""``msgproto broker ls|peek|purge|requeue``: what an operator sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.net.test_control import message
+from tests.tools.queues import batch, put
+from twisted_msgproto.cli import broker, main
+from twisted_msgproto.net.control.shapes import QueueShown
+from twisted_msgproto.queue import QueueWriter
+
+NOW = 1_700_000_000.0
+
+
+class Shelf:
+    """A broker with three queues."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def queues(self) -> list[QueueShown]:
+        return [
+            QueueShown(space="a", name="orders", waiting=12, in_flight=3, octets=900, consumers=1),
+            QueueShown(space="b", name="orders", waiting=0),
+            QueueShown(
+                space="b", name="bills\n.dead", waiting=1, oldest=int((NOW - 300) * 1e6), tries=5
+            ),
+        ]
+
+    def peek(self, space: str, name: str, count: int) -> Any:
+        self.told.append(("peek", space, name, count))
+        return [message(7, b"a\x1b[2Jb", k="v"), message(8, b"\xff")]
+
+    def purge(self, space: str, name: str) -> int:
+        self.told.append(("purge", space, name))
+        return 12
+
+    def requeue(self, space: str, name: str, to: str) -> int:
+        self.told.append(("requeue", space, name, to))
+        return 1
+
+
+@pytest.fixture
+def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    shelf = Shelf()
+    monkeypatch.setattr(broker, "opened", lambda where, token_file: shelf)
+    monkeypatch.setattr(broker.time, "time", lambda: NOW)
+    return shelf
+
+
+def test_ls_is_a_table(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["broker", "ls", "q"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "SPACE  QUEUE         WAITING  IN-FLIGHT  OCTETS  CONSUMERS  OLDEST  TRIES",
+        "a      orders             12          3     900          1       -      0",
+        "b      orders              0          0       0          0       -      0",
+        r"b      bills\n.dead        1          0       0          0   5 min      5",
+    ]
+
+
+def test_ls_as_json(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["broker", "ls", "q", "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)["queues"][0]
+    assert first == {
+        "space": "a", "name": "orders", "waiting": 12, "in_flight": 3, "octets": 900,
+        "consumers": 1, "oldest": None, "tries": 0,
+    }  # fmt: skip
+
+
+def test_peek_shows_messages_that_cannot_steer_the_terminal(
+    shelf: Shelf, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["broker", "peek", "q", "orders", "--space", "a", "--count", "2"]) == 0
+    assert shelf.told == [("peek", "a", "orders", 2)]
+    assert capsys.readouterr().out.splitlines() == [
+        '7\t2023-11-14T22:13:20.000000Z\t1 tries\t{"k": "v"}\ta\\x1b[2Jb'.replace("\t", "\t"),
+        "8\t2023-11-14T22:13:20.000000Z\t1 tries\t{}\t\\xff",
+    ]
+
+
+def test_peek_as_json(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["broker", "peek", "q", "orders", "--space", "a", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["messages"]
+    assert first == {
+        "place": 7, "received_at": "2023-11-14T22:13:20.000000Z", "tries": 1, "octets": 6,
+        "fields": {"k": "v"}, "body": "a\x1b[2Jb",
+    }  # fmt: skip
+    assert second["body_base64"] == "/w=="
+
+
+def test_purge_and_requeue_tell_how_many(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["broker", "purge", "q", "orders", "--space", "b"]) == 0
+    assert main(["broker", "requeue", "q", "bills\n.dead"]) == 0
+    assert main(["broker", "requeue", "q", "orders", "--space", "a", "--to", "x", "--json"]) == 0
+    assert shelf.told == [
+        ("purge", "b", "orders"),
+        ("requeue", "b", "bills\n.dead", "bills\n"),
+        ("requeue", "a", "orders", "x"),
+    ]
+    assert capsys.readouterr().out.splitlines() == [
+        "12 messages of orders are settled",
+        r"1 messages of bills\n.dead wait in bills\n now",
+        '{"count": 1}',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["peek", "q", "orders"], "more than one space has a queue 'orders', say --space: a, b"),
+        (["peek", "q", "orders", "--space", "c"], "has no queue 'orders'; these have one: a, b"),
+        (["purge", "q", "none"], "there is no queue 'none'"),
+        (["requeue", "q", "orders", "--space", "a"], "say where to: --to QUEUE"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    shelf: Shelf, capsys: pytest.CaptureFixture[str], words: list[str], says: str
+) -> None:
+    assert main(["broker", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+    assert not shelf.told
+
+
+# ── which broker is asked ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[QueueWriter]:
+    writer = QueueWriter(tmp_path / "q")
+    put(writer, batch(0, 2))
+    yield writer
+    writer.close()
+
+
+@pytest.mark.parametrize("words", [["ls"], ["purge", "x"]])
+def test_where_no_queue_is_one_line_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    verb, *rest = words
+    assert main(["broker", verb, str(tmp_path / "none"), *rest]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("msgproto broker: ")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_writer_that_is_no_gateway_is_named(
+    writer: QueueWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["broker", "ls", str(tmp_path / "q")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"process {os.getpid()} writes the queue" in line
+
+
+def test_a_gateway_that_does_not_answer_is_told(
+    writer: QueueWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(os.fspath(tmp_path / "q" / "control"))
+    assert main(["broker", "ls", str(tmp_path / "q")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("does not answer: Connection refused")
+
+
+def test_at_a_url_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as bound:  # not listening
+        bound.bind(("127.0.0.1", 0))
+        assert main(["broker", "ls", f"http://127.0.0.1:{bound.getsockname()[1]}"]) == 2
+    assert "does not answer: Connection refused" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["http://", "http://me:x@h:1", "http://h:1?x=1"])
+def test_what_is_no_url_is_told(where: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["broker", "ls", where]) == 2
+    assert "http://HOST:PORT expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(-1, "0 s"), (119, "119 s"), (121, "2 min"), (7201, "2 h"), (200_000, "2 d")],
+)
+def test_ages(seconds: float, shown: str) -> None:
+    assert broker.age(seconds) == shown

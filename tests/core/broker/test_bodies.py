@@ -1,0 +1,125 @@
+"""Bodies above the memory's limit are on disk, and are read back when their turn comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.core.broker.world import NOW, ORDERS, OTHERS, broker, letters, subscribed
+from twisted_msgproto.core.broker import LETTER_OCTETS, Broker, QueueName, Settled, Wanted
+from twisted_msgproto.core.broker.stock import READ_PLACES
+
+
+def wanted(one: Broker) -> dict[QueueName, list[int]]:
+    return {event.name: event.places for event in one.take_events() if isinstance(event, Wanted)}
+
+
+def restored(one: Broker, places: Iterable[int], name: QueueName = ORDERS) -> None:
+    places = list(places)
+    one.restore(name, places, [LETTER_OCTETS] * len(places), [int(NOW)] * len(places), NOW)
+
+
+def test_a_queue_may_have_half_of_the_memory_and_the_next_half_of_the_rest() -> None:
+    one = broker(durable=True, broker_memory=8 * LETTER_OCTETS)
+    for name, start in ((ORDERS, 0), (OTHERS, 20)):
+        for place in range(start, start + 20):
+            one.publish(name, letters([place], body=b""), NOW)
+    kept = [sum(row.letter is not None for row in one.peek(name, 99)) for name in (ORDERS, OTHERS)]
+    assert kept == [4, 2]
+    assert one.snapshot()["broker_waiting"] == 40
+
+
+def test_what_was_restored_is_asked_for_once_somebody_wants_it() -> None:
+    one = broker(durable=True)
+    restored(one, range(10))
+    assert wanted(one) == {}
+    reader = subscribed(one)
+    assert (reader.places, wanted(one)) == ([], {ORDERS: list(range(10))})
+    one.ready(reader)
+    assert wanted(one) == {}, "it is being read"
+    one.loaded(ORDERS, letters(range(10)))
+    assert reader.places == list(range(10))
+
+
+def test_at_least_100_places_are_read_at_a_time_and_at_most_a_number() -> None:
+    one = broker(durable=True)
+    restored(one, range(2000))
+    subscribed(one, window=1)
+    places = wanted(one)[ORDERS]
+    assert places == list(range(READ_PLACES)) and READ_PLACES >= 100
+
+
+def test_large_bodies_are_read_one_by_one() -> None:
+    one = broker(durable=True)
+    one.restore(ORDERS, [0, 1], [2 << 20, 2 << 20], [0, 0], NOW)
+    subscribed(one)
+    assert wanted(one) == {ORDERS: [0]}
+
+
+def test_what_is_in_memory_waits_for_what_is_before_it() -> None:
+    one = broker(durable=True)
+    restored(one, range(5))
+    one.publish(ORDERS, letters(range(5, 8)), NOW)
+    reader = subscribed(one)
+    assert (reader.places, wanted(one)) == ([], {ORDERS: [0, 1, 2, 3, 4]})
+    one.loaded(ORDERS, letters(range(5)))
+    assert reader.places == list(range(8))
+
+
+def test_what_was_not_read_is_asked_for_again() -> None:
+    one = broker(durable=True)
+    restored(one, range(4))
+    reader = subscribed(one)
+    wanted(one)
+    one.not_loaded(ORDERS)
+    assert wanted(one) == {ORDERS: [0, 1, 2, 3]}
+    one.loaded(ORDERS, letters([0, 2]))
+    assert (reader.places, wanted(one)) == ([0], {ORDERS: [1, 3]})
+    one.loaded(ORDERS, letters([1, 3]))
+    assert reader.places == [0, 1, 2, 3]
+
+
+def test_a_damaged_place_is_done_with_and_counted() -> None:
+    one = broker(durable=True)
+    restored(one, range(3))
+    reader = subscribed(one)
+    wanted(one)
+    one.loaded(ORDERS, letters([0, 2]), [1])
+    assert reader.places == [0, 2]
+    assert [event for event in one.take_events() if isinstance(event, Settled)] == [
+        Settled(ORDERS, [1])
+    ]
+    figures = one.snapshot()
+    assert (figures["broker_unreadable"], figures["broker_waiting"]) == (1, 0)
+
+
+def test_what_nobody_has_asked_for_is_not_taken_in() -> None:
+    one = broker(durable=True)
+    restored(one, range(3))
+    one.loaded(ORDERS, letters(range(3)))
+    one.loaded(OTHERS, letters([7]))
+    assert one.snapshot()["broker_memory"] == 0
+    subscribed(one)
+    one.purge(ORDERS, 1)
+    one.loaded(ORDERS, letters([0, 9]))
+    assert one.snapshot()["broker_memory"] == 0
+
+
+def test_tries_come_back_with_the_places() -> None:
+    one = broker(durable=True, tries=3)
+    one.restore(ORDERS, [0, 1], [400, 400], [0, 0], NOW, tries={1: 2}, kept=True)
+    assert [row.tries for row in one.peek(ORDERS, 9)] == [0, 2]
+    reader = subscribed(one)
+    one.loaded(ORDERS, letters([0, 1]))
+    assert [letter.tries for _, letter in reader.got] == [0, 2]
+    reader.reject(one, 1)
+    assert [row.place for row in one.peek(ORDERS.dead, 9)] == [1]
+
+
+def test_a_consumer_that_keeps_up_needs_no_reading() -> None:
+    one = broker(durable=True, broker_memory=1)
+    reader = subscribed(one)
+    for place in range(100):
+        one.publish(ORDERS, letters([place]), NOW)
+        reader.settle(one)
+    assert reader.places == list(range(100))
+    assert wanted(one) == {}

@@ -1,0 +1,188 @@
+"""Who gets which letter, and what becomes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.broker.world import NOW, ORDERS, OTHERS, Reader, broker, letters, subscribed
+from twisted_msgproto.core.broker import QueueName, TooManyQueues
+
+
+def test_letters_are_delivered_in_the_order_of_their_places() -> None:
+    one = broker()
+    reader = subscribed(one)
+    one.publish(ORDERS, letters(range(5)), NOW)
+    one.publish(ORDERS, letters(range(5, 9)), NOW)
+    assert reader.places == list(range(9))
+    reader.settle(one)
+    figures = one.snapshot()
+    assert figures["broker_acknowledged"] == 9
+    assert {figures[f"broker_{name}"] for name in ("waiting", "in_flight", "octets", "memory")} == {
+        0
+    }
+
+
+def test_a_consumer_gets_what_was_published_before_it_came() -> None:
+    one = broker()
+    one.publish(ORDERS, letters(range(5)), NOW)
+    assert subscribed(one).places == list(range(5))
+
+
+def test_each_letter_goes_to_one_consumer_in_turn() -> None:
+    one = broker()
+    first, second, third = (subscribed(one) for _ in range(3))
+    one.publish(ORDERS, letters(range(4)), NOW)
+    one.publish(ORDERS, letters(range(4, 8)), NOW)
+    assert (first.places, second.places, third.places) == ([0, 3, 6], [1, 4, 7], [2, 5])
+
+
+def test_a_consumer_without_room_is_passed_over() -> None:
+    one = broker()
+    full, free = subscribed(one, window=1), subscribed(one)
+    one.publish(ORDERS, letters(range(6)), NOW)
+    assert (full.places, free.places) == ([0], [1, 2, 3, 4, 5])
+    full.settle(one)
+    one.publish(ORDERS, letters(range(6, 8)), NOW)
+    assert (full.places, free.places) == ([0, 6], [1, 2, 3, 4, 5, 7])
+
+
+def test_a_consumer_without_acknowledgements_gets_everything_BK_01() -> None:
+    one = broker()
+    one.publish(ORDERS, letters(range(5000)), NOW)
+    reader = subscribed(one, window=256, acknowledges=False)
+    while one.unfinished:
+        one.go_on()
+    assert reader.places == list(range(5000))
+    assert one.snapshot()["broker_octets"] == 0
+
+
+def test_what_a_lost_consumer_had_comes_first_again() -> None:
+    one = broker()
+    lost = subscribed(one, window=3)
+    one.publish(ORDERS, letters(range(6)), NOW)
+    lost.settle(one, 1)
+    one.gone(lost, NOW)
+    heir = subscribed(one)
+    assert heir.places == [0, 2, 3, 4, 5]
+    assert [letter.again for _, letter in heir.got] == [True, True, True, False, False]
+
+
+def test_a_push_that_raises_ends_the_consumer_and_its_letters_go_back_BK_02() -> None:
+    one = broker()
+    broken = subscribed(one)
+    broken.raises = lambda given: True
+    one.publish(ORDERS, letters(range(10)), NOW)
+    assert [str(error) for error in broken.failures] == ["cannot be encoded"]
+    assert subscribed(one).places == list(range(10))
+
+
+def test_a_letter_that_no_push_can_write_is_found_and_is_dead_BK_02() -> None:
+    one = broker(tries=3)
+    one.publish(ORDERS, letters(range(10)), NOW)
+    readers = []
+    while 4 not in [row.place for row in one.peek(ORDERS.dead, 10)]:
+        reader = Reader()
+        reader.raises = lambda given: 4 in [letter.place for letter in given]
+        one.subscribe(reader, ORDERS, NOW)
+        one.go_on()
+        readers.append(reader)
+        assert len(readers) < 10
+    assert readers[-1].failures and len(readers) == 4
+    one.gone(readers[-1], NOW)
+    assert [row.place for row in one.peek(ORDERS.dead, 10)] == [4]
+    assert subscribed(one).places == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+
+def test_queues_of_one_consumer_have_their_turns_BK_06() -> None:
+    one = broker()
+    one.publish(ORDERS, letters(range(1000)), NOW)
+    one.publish(OTHERS, letters([1000]), NOW)
+    reader = subscribed(one, ORDERS, OTHERS, window=100)
+    assert 1000 in reader.places[:20]
+    slow = subscribed(one, ORDERS, OTHERS, window=1)
+    one.publish(OTHERS, letters([1001]), NOW)
+    slow.settle(one)
+    assert {name for name, _ in slow.got} == {ORDERS, OTHERS}
+
+
+def test_what_was_fetched_ahead_has_had_no_try_BK_07() -> None:
+    one = broker(tries=2)
+    one.publish(ORDERS, letters(range(15)), NOW)
+    for run in range(5):
+        reader = subscribed(one, window=10)
+        assert reader.places == list(range(run, run + 10))
+        reader.settle(one, run)
+        one.gone(reader, NOW)
+    assert one.peek(ORDERS.dead, 1) == []
+    assert [row.tries for row in one.peek(ORDERS, 10)] == [1] + [0] * 9
+
+
+def test_the_letter_behind_the_last_acknowledged_one_was_looked_at_BK_07() -> None:
+    one = broker(tries=5)
+    one.publish(ORDERS, letters(range(6)), NOW)
+    reader = subscribed(one)
+    reader.settle(one, 2)
+    one.gone(reader, NOW)
+    assert [(row.place, row.tries) for row in one.peek(ORDERS, 10)] == [
+        (0, 1),
+        (1, 1),
+        (3, 1),
+        (4, 0),
+        (5, 0),
+    ]
+
+
+def test_who_says_goodbye_has_tried_nothing_BK_07() -> None:
+    one = broker(tries=1)
+    one.publish(ORDERS, letters(range(3)), NOW)
+    one.gone(subscribed(one), NOW, orderly=True)
+    assert [row.tries for row in one.peek(ORDERS, 10)] == [0, 0, 0]
+
+
+def test_a_rejected_letter_comes_again_at_its_place_until_it_is_dead() -> None:
+    one = broker(tries=3)
+    one.publish(ORDERS, letters(range(3)), NOW)
+    reader = subscribed(one, window=1)
+    for _ in range(3):
+        reader.reject(one, 0)
+    assert reader.places == [0, 0, 0, 1]
+    assert [letter.tries for _, letter in reader.got] == [3, 3, 3, 0]  # one object
+    (dead,) = one.peek(QueueName("tests", "orders.dead"), 10)
+    assert (dead.place, dead.tries) == (0, 3)
+
+
+def test_a_letter_rejected_for_good_is_done_with() -> None:
+    one = broker()
+    one.publish(ORDERS, letters(range(2)), NOW)
+    reader = subscribed(one, window=1)
+    reader.reject(one, 0, requeue=False)
+    assert reader.places == [0, 1]
+    assert one.snapshot()["broker_rejected"] == 1
+    assert not one.knows(ORDERS.dead)
+
+
+def test_places_that_a_consumer_does_not_hold_are_counted_and_change_nothing() -> None:
+    one = broker()
+    one.publish(ORDERS, letters(range(4)), NOW)
+    holder, other = subscribed(one, window=2), subscribed(one, window=2)
+    one.settle(other, [0, 1, 77])
+    one.reject(other, [0], requeue=True)
+    one.settle(Reader(), [0])
+    holder.settle(one, 0)
+    one.settle(holder, [0])
+    one.reject(holder, [0], requeue=False)
+    assert one.snapshot()["broker_strays"] == 7
+    one.gone(holder, NOW)
+    one.gone(other, NOW)
+    assert [row.place for row in one.peek(ORDERS, 9)] == [1, 2, 3]
+
+
+def test_one_queue_too_many_is_refused() -> None:
+    one = broker(broker_queues=1)
+    one.declare(ORDERS, NOW)
+    one.declare(ORDERS, NOW)
+    with pytest.raises(TooManyQueues, match="others: broker-queues allows 1"):
+        one.declare(OTHERS, NOW)
+    with pytest.raises(TooManyQueues):
+        one.subscribe(Reader(), OTHERS, NOW)
+    assert not one.knows(OTHERS)

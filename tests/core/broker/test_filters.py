@@ -1,0 +1,165 @@
+"""Consumers that do not want everything, and work in slices."""
+
+from __future__ import annotations
+
+from tests.core.broker.world import NOW, ORDERS, OTHERS, Reader, broker, letters, subscribed
+from twisted_msgproto.core.broker import TURN_STEPS, Broker, Letter, Wanted
+
+
+def even(letter: Letter) -> bool:
+    return letter.place % 2 == 0
+
+
+def odd(letter: Letter) -> bool:
+    return letter.place % 2 == 1
+
+
+def filtered(one: Broker, wants: object, window: int = 1000) -> Reader:
+    reader = Reader(window)
+    one.subscribe(reader, ORDERS, NOW, wants)  # type: ignore[arg-type]
+    one.go_on()
+    return reader
+
+
+def test_each_consumer_gets_what_it_wants() -> None:
+    one = broker()
+    evens, odds, anything = filtered(one, even), filtered(one, odd), filtered(one, None)
+    one.publish(ORDERS, letters(range(12)), NOW)
+    assert set(evens.places) <= {*range(0, 12, 2)} and set(odds.places) <= {*range(1, 12, 2)}
+    assert sorted(evens.places + odds.places + anything.places) == list(range(12))
+    assert min(map(len, (evens.places, odds.places, anything.places))) >= 3
+
+
+def test_what_nobody_wants_waits_aside_until_somebody_does() -> None:
+    for durable in (False, True):
+        one = broker(durable=durable)
+        evens = filtered(one, even)
+        one.publish(ORDERS, letters(range(6)), NOW)
+        assert evens.places == [0, 2, 4]
+        assert [row.place for row in one.peek(ORDERS, 9)] == [1, 3, 5]
+        odds = filtered(one, odd)
+        for event in one.take_events():
+            if isinstance(event, Wanted):
+                one.loaded(event.name, letters(event.places))
+        assert odds.places == [1, 3, 5]
+
+
+def test_a_letter_that_a_full_consumer_wants_waits_and_so_do_those_behind() -> None:
+    one = broker()
+    evens, odds = filtered(one, even), filtered(one, odd, window=1)
+    one.publish(ORDERS, letters(range(6)), NOW)
+    assert (evens.places, odds.places) == ([0, 2], [1])
+    odds.settle(one)
+    assert (evens.places, odds.places) == ([0, 2, 4], [1, 3])
+
+
+def test_what_waited_for_a_consumer_that_left_holds_nobody_up() -> None:
+    one = broker()
+    evens, odds = filtered(one, even), filtered(one, odd, window=1)
+    one.publish(ORDERS, letters(range(6)), NOW)
+    one.unsubscribe(odds, ORDERS, NOW)
+    assert evens.places == [0, 2, 4]
+    assert not one.unsubscribe(odds, ORDERS, NOW)
+
+
+def test_a_second_subscription_replaces_the_filter() -> None:
+    one = broker()
+    reader = filtered(one, even)
+    one.publish(ORDERS, letters(range(4)), NOW)
+    one.subscribe(reader, ORDERS, NOW, odd)
+    one.go_on()
+    assert reader.places == [0, 2, 1, 3]
+    assert one.snapshot()["broker_subscriptions"] == 1
+
+
+def test_a_filter_that_raises_ends_its_consumer() -> None:
+    one = broker()
+
+    def wants(letter: Letter) -> bool:
+        raise TypeError("text is no number")
+
+    broken = filtered(one, wants)
+    other = filtered(one, None)
+    one.publish(ORDERS, letters(range(4)), NOW)
+    assert [str(error) for error in broken.failures] == ["text is no number"]
+    assert other.places == [0, 1, 2, 3]
+
+
+def test_a_consumer_that_cannot_tell_its_room_ends() -> None:
+    one = broker()
+    broken, other = subscribed(one), subscribed(one)
+    broken.room = lambda: 1 // 0  # type: ignore[method-assign]
+    one.publish(ORDERS, letters(range(4)), NOW)
+    assert len(broken.failures) == 1
+    assert other.places == [0, 1, 2, 3]
+
+
+def test_filters_that_cost_much_are_asked_over_many_turns_NB_07() -> None:
+    one = broker()
+    reader, asked = Reader(), []
+
+    def wants(letter: Letter) -> bool:
+        asked.append(letter.place)
+        return False
+
+    one.publish(ORDERS, letters(range(1000)), NOW)
+    one.subscribe(reader, ORDERS, NOW, wants, lambda letter: 2000)
+    turns = 0
+    while one.unfinished:
+        before = len(asked)
+        one.go_on()
+        assert (len(asked) - before) * 2000 <= 2 * TURN_STEPS
+        turns += 1
+    assert turns >= 10 and asked == list(range(1000))
+
+
+def test_a_long_backlog_is_delivered_over_many_turns_and_others_have_theirs_NB_07() -> None:
+    one = broker()
+    one.publish(ORDERS, letters(range(20_000)), NOW)
+    bulk = Reader(100_000)
+    one.subscribe(bulk, ORDERS, NOW)
+    one.go_on()
+    assert one.unfinished and 0 < len(bulk.got) < 20_000
+    other = subscribed(one, OTHERS)
+    one.publish(OTHERS, letters([20_000]), NOW)
+    assert other.places == [20_000]
+    while one.unfinished:
+        one.go_on()
+    assert bulk.places == list(range(20_000))
+
+
+def test_a_consumer_may_call_the_broker_while_it_is_written_to() -> None:
+    one = broker()
+
+    class Prompt(Reader):
+        def push(self, queue: object, letters: object) -> bool:
+            super().push(queue, letters)  # type: ignore[arg-type]
+            self.settle(one)
+            return True
+
+    prompt = Prompt(1)
+    one.publish(ORDERS, letters(range(50)), NOW)
+    one.subscribe(prompt, ORDERS, NOW)
+    one.go_on()
+    assert prompt.places == list(range(50))
+    assert one.snapshot()["broker_acknowledged"] == 50
+    one.publish(ORDERS, letters(range(50, 60)), NOW)
+    assert prompt.places == list(range(60))
+
+
+def test_a_consumer_may_go_while_another_is_written_to() -> None:
+    one = broker()
+    last = Reader(5)
+
+    class Ending(Reader):
+        def push(self, queue: object, letters: object) -> bool:
+            one.gone(last, NOW)
+            return super().push(queue, letters)  # type: ignore[arg-type]
+
+    ending = Ending(3)
+    for reader in (ending, last):
+        one.subscribe(reader, ORDERS, NOW)
+    one.go_on()
+    one.publish(ORDERS, letters(range(4)), NOW)
+    assert (ending.places, last.places) == ([0, 2, 1], [])
+    assert [row.place for row in one.peek(ORDERS, 9)] == [3]

@@ -1,0 +1,273 @@
+"""What is bounded, and what happens at the bound."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.broker.world import NOW, ORDERS, OTHERS, broker, letters, subscribed
+from twisted_msgproto.core.broker import (
+    AGE,
+    FULL,
+    LETTER_OCTETS,
+    Broker,
+    DeadLettered,
+    Declared,
+    Forgotten,
+    QueueFull,
+    QueueName,
+    QueueRoom,
+    Settled,
+    TooManyQueues,
+)
+
+
+def waiting(one: Broker, name: QueueName = ORDERS) -> list[int]:
+    return [row.place for row in one.peek(name, 10_000)]
+
+
+def of_type(one: Broker, *types: type) -> list[object]:
+    return [event for event in one.take_events() if isinstance(event, types)]
+
+
+def test_senders_to_a_full_queue_wait_and_those_to_others_do_not_BK_04() -> None:
+    one = broker(queue_messages=3)
+    called: list[str] = []
+    one.publish(ORDERS, letters(range(3)), NOW)
+    one.when_room(ORDERS, lambda: called.append("at once"))
+    one.publish(ORDERS, letters(range(3, 5)), NOW)
+    assert (one.full(ORDERS), one.full(OTHERS), called) == (True, False, ["at once"])
+    one.when_room(ORDERS, lambda: called.append("later"))
+    one.when_room(OTHERS, lambda: called.append("others"))
+    assert of_type(one, QueueFull, QueueRoom) == [QueueFull(ORDERS)]
+    reader = subscribed(one, window=2)
+    reader.settle(one, 0)
+    assert called == ["at once", "others"], "4 letters are one too many, in flight or not"
+    reader.settle(one, 1)
+    assert called == ["at once", "others", "later"]
+    assert of_type(one, QueueFull, QueueRoom) == [QueueRoom(ORDERS)]
+
+
+def test_small_messages_weigh_what_their_objects_cost_BK_04() -> None:
+    one = broker(queue_octets=10 * LETTER_OCTETS)
+    one.publish(ORDERS, letters(range(10), body=b""), NOW)
+    assert not one.full(ORDERS)
+    one.publish(ORDERS, letters([10], body=b""), NOW)
+    assert one.full(ORDERS)
+
+
+def test_a_sender_that_is_gone_is_not_called() -> None:
+    one = broker(queue_messages=1)
+    one.publish(ORDERS, letters(range(2)), NOW)
+    called: list[str] = []
+
+    def call() -> None:
+        called.append("called")
+
+    one.when_room(ORDERS, call)
+    one.no_longer_waits(ORDERS, call)
+    subscribed(one).settle(one)
+    assert called == []
+
+
+def test_a_queue_with_twice_what_it_may_have_refuses_more() -> None:
+    one = broker(queue_messages=3)
+    one.publish(ORDERS, letters(range(6)), NOW)
+    assert (one.full(ORDERS), one.overfull(ORDERS)) == (True, False)
+    one.publish(ORDERS, letters([6]), NOW)
+    assert (one.overfull(ORDERS), one.overfull(OTHERS)) == (True, False)
+
+
+def test_all_queues_in_memory_share_its_limit() -> None:
+    one = broker(broker_memory=10 * LETTER_OCTETS)
+    called: list[str] = []
+    one.publish(ORDERS, letters(range(8), body=b""), NOW)
+    one.publish(OTHERS, letters(range(8, 12), body=b""), NOW)
+    assert one.full(ORDERS) and one.full(OTHERS)
+    one.when_room(OTHERS, lambda: called.append("others"))
+    reader = subscribed(one)
+    reader.settle(one, 0)
+    assert called == []
+    reader.settle(one, 1)
+    assert called == ["others"]
+
+
+def test_a_queue_on_disk_is_not_full_because_of_the_memory_of_others() -> None:
+    one = broker(durable=True, broker_memory=10 * LETTER_OCTETS)
+    one.publish(ORDERS, letters(range(100)), NOW)
+    assert not one.full(ORDERS) and not one.full(OTHERS)
+
+
+def test_the_oldest_of_a_full_queue_are_dead_letters_by_option() -> None:
+    one = broker(when_full="dead-letter", queue_messages=3)
+    one.publish(ORDERS, letters(range(5)), NOW)
+    assert (waiting(one), waiting(one, ORDERS.dead)) == ([2, 3, 4], [0, 1])
+    assert not one.full(ORDERS) and not one.overfull(ORDERS)
+    assert DeadLettered(ORDERS, [0, 1], FULL) in one.take_events()
+
+
+def test_letters_in_flight_are_no_dead_letters_when_a_queue_is_full() -> None:
+    one = broker(when_full="dead-letter", queue_messages=3)
+    reader = subscribed(one, window=2)
+    one.publish(ORDERS, letters(range(6)), NOW)
+    assert (reader.places, waiting(one), waiting(one, ORDERS.dead)) == ([0, 1], [5], [2, 3, 4])
+
+
+def test_another_choice_for_full_queues_is_the_callers_fault() -> None:
+    with pytest.raises(ValueError, match="wait, dead-letter, not 'drop'"):
+        broker(when_full="drop")
+
+
+def test_dead_letters_are_bounded_and_the_oldest_are_dropped_and_counted() -> None:
+    one = broker(when_full="dead-letter", queue_messages=1, dead_letters=2)
+    one.publish(ORDERS, letters(range(6)), NOW)
+    assert (waiting(one), waiting(one, ORDERS.dead)) == ([5], [3, 4])
+    assert one.snapshot()["broker_dead_dropped"] == 3
+    dropped = [Settled(ORDERS.dead, [place]) for place in range(3)]
+    assert of_type(one, Settled) == dropped
+
+
+def test_a_queue_of_dead_letters_has_none_of_its_own() -> None:
+    one = broker(tries=1)
+    one.publish(ORDERS, letters([0]), NOW)
+    one.gone(subscribed(one), NOW)
+    for _ in range(3):
+        one.gone(subscribed(one, ORDERS.dead), NOW)
+    assert [(row.place, row.tries) for row in one.peek(ORDERS.dead, 9)] == [(0, 4)]
+    assert ORDERS.dead.dead == ORDERS.dead
+    assert not one.knows(QueueName("tests", "orders.dead.dead"))
+
+
+def test_a_queue_of_dead_letters_needs_no_room_among_the_queues() -> None:
+    one = broker(tries=1, broker_queues=2)
+    one.publish(ORDERS, letters([0]), NOW)
+    one.gone(subscribed(one), NOW)
+    one.declare(OTHERS, NOW)
+    with pytest.raises(TooManyQueues):
+        one.declare(QueueName("tests", "more"), NOW)
+    assert waiting(one, ORDERS.dead) == [0]
+
+
+def test_letters_that_are_too_old_are_dead_letters() -> None:
+    one = broker(queue_age=60)
+    one.publish(ORDERS, letters([0, 1], arrived=NOW), NOW)
+    one.publish(ORDERS, letters([2], arrived=NOW + 5), NOW + 5)
+    assert one.deadline == NOW + 60
+    one.advance(NOW + 59)
+    assert waiting(one) == [0, 1, 2]
+    one.advance(NOW + 60)
+    assert (waiting(one), waiting(one, ORDERS.dead)) == ([2], [0, 1])
+    assert one.deadline == NOW + 65
+    assert DeadLettered(ORDERS, [0, 1], AGE) in one.take_events()
+
+
+def test_a_letter_in_flight_is_not_too_old_until_it_comes_back() -> None:
+    one = broker(queue_age=60)
+    one.publish(ORDERS, letters([0]), NOW)
+    reader = subscribed(one)
+    one.advance(NOW + 100)
+    assert not one.knows(ORDERS.dead)
+    one.gone(reader, NOW + 100, orderly=True)
+    assert one.deadline is not None and one.deadline <= NOW + 100
+    one.advance(NOW + 100)
+    assert waiting(one, ORDERS.dead) == [0]
+
+
+def test_many_old_letters_take_several_calls_NB_07() -> None:
+    one = broker(queue_age=60, dead_letters=10_000)
+    one.publish(ORDERS, letters(range(2500)), NOW)
+    calls = 0
+    while one.deadline is not None and one.deadline <= NOW + 60:
+        one.advance(NOW + 60)
+        calls += 1
+    assert (calls, len(waiting(one, ORDERS.dead))) == (3, 2500)
+
+
+def test_an_empty_queue_that_nobody_uses_is_forgotten() -> None:
+    one = broker(queue_idle=100)
+    one.declare(ORDERS, NOW)
+    one.declare(OTHERS, NOW, kept=True)
+    reader = subscribed(one)
+    assert one.deadline == NOW + 100
+    one.advance(NOW + 100)
+    assert one.knows(ORDERS)
+    one.gone(reader, NOW + 150)
+    assert one.deadline == NOW + 250
+    one.advance(NOW + 249)
+    assert one.knows(ORDERS)
+    one.take_events()
+    one.advance(NOW + 250)
+    assert (one.knows(ORDERS), one.knows(OTHERS)) == (False, True)
+    assert one.take_events() == [Forgotten(ORDERS)]
+    assert one.deadline is None
+
+
+def test_a_queue_with_letters_is_not_forgotten_and_its_time_begins_when_it_is_empty() -> None:
+    one = broker(queue_idle=100)
+    one.publish(ORDERS, letters([0]), NOW)
+    one.advance(NOW + 100)
+    assert one.knows(ORDERS) and not one.forget(ORDERS)
+    one.publish(ORDERS, letters([1]), NOW + 90)
+    while one.purge(ORDERS, 10):
+        pass
+    one.advance(NOW + 189)
+    assert one.knows(ORDERS)
+    one.advance(NOW + 190)
+    assert not one.knows(ORDERS)
+
+
+def test_a_queue_that_was_forgotten_meanwhile_is_made_again() -> None:
+    one = broker(broker_queues=1)
+    one.declare(ORDERS, NOW)
+    assert one.forget(ORDERS)
+    one.declare(OTHERS, NOW)
+    one.take_events()
+    one.publish(ORDERS, letters([0]), NOW)
+    assert (waiting(one), one.take_events()) == ([0], [Declared(ORDERS, False)])
+
+
+def test_declaring_a_queue_twice_may_keep_it() -> None:
+    one = broker(queue_idle=10)
+    one.declare(ORDERS, NOW)
+    one.declare(ORDERS, NOW, kept=True)
+    one.declare(ORDERS, NOW)
+    assert one.take_events() == [Declared(ORDERS, False), Declared(ORDERS, True)]
+    one.advance(NOW + 10)
+    assert one.knows(ORDERS)
+
+
+def test_purging_drops_what_waits_in_slices() -> None:
+    one = broker()
+    reader = subscribed(one, window=2)
+    one.publish(ORDERS, letters(range(10)), NOW)
+    assert [one.purge(ORDERS, 5), one.purge(ORDERS, 5), one.purge(ORDERS, 5)] == [5, 3, 0]
+    assert one.purge(OTHERS, 5) == 0
+    assert of_type(one, Settled) == [Settled(ORDERS, list(range(2, 10)))]
+    one.gone(reader, NOW)
+    assert waiting(one) == [0, 1]
+
+
+def test_dead_letters_come_back_to_their_places_without_tries() -> None:
+    one = broker(tries=1)
+    one.publish(ORDERS, letters(range(3)), NOW)
+    reader = subscribed(one, window=3)
+    reader.reject(one, 0, 1)
+    assert waiting(one, ORDERS.dead) == [0, 1]
+    reader.window = 0
+    assert [one.requeue(ORDERS.dead, ORDERS, 1, NOW) for _ in range(3)] == [1, 1, 0]
+    assert [(row.place, row.tries) for row in one.peek(ORDERS, 9)] == [(0, 0), (1, 0)]
+    assert one.requeue(ORDERS, ORDERS, 9, NOW) == one.requeue(OTHERS, ORDERS, 9, NOW) == 0
+    heir = subscribed(one)
+    assert heir.places == [0, 1]
+
+
+def test_people_see_every_queue() -> None:
+    one = broker()
+    one.declare(OTHERS, NOW, kept=True)
+    reader = subscribed(one, window=1)
+    one.publish(ORDERS, letters(range(3), arrived=NOW + 0.5), NOW)
+    orders, others = one.queues()
+    assert (orders.name, orders.kept, orders.waiting, orders.in_flight) == (ORDERS, False, 2, 1)
+    assert (orders.consumers, orders.oldest, orders.full) == (1, NOW, False)
+    assert (others.name, others.kept, others.waiting, others.oldest) == (OTHERS, True, 0, None)
+    assert [row.letter is not None for row in one.peek(ORDERS, 1)] == [True]
+    assert reader.places == [0]

@@ -1,0 +1,83 @@
+"""What tests of the broker share: letters, consumers, and a broker that is asked in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from twisted_msgproto.core.broker import LIMITS, Broker, Letter, QueueName, weight
+from twisted_msgproto.core.limits import Limits
+
+NOW = 1_000_000.0
+ORDERS = QueueName("tests", "orders")
+OTHERS = QueueName("tests", "others")
+
+
+def broker(*, durable: bool = False, when_full: str = "wait", **limits: float) -> Broker:
+    """A broker with these limits, as ``queue_messages=10``."""
+    changes = {name.replace("_", "-"): value for name, value in limits.items()}
+    return Broker(Limits.of(LIMITS).replace(changes), durable=durable, when_full=when_full)
+
+
+def letter(
+    place: int, body: bytes = b"body", envelope: bytes = b"", arrived: float = NOW
+) -> Letter:
+    return Letter(place, weight(envelope, body), envelope, body, arrived)
+
+
+def letters(places: Iterable[int], **named: Any) -> list[Letter]:
+    return [letter(place, **named) for place in places]
+
+
+class Reader:
+    """A consumer with room for so many letters which it has not acknowledged."""
+
+    def __init__(self, window: int = 1000, *, acknowledges: bool = True) -> None:
+        self.window = window
+        self.acknowledges = acknowledges
+        self.got: list[tuple[QueueName, Letter]] = []
+        self.pushes: list[int] = []
+        self.unsettled: dict[int, Letter] = {}
+        self.failures: list[Exception] = []
+        self.raises: Callable[[Sequence[Letter]], bool] = lambda letters: False
+
+    @property
+    def places(self) -> list[int]:
+        return [one.place for _, one in self.got]
+
+    def room(self) -> int:
+        return self.window - len(self.unsettled)
+
+    def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
+        assert 0 < len(letters) <= self.room()
+        if self.raises(letters):
+            raise RuntimeError("cannot be encoded")
+        self.pushes.append(len(letters))
+        self.got += [(queue, one) for one in letters]
+        if self.acknowledges:
+            self.unsettled.update({one.place: one for one in letters})
+        return self.acknowledges
+
+    def failed(self, error: Exception) -> None:
+        self.failures.append(error)
+
+    def settle(self, broker: Broker, *places: int) -> None:
+        """Acknowledge these places, or all that it has."""
+        chosen = places or tuple(self.unsettled)
+        for place in chosen:
+            self.unsettled.pop(place, None)
+        broker.settle(self, chosen)
+
+    def reject(self, broker: Broker, *places: int, requeue: bool = True) -> None:
+        for place in places:
+            self.unsettled.pop(place, None)
+        broker.reject(self, places, requeue=requeue)
+
+
+def subscribed(broker: Broker, *names: QueueName, now: float = NOW, **named: Any) -> Reader:
+    """A reader of these queues."""
+    reader = Reader(**named)
+    for name in names or (ORDERS,):
+        broker.subscribe(reader, name, now)
+    broker.go_on()
+    return reader

@@ -1,0 +1,239 @@
+"""The control socket of a gateway: who may ask, what is answered, and where it lies."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import TestCase
+
+from twisted_msgproto.core.errors import QueueAway, QueueError
+from twisted_msgproto.net.control import address
+from twisted_msgproto.net.control.address import PATH_OCTETS_MAX, SocketPath
+from twisted_msgproto.net.control.asking import GatewayBroker, _OverUnix
+from twisted_msgproto.net.control.service import ControlService
+from twisted_msgproto.net.control.shapes import (
+    BODIES_OCTETS_MAX,
+    MESSAGES_SHOWN_MAX,
+    MessageShown,
+    NoSuchQueue,
+    QueueShown,
+    within_bounds,
+)
+
+
+def message(place: int, body: bytes = b"x", **fields: str) -> MessageShown:
+    return MessageShown(
+        place=place, received_at=1_700_000_000_000_000, tries=1, octets=len(body),
+        fields=fields, body=body,
+    )  # fmt: skip
+
+
+def opened_files() -> list[str]:
+    """What this process has open."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the one which lists them
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+    return found
+
+
+class Shelf:
+    """A broker of two queues; what it is told to do is noted."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.broken: Exception | None = None
+        self.answer: Deferred[int] | None = None
+
+    def queues(self) -> list[QueueShown]:
+        if self.broken is not None:
+            raise self.broken
+        return [
+            QueueShown(space="micromsg2", name="orders", waiting=2, oldest=5),
+            QueueShown(space="mtl/v/queue", name="käse & brot", waiting=0),
+        ]
+
+    def peek(self, space: str, name: str, count: int) -> list[MessageShown]:
+        if name != "orders":
+            raise NoSuchQueue(f"there is no queue {name!r}")
+        self.told.append(("peek", space, name, count))
+        return [message(1, b"caf\xc3\xa9", a="1"), message(2, b"\xff")][:count]
+
+    def purge(self, space: str, name: str) -> Any:
+        self.told.append(("purge", space, name))
+        return 7 if self.answer is None else self.answer
+
+    def requeue(self, space: str, name: str, to: str) -> int:
+        self.told.append(("requeue", space, name, to))
+        return 8
+
+
+class Control(TestCase):
+    def setUp(self) -> None:
+        self.shelf = Shelf()
+        self.directory = self.mktemp()
+        os.makedirs(self.directory)
+
+    def serve(self, directory: str | None = None) -> ControlService:
+        service = ControlService(reactor, directory or self.directory, lambda: self.shelf)
+        service.startService()
+        self.addCleanup(service.stopService)
+        return service
+
+    def asked(self, verb: str, *arguments: Any, directory: str | None = None) -> Deferred[Any]:
+        broker = GatewayBroker(directory or self.directory)
+        return deferToThread(getattr(broker, verb), *arguments)
+
+    def request(
+        self, method: str, target: str, headers: Any = (), body: Any = None
+    ) -> Deferred[tuple[int, bytes]]:
+        def ask() -> tuple[int, bytes]:
+            connection = _OverUnix(self.directory, 30)
+            try:
+                connection.request(method, target, headers=dict(headers), body=body)
+                response = connection.getresponse()
+                return response.status, response.read()
+            finally:
+                connection.close()
+
+        return deferToThread(ask)
+
+    # ── what is asked ───────────────────────────────────────────────────────────────────────────
+
+    async def test_what_the_broker_has_comes_out_as_it_was(self) -> None:
+        self.serve()
+        self.assertEqual(await self.asked("queues"), self.shelf.queues())
+        shown = await self.asked("peek", "micromsg2", "orders", 5)
+        self.assertEqual(shown, [message(1, b"caf\xc3\xa9", a="1"), message(2, b"\xff")])
+        self.assertEqual(await self.asked("purge", "mtl/v/queue", "käse & brot"), 7)
+        self.assertEqual(await self.asked("requeue", "micromsg2", "orders.dead", "orders"), 8)
+        self.assertEqual(
+            self.shelf.told,
+            [
+                ("peek", "micromsg2", "orders", 5),
+                ("purge", "mtl/v/queue", "käse & brot"),
+                ("requeue", "micromsg2", "orders.dead", "orders"),
+            ],
+        )
+
+    async def test_an_answer_may_come_later(self) -> None:
+        self.serve()
+        self.shelf.answer = Deferred()
+        asked = self.asked("purge", "micromsg2", "orders")
+        reactor.callLater(0.01, self.shelf.answer.callback, 3)  # type: ignore[attr-defined]
+        self.assertEqual(await asked, 3)
+
+    async def test_what_cannot_be_is_one_line(self) -> None:
+        self.serve()
+        with self.assertRaisesRegex(NoSuchQueue, "there is no queue 'x'"):
+            await self.asked("peek", "micromsg2", "x", 1)
+        with self.assertRaisesRegex(QueueError, "count is a number from 1 to 1000"):
+            await self.asked("peek", "micromsg2", "orders", MESSAGES_SHOWN_MAX + 1)
+        with self.assertRaisesRegex(QueueError, "another queue"):
+            await self.asked("requeue", "micromsg2", "orders", "orders")
+        self.shelf.broken = QueueError("two\nlines")
+        with self.assertRaisesRegex(QueueError, "^two lines$"):
+            await self.asked("queues")
+
+    async def test_a_fault_of_ours_is_logged_and_told_without_its_traceback(self) -> None:
+        self.serve()
+        self.shelf.broken = ZeroDivisionError("secret")
+        with self.assertRaisesRegex(QueueError, "^the gateway failed; its log says why$"):
+            await self.asked("queues")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    async def test_a_gateway_without_a_broker_says_so(self) -> None:
+        self.serve()
+        self.shelf = None  # type: ignore[assignment]
+        with self.assertRaisesRegex(NoSuchQueue, "no broker"):
+            await self.asked("queues")
+
+    async def test_requests_that_nobody_of_ours_makes(self) -> None:
+        self.serve()
+        purge = "/broker/purge?space=micromsg2&name=orders"
+        for method, target, headers, status in (
+            ("GET", "/broker/nothing", {}, 404),
+            ("GET", "/", {}, 404),
+            ("GET", "/broker/peek?space=micromsg2", {}, 400),
+            ("GET", "/broker/peek?space=%FF&name=x", {}, 400),
+            ("GET", purge, {"X-Msgproto": "1"}, 405),
+            ("DELETE", "/broker/queues", {}, 405),
+            # A browser sends this for a page of another site.
+            ("POST", purge, {"Content-Type": "text/plain"}, 400),
+        ):
+            got, _ = await self.request(method, target, headers)
+            self.assertEqual(got, status, (method, target))
+        self.assertEqual(self.shelf.told, [])
+
+    async def test_the_body_of_a_request_is_not_kept(self) -> None:
+        self.serve()
+        target = "/broker/purge?space=micromsg2&name=orders"
+        status, answer = await self.request("POST", target, {"X-Msgproto": "1"}, bytes(1 << 20))
+        self.assertEqual((status, answer), (200, b'{"count": 7}\n'))
+        chunks = iter([bytes(1 << 16)] * 16)
+        status, answer = await self.request("POST", target, {"X-Msgproto": "1"}, chunks)
+        self.assertEqual((status, answer), (200, b'{"count": 7}\n'))
+
+    # ── the socket ──────────────────────────────────────────────────────────────────────────────
+
+    async def test_the_socket_is_for_its_user_alone_and_ends_with_the_gateway(self) -> None:
+        service = self.serve()
+        path = Path(self.directory, "control")
+        self.assertEqual(stat.S_IMODE(path.stat().st_mode), 0o600)
+        await service.stopService()
+        self.assertFalse(path.exists())
+
+    async def test_what_a_killed_gateway_left_behind_is_replaced(self) -> None:
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(os.path.join(self.directory, "control"))
+        with self.assertRaisesRegex(QueueAway, "refused"):
+            await self.asked("queues")
+        self.serve()
+        self.assertEqual(len(await self.asked("queues")), 2)
+
+    def test_a_file_of_somebody_else_stays_and_the_gateway_works_without(self) -> None:
+        path = Path(self.directory, "control")
+        path.write_text("mine")
+        self.assertFalse(self.serve().listening)
+        self.assertEqual(path.read_text(), "mine")
+
+    async def test_a_directory_with_a_long_name_has_a_socket_too(self) -> None:
+        directory = os.path.join(self.directory, *["d" * 50] * 4)
+        os.makedirs(directory)
+        service = self.serve(directory)
+        self.assertTrue(Path(directory, "control").is_socket())
+        self.assertEqual(len(await self.asked("queues", directory=directory)), 2)
+        await service.stopService()
+        self.assertEqual(os.listdir(directory), [])
+        self.assertNotIn(os.path.realpath(directory), opened_files())
+
+    def test_where_a_long_name_cannot_be_one_line_says_what_to_do(self) -> None:
+        directory = os.path.join(self.directory, "d" * PATH_OCTETS_MAX)
+        os.makedirs(directory)
+        with self.assertRaisesRegex(QueueError, "symbolic link"):
+            SocketPath(directory, descriptors="/no/such/directory")
+        with patch.object(address.SocketPath.__init__, "__defaults__", ("/no/such/directory",)):
+            self.assertFalse(self.serve(directory).listening)
+
+    async def test_whoever_is_no_control_endpoint_is_told(self) -> None:
+        with self.assertRaisesRegex(QueueAway, "does not answer: No such file"):
+            await self.asked("queues")
+        self.serve()
+        status, _ = await self.request("GET", "/")
+        self.assertEqual(status, http.client.NOT_FOUND)
+
+
+def test_an_answer_is_bounded() -> None:
+    large = [message(n, bytes(BODIES_OCTETS_MAX)) for n in range(3)]
+    assert within_bounds(large) == large[:1]
+    assert within_bounds([message(n) for n in range(2 * MESSAGES_SHOWN_MAX)])[-1].place == 999

@@ -1,0 +1,193 @@
+"""Bugs planted in the broker: worlds that do not catch them prove nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest import mock
+
+from twisted_msgproto.core.broker import stock
+from twisted_msgproto.core.broker.machine import Broker
+from twisted_msgproto.core.broker.places import Places, Row
+from twisted_msgproto.core.broker.queues import Batch, BrokerQueue, Subscriber
+from twisted_msgproto.core.broker.stock import Stock
+
+Bug = Callable[[], AbstractContextManager[object]]
+
+
+def returns_to_the_tail() -> AbstractContextManager[object]:
+    """A letter that comes back is the last of its queue, not at its place."""
+    put_back = Broker._put_back
+
+    def at_the_tail(self: Broker, released: Mapping[Batch, list[int]], tried: set[int]) -> None:
+        insert = Places.insert
+
+        def append(places: Places, row: Row) -> None:
+            insert(places, Row(max(row.place, places.last + 1), row.weight, row.second))
+
+        with mock.patch.object(Places, "insert", append):
+            put_back(self, released, tried)
+
+    return mock.patch.object(Broker, "_put_back", at_the_tail)
+
+
+def forgets_tries() -> AbstractContextManager[object]:
+    """A try is counted on the letter alone; what is read back has had none."""
+    put_back = Broker._put_back
+
+    def forgetting(self: Broker, released: Mapping[Batch, list[int]], tried: set[int]) -> None:
+        put_back(self, released, tried)
+        for batch in released:
+            batch.queue.tries.clear()
+
+    return mock.patch.object(Broker, "_put_back", forgetting)
+
+
+def everything_held_was_tried() -> AbstractContextManager[object]:
+    """What a lost consumer had fetched ahead has had a try (BK-07)."""
+    return mock.patch.object(Subscriber, "seen", lambda self: set(self.held))
+
+
+def anybody_acknowledges() -> AbstractContextManager[object]:
+    """An acknowledgement counts, whoever holds the letter."""
+    release = Broker._release
+
+    def releasing(
+        self: Broker, subscriber: Subscriber, places: list[int]
+    ) -> dict[Batch, list[int]]:
+        released = release(self, subscriber, places)
+        for other in self._subscribers.values():
+            rest = [place for place in places if place in other.held]
+            released.update(release(self, other, rest))
+        return released
+
+    return mock.patch.object(Broker, "_release", releasing)
+
+
+def acknowledged_is_kept() -> AbstractContextManager[object]:
+    """An acknowledged letter is still held, so it comes again when its consumer goes."""
+    finish = Broker._finish
+
+    def finishing(self: Broker, released: Mapping[Batch, list[int]], counter: str) -> None:
+        finish(self, released, counter)
+        for batch, places in released.items():
+            for subscriber in batch.queue.subscribers:
+                subscriber.held.update(dict.fromkeys(places, batch))
+
+    return mock.patch.object(Broker, "_finish", finishing)
+
+
+def dropped_by_a_failed_push() -> AbstractContextManager[object]:
+    """Letters whose push raises are gone (BK-02)."""
+    fail = Broker._fail
+
+    def failing(self: Broker, subscriber: Subscriber, *rest: Any) -> None:
+        subscriber.held.clear()
+        fail(self, subscriber, *rest)
+
+    return mock.patch.object(Broker, "_fail", failing)
+
+
+def offers_once() -> AbstractContextManager[object]:
+    """One round is delivered, and the rest waits for the next publish (BK-01)."""
+    serve = Broker._serve
+
+    def once(self: Broker, queue: BrokerQueue) -> int:
+        steps = serve(self, queue)
+        self._awake.pop(queue, None)
+        return steps
+
+    return mock.patch.object(Broker, "_serve", once)
+
+
+def stays_full() -> AbstractContextManager[object]:
+    """Consumers that were full once are not asked again when they have acknowledged."""
+    return mock.patch.object(Broker, "_ready", lambda self, subscriber: None)
+
+
+def unwanted_for_ever() -> AbstractContextManager[object]:
+    """What nobody wanted is not offered to consumers that come later."""
+    return mock.patch.object(BrokerQueue, "reconsider", lambda self: None)
+
+
+def passes_what_is_not_read() -> AbstractContextManager[object]:
+    """What is in memory is delivered before what has to be read back."""
+
+    def run(self: BrokerQueue, most: int) -> list[Any]:
+        ready = [self.letters.get(place) for place in self.waiting.front(most)]
+        return [letter for letter in ready if letter is not None]
+
+    return mock.patch.object(BrokerQueue, "ready_run", run)
+
+
+def memory_is_not_freed() -> AbstractContextManager[object]:
+    """What is dropped from memory stays counted."""
+
+    def drop(self: BrokerQueue, places: Any) -> int:
+        return sum(letter.octets for place in places if (letter := self.letters.pop(place, None)))
+
+    return mock.patch.object(BrokerQueue, "drop", drop)
+
+
+def written_too_early() -> AbstractContextManager[object]:
+    """A letter is noted as done with when it is delivered."""
+    push = Broker._push
+
+    def pushing(self: Broker, queue: BrokerQueue, subscriber: Subscriber, letters: Any) -> None:
+        self._events.append(stock.Settled(queue.name, [letter.place for letter in letters]))
+        push(self, queue, subscriber, letters)
+
+    return mock.patch.object(Broker, "_push", pushing)
+
+
+def dead_letters_are_not_told() -> AbstractContextManager[object]:
+    """The durable half does not hear of dead letters: after a crash they are in their queue."""
+    bury = Stock._bury
+
+    def burying(self: Stock, *arguments: Any) -> None:
+        events = len(self._events)
+        bury(self, *arguments)
+        self._events[events:] = [
+            event for event in self._events[events:] if not isinstance(event, stock.DeadLettered)
+        ]
+
+    return mock.patch.object(Stock, "_bury", burying)
+
+
+def more_than_there_is_room() -> AbstractContextManager[object]:
+    """The first consumer in turn gets everything."""
+
+    def dealing(letters: list[Any], rooms: list[int]) -> list[list[Any]]:
+        return [letters, *([] for _ in rooms[1:])]
+
+    @contextmanager
+    def patched() -> Iterator[None]:
+        from twisted_msgproto.core.broker import turns
+
+        with (
+            mock.patch.object(turns, "deal", dealing),
+            mock.patch.object(turns, "_last_place", lambda hand: 0),
+        ):
+            yield
+
+    return patched()
+
+
+BROKER_BUGS: dict[str, Bug] = {
+    "returns-to-the-tail": returns_to_the_tail,
+    "forgets-tries": forgets_tries,
+    "everything-held-was-tried": everything_held_was_tried,
+    "anybody-acknowledges": anybody_acknowledges,
+    "acknowledged-is-kept": acknowledged_is_kept,
+    "dropped-by-a-failed-push": dropped_by_a_failed_push,
+    "offers-once": offers_once,
+    "stays-full": stays_full,
+    "unwanted-for-ever": unwanted_for_ever,
+    "passes-what-is-not-read": passes_what_is_not_read,
+    "memory-is-not-freed": memory_is_not_freed,
+    "written-too-early": written_too_early,
+    "dead-letters-are-not-told": dead_letters_are_not_told,
+    "more-than-there-is-room": more_than_there_is_room,
+}
+"""Name → what plants it."""

@@ -1,0 +1,51 @@
+"""Seeded worlds of the broker in which nothing may go wrong, and planted bugs which must."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.broker import BrokerWorld
+from tests.sim.broker_bugs import BROKER_BUGS
+from tests.sim.world import Violation
+
+WORLDS = 0.2
+"""This part of ``--worlds`` is run, half of them with seeds that no other run had."""
+
+BUG_SEEDS_MAX = 600
+"""A planted bug must show within this many worlds."""
+
+
+@pytest.mark.parametrize("fresh", [False, True], ids=["same", "fresh"])
+def test_a_broker_is_a_list_for_each_queue_whatever_happens(
+    fresh: bool, request: pytest.FixtureRequest
+) -> None:
+    """BK-01, BK-02, BK-06, BK-07: with crashes at any moment.
+
+    Raise the number with ``--worlds``; ``--seed`` repeats the fresh worlds of another run.
+    """
+    first = request.config.getoption("--seed") if fresh else 0
+    for seed in range(first, first + int(request.config.getoption("--worlds") * WORLDS / 2)):
+        world = BrokerWorld(seed)
+        try:
+            world.run()
+        except Violation as violation:
+            told = "\n".join(world.told)
+            again = f"python -m tests.sim --protocol broker --seed {seed}"
+            pytest.fail(f"{again}: {violation}\n{world.options}\n{told}")
+
+
+@pytest.mark.parametrize("bug", sorted(BROKER_BUGS))
+def test_a_planted_bug_of_the_broker_is_caught(bug: str) -> None:
+    for seed in range(BUG_SEEDS_MAX):
+        with BROKER_BUGS[bug]():
+            try:
+                BrokerWorld(seed).run()
+            except Violation:
+                return
+    pytest.fail(f"{bug} was not caught in {BUG_SEEDS_MAX} worlds")
+
+
+def test_a_seed_of_the_broker_replays() -> None:
+    first, second = (BrokerWorld(7).run() for _ in range(2))
+    assert first.told == second.told
+    assert first.watched.broker.snapshot() == second.watched.broker.snapshot()

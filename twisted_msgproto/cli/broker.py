@@ -1,0 +1,244 @@
+"""List the broker's queues, show and purge what waits in them, and requeue dead letters.
+
+WHERE is a queue's directory, or the URL of a gateway's status endpoint.  Where a gateway runs on
+the directory, it is asked through its socket there; else the files themselves are read and changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError
+
+from .clients import positive
+from .recv import escaped
+from .rows import iso_time
+
+if TYPE_CHECKING:
+    from ..net.control.shapes import MessageShown, QueueShown
+
+SUMMARY = "look into the broker's queues: ls, peek, purge, requeue"
+
+DEAD_LETTERS: Final = ".dead"
+"""The queue of a queue's dead letters has this behind its name."""
+
+COLUMNS: Final = (
+    "SPACE",
+    "QUEUE",
+    "WAITING",
+    "IN-FLIGHT",
+    "OCTETS",
+    "CONSUMERS",
+    "OLDEST",
+    "TRIES",
+)
+"""``ls`` prints these."""
+
+AGES: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+"""An age is shown in the first of these units (in seconds) that it has two of."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    actions = parser.add_subparsers(dest="action", metavar="ls|peek|purge|requeue", required=True)
+
+    def action(name: str, text: str) -> argparse.ArgumentParser:
+        known = actions.add_parser(name, help=text, description=text)
+        known.add_argument(
+            "where", metavar="WHERE", help="a queue's directory, or http://HOST:PORT"
+        )
+        known.add_argument("--token-file", metavar="FILE", help="the token for http://HOST:PORT")
+        if name != "ls":
+            known.add_argument("queue", metavar="QUEUE", help="the queue's name, as ls shows it")
+            known.add_argument(
+                "--space", metavar="SPACE", help="where more than one space has such a queue"
+            )
+        known.add_argument("--json", action="store_true", help="one JSON object")
+        return known
+
+    action("ls", "queues with what waits in them, their consumers and the oldest message's age")
+    peek = action("peek", "show the first messages of a queue; they stay there")
+    peek.add_argument(
+        "--count", metavar="N", type=positive, default=10, help="so many at most (default 10)"
+    )
+    action("purge", "settle everything that waits in a queue: no consumer gets it")
+    again = action("requeue", "put what waits in a queue, such as dead letters, to another queue")
+    again.add_argument(
+        "--to", metavar="QUEUE", help="the other queue; NAME where the queue is NAME.dead"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what was asked; QueueError for what cannot be, in one line."""
+    broker = opened(arguments.where, arguments.token_file)
+    try:
+        return ACTIONS[arguments.action](broker, arguments)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise QueueError(f"cannot read the queue {arguments.where}: {error}") from error
+    finally:
+        close = getattr(broker, "close", None)
+        if close is not None:
+            close()
+
+
+def opened(where: str, token_file: str | None = None) -> Any:
+    """Return the broker of the gateway that runs at ``where``, or what is kept there of one.
+
+    Either is a BrokerView whose methods return the values themselves.  Raises QueueError for what
+    is no queue, and QueueAway for a gateway that does not answer.
+    """
+    from ..net.control.address import SOCKET_NAME
+    from ..net.control.asking import GatewayBroker, is_url
+
+    if is_url(where):
+        return GatewayBroker(where, token_file)
+    if token_file is not None:
+        raise ConfigurationError("--token-file goes with http://HOST:PORT")
+    from twisted_msgproto.queue import QueueReader
+    from twisted_msgproto.queue.disk import OS_DISK
+
+    QueueReader(where)  # or else it is no queue
+    holder = OS_DISK.lock_holder(os.path.join(where, "lock"))
+    if holder is None:
+        from .stopped import StoppedBroker
+
+        return StoppedBroker(where)
+    if not os.path.exists(os.path.join(where, SOCKET_NAME)):
+        raise QueueAway(
+            f"process {holder} writes the queue {where}, and has no socket {SOCKET_NAME} in it:"
+            " it is no gateway, or its log says why it could not listen"
+        )
+    return GatewayBroker(where)
+
+
+def find(queues: Sequence[QueueShown], name: str, space: str | None) -> QueueShown:
+    """Return the queue of this name; QueueError if there is none, or more than one."""
+    named = [queue for queue in queues if queue.name == name]
+    found = [queue for queue in named if space in (None, queue.space)]
+    if len(found) == 1:
+        return found[0]
+    spaces = ", ".join(queue.space for queue in named)
+    if found:
+        raise QueueError(f"more than one space has a queue {name!r}, say --space: {spaces}")
+    if named:
+        raise QueueError(f"the space {space!r} has no queue {name!r}; these have one: {spaces}")
+    raise QueueError(f"there is no queue {name!r}; msgproto broker ls shows all")
+
+
+# ── what is printed ─────────────────────────────────────────────────────────────────────────────
+
+
+def age(seconds: float) -> str:
+    """Return an age for people: ``3 min``."""
+    for unit, name in AGES:
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def table(queues: Sequence[QueueShown], now: float) -> list[str]:
+    """Return the lines of ``ls``; ``now`` is in seconds since 1970 UTC."""
+    rows: list[Sequence[str]] = [COLUMNS]
+    for queue in queues:
+        oldest = "-" if queue.oldest is None else age(now - queue.oldest / 1e6)
+        numbers = (
+            queue.waiting,
+            queue.in_flight,
+            queue.octets,
+            queue.consumers,
+            oldest,
+            queue.tries,
+        )
+        rows.append([escaped(queue.space), escaped(queue.name), *map(str, numbers)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            text.ljust(width) if place < 2 else text.rjust(width)
+            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def as_row(message: MessageShown) -> dict[str, object]:
+    """Return a message as ``peek --json`` prints it."""
+    from ..net.control.shapes import in_json
+
+    shown = in_json(message)
+    return {**shown, "received_at": iso_time(message.received_at)}
+
+
+def as_line(message: MessageShown) -> str:
+    """Return a message as ``peek`` prints it: place, time, tries, properties and body, with tabs
+    between them.
+    """
+    fields = json.dumps(dict(message.fields), ensure_ascii=False)
+    body = message.body.decode("utf-8", "backslashreplace")
+    tries = f"{message.tries} tries"
+    columns = [str(message.place), iso_time(message.received_at), tries, fields, body]
+    return "\t".join(map(escaped, columns))
+
+
+# ── what is done ────────────────────────────────────────────────────────────────────────────────
+
+
+def _ls(broker: Any, arguments: argparse.Namespace) -> int:
+    queues = broker.queues()
+    if arguments.json:
+        print(json.dumps({"queues": [asdict(queue) for queue in queues]}, ensure_ascii=False))
+        return 0
+    if not queues:
+        print("the broker has no queues", file=sys.stderr)
+        return 0
+    for line in table(queues, time.time()):
+        print(line)
+    return 0
+
+
+def _peek(broker: Any, arguments: argparse.Namespace) -> int:
+    queue = find(broker.queues(), arguments.queue, arguments.space)
+    messages = broker.peek(queue.space, queue.name, arguments.count)
+    if arguments.json:
+        print(json.dumps({"messages": list(map(as_row, messages))}, ensure_ascii=False))
+        return 0
+    for message in messages:
+        print(as_line(message))
+    return 0
+
+
+def _purge(broker: Any, arguments: argparse.Namespace) -> int:
+    queue = find(broker.queues(), arguments.queue, arguments.space)
+    count = broker.purge(queue.space, queue.name)
+    _tell(arguments, count, f"{count} messages of {escaped(queue.name)} are settled")
+    return 0
+
+
+def _requeue(broker: Any, arguments: argparse.Namespace) -> int:
+    queue = find(broker.queues(), arguments.queue, arguments.space)
+    to = arguments.to
+    if to is None:
+        if not queue.name.endswith(DEAD_LETTERS):
+            raise ConfigurationError(
+                f"say where to: --to QUEUE ({queue.name!r} has no dead letters)"
+            )
+        to = queue.name.removesuffix(DEAD_LETTERS)
+    count = broker.requeue(queue.space, queue.name, to)
+    _tell(arguments, count, f"{count} messages of {escaped(queue.name)} wait in {escaped(to)} now")
+    return 0
+
+
+def _tell(arguments: argparse.Namespace, count: int, line: str) -> None:
+    print(json.dumps({"count": count}) if arguments.json else line)
+
+
+ACTIONS: Final = {"ls": _ls, "peek": _peek, "purge": _purge, "requeue": _requeue}
+"""Each action is one of these functions."""

@@ -1,0 +1,123 @@
+"""The queues of a broker are made again from its files while its gateway is stopped."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from twisted_msgproto.core.broker import DEAD, Letter, QueueName
+
+from ..net.broker.forms import texts_of
+from ..net.control.shapes import MessageShown, NoSuchQueue, QueueShown
+
+if TYPE_CHECKING:
+    from twisted_msgproto.queue.brokered import Waiting
+
+READ_AT_ONCE: Final = 100
+"""This many messages are read together."""
+
+
+class StoppedBroker:
+    """Is a :class:`.BrokerView` of a queue directory whose methods return the values themselves.
+
+    It has the queue's lock until it is closed, so no gateway can start meanwhile.
+    """
+
+    def __init__(self, directory: str) -> None:
+        """Open the files; raises QueueLocked for a gateway that has just begun, and QueueError."""
+        from twisted_msgproto.queue import SegmentLog
+        from twisted_msgproto.queue.brokered import DIRECTORY, BrokerState
+
+        self._queues: dict[QueueName, Waiting] = {}
+        self._log = SegmentLog(directory)
+        try:
+            for line in self._log.recovery.lines:
+                _report(line)
+            self._state = None
+            if os.path.isdir(os.path.join(directory, DIRECTORY)):  # else there never was a broker
+                self._state = BrokerState(self._log, report=_report)
+                self._queues = self._state.restored()
+        except BaseException:
+            self._log.close()
+            raise
+
+    def close(self) -> None:
+        """Write what was changed, and release the lock."""
+        try:
+            if self._state is not None:
+                self._state.tend()
+                self._state.close()
+        finally:
+            self._log.close()
+
+    def queues(self) -> list[QueueShown]:
+        """Return all queues, by space and name."""
+        return [
+            QueueShown(
+                space=name.space,
+                name=name.name,
+                waiting=len(rows.places),
+                octets=sum(rows.weights),
+                oldest=rows.arrived[0] * 1_000_000 if rows.places else None,
+                tries=max(rows.tries.values(), default=0),
+            )
+            for name, rows in sorted(self._queues.items())
+        ]
+
+    def peek(self, space: str, name: str, count: int) -> list[MessageShown]:
+        """Return the first messages of a queue; those that are damaged are left out."""
+        rows = self._of(space, name)
+        assert self._state is not None
+        letters: list[Letter] = []
+        places = rows.places[:count].tolist()
+        for start in range(0, len(places), READ_AT_ONCE):
+            letters += self._state.load(places[start : start + READ_AT_ONCE]).letters
+        arrived = dict(zip(places, rows.arrived[:count], strict=True))
+        return [
+            MessageShown(
+                place=letter.place,
+                received_at=arrived[letter.place] * 1_000_000,
+                tries=rows.tries.get(letter.place, 0),
+                octets=len(letter.body),
+                fields=texts_of(letter.envelope),
+                body=letter.body,
+            )
+            for letter in letters
+        ]
+
+    def purge(self, space: str, name: str) -> int:
+        """Drop everything that waits in a queue; return how many messages that were."""
+        places = self._taken(space, name)
+        assert self._state is not None
+        self._state.settle(places)
+        return len(places)
+
+    def requeue(self, space: str, name: str, to: str) -> int:
+        """Move all that waits to another queue of the same space."""
+        self._of(space, name)
+        other = QueueName(space, to)
+        if to.endswith(DEAD):
+            raise NoSuchQueue(f"{to!r} is for dead letters: nothing is put there by hand")
+        assert self._state is not None
+        if other not in self._queues:
+            self._state.declare({other: self._state.end})
+        places = self._taken(space, name)
+        self._state.move(places, other, tries=False)
+        return len(places)
+
+    def _of(self, space: str, name: str) -> Waiting:
+        rows = self._queues.get(QueueName(space, name))
+        if rows is None:
+            raise NoSuchQueue(f"there is no queue {name!r} in the space {space!r}")
+        return rows
+
+    def _taken(self, space: str, name: str) -> Sequence[int]:
+        places = self._of(space, name).places.tolist()
+        del self._queues[QueueName(space, name)]
+        return places
+
+
+def _report(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -1,0 +1,247 @@
+"""One queue of the broker: what waits, what is in memory, and who consumes it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from .places import Places, Row, Rows
+from .terms import DEAD, Consumer, Figures, Letter, QueueName, Waiting
+
+
+class Memory:
+    """Counts the octets of all letters in memory, of all queues of a broker."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+
+class Wish(NamedTuple):
+    """Says what a consumer wants of a queue; ``wants`` is None: everything.
+
+    ``cost`` tells what a call of ``wants`` costs, in steps of about 0.1 µs; None: one step.
+    """
+
+    wants: Callable[[Letter], bool] | None = None
+    cost: Callable[[Letter], int] | None = None
+
+
+class Batch:
+    """Is what all letters of one push have in common: the number of the push, and their queue."""
+
+    __slots__ = ("number", "queue")
+
+    def __init__(self, number: int, queue: BrokerQueue) -> None:
+        self.number = number
+        self.queue = queue
+
+
+class Subscriber:
+    """Holds what the broker knows of one consumer.
+
+    Attributes:
+        queues: what it consumes, the queue that had its last turn longest ago first.
+        held: place → batch, of all letters that it has to acknowledge, in order of delivery.
+        latest: the batch number and place of the last delivery that it acknowledged or rejected.
+    """
+
+    __slots__ = ("consumer", "held", "latest", "queues")
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.queues: OrderedDict[BrokerQueue, Wish] = OrderedDict()
+        self.held: dict[int, Batch] = {}
+        self.latest = (-1, -1)
+
+    def seen(self) -> set[int]:
+        """Return the places that it has probably looked at (BK-07).
+
+        These are the letters delivered before the latest one that it acknowledged or rejected, and
+        the one after: it was busy with that.  What is behind was fetched ahead.
+        """
+        places = set()
+        for place, batch in self.held.items():
+            places.add(place)
+            if (batch.number, place) > self.latest:
+                break
+        return places
+
+
+class BrokerQueue:
+    """Holds the letters of one queue, waiting or in flight, and its consumers.
+
+    Attributes:
+        name: its name.
+        kept: it stays when nobody uses it.
+        waiting: the places of letters that wait.
+        passed: the places of letters that wait, and that no consumer wants.
+        in_flight: this many letters are with consumers.
+        octets: the weight of everything, waiting or in flight.
+        letters: place → letter, of those that are in memory, waiting or in flight.
+        in_memory: the weight of ``letters``.
+        tries: place → tries, where there was one.
+        alone: places that are delivered one at a time, because a push with them has failed.
+        loading: places that are being read; None: nothing is.
+        subscribers: its consumers.
+        filters: this many of them do not want everything.
+        takers: those of them that may have room, in turn.
+        used: when somebody published to it or left it last.
+        withheld: what to call when there is room again.
+    """
+
+    __slots__ = (
+        "_memory",
+        "alone",
+        "filters",
+        "in_flight",
+        "in_memory",
+        "kept",
+        "letters",
+        "loading",
+        "name",
+        "octets",
+        "passed",
+        "subscribers",
+        "takers",
+        "tries",
+        "used",
+        "waiting",
+        "withheld",
+    )
+
+    def __init__(self, name: QueueName, memory: Memory, kept: bool, now: float) -> None:
+        self.name = name
+        self.kept = kept
+        self.waiting = Places()
+        self.passed = Places()
+        self.in_flight = 0
+        self.octets = 0
+        self.letters: dict[int, Letter] = {}
+        self.in_memory = 0
+        self._memory = memory
+        self.tries: dict[int, int] = {}
+        self.alone: set[int] = set()
+        self.loading: set[int] | None = None
+        self.subscribers: dict[Subscriber, Wish] = {}
+        self.filters = 0
+        self.takers: OrderedDict[Subscriber, None] = OrderedDict()
+        self.used = now
+        self.withheld: dict[Callable[[], None], None] = {}
+
+    def __len__(self) -> int:
+        """Return how many letters it has, waiting or in flight."""
+        return len(self.waiting) + len(self.passed) + self.in_flight
+
+    @property
+    def for_dead(self) -> bool:
+        """Return whether it is a queue of dead letters; those have none of their own."""
+        return self.name.name.endswith(DEAD)
+
+    @property
+    def idle(self) -> bool:
+        """Return whether nobody uses it."""
+        return not (self.kept or self.subscribers or len(self))
+
+    @property
+    def first(self) -> Row | None:
+        """Return the row of the oldest letter that waits, or None."""
+        firsts = [row for row in (self.passed.first, self.waiting.first) if row is not None]
+        return min(firsts, default=None)
+
+    # ── letters ─────────────────────────────────────────────────────────────────────────────────
+
+    def may_keep(self, octets: int) -> bool:
+        """Return whether so much more of this queue may be in memory.
+
+        A queue may have as much there as is free, so something is always left for the others.
+        """
+        return self.in_memory + octets <= self._memory.limit - self._memory.used
+
+    def keep(self, letters: Sequence[Letter]) -> None:
+        """Hold these in memory."""
+        kept, octets = self.letters, 0
+        for letter in letters:
+            kept[letter.place] = letter
+            octets += letter.octets
+        self.in_memory += octets
+        self._memory.used += octets
+
+    def drop(self, places: Iterable[int]) -> int:
+        """Hold these in memory no longer; return what they weighed there."""
+        remove = self.letters.pop
+        octets = sum([letter.octets for place in places if (letter := remove(place, None))])
+        self.in_memory -= octets
+        self._memory.used -= octets
+        return octets
+
+    def ready_run(self, most: int) -> list[Letter]:
+        """Return the letters at the front that can be delivered together, at most ``most``."""
+        letters = list(map(self.letters.get, self.waiting.front(most)))
+        run: list[Letter] = []
+        for letter in letters:
+            if letter is None or (run and letter.place in self.alone):
+                break
+            run.append(letter)
+            if letter.place in self.alone:
+                break
+        return run
+
+    def take_oldest(self, most: int) -> Rows:
+        """Remove and return at most ``most`` of the oldest letters that wait."""
+        passed, waiting = self.passed.first, self.waiting.first
+        if passed is None or waiting is None:
+            return (self.waiting if passed is None else self.passed).take(most)
+        return (self.passed if passed < waiting else self.waiting).take(1)
+
+    def reconsider(self) -> None:
+        """Let what nobody wanted wait again, because somebody may want it now."""
+        if self.passed:
+            self.waiting.prepend(self.passed)
+
+    # ── consumers ───────────────────────────────────────────────────────────────────────────────
+
+    def join(self, subscriber: Subscriber, wish: Wish) -> None:
+        """Add a consumer, or change what it wants."""
+        if subscriber in self.subscribers:
+            self.leave(subscriber)
+        self.filters += wish.wants is not None
+        self.subscribers[subscriber] = wish
+        subscriber.queues[self] = wish
+        self.takers[subscriber] = None
+        self.reconsider()
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """Remove a consumer; what it holds stays with it."""
+        self.filters -= self.subscribers.pop(subscriber).wants is not None
+        del subscriber.queues[self]
+        self.takers.pop(subscriber, None)
+
+    # ── people ──────────────────────────────────────────────────────────────────────────────────
+
+    def peek(self, count: int) -> list[Waiting]:
+        """Return the oldest letters that wait."""
+        found: list[tuple[int, int, int]] = []
+        for places in (self.passed, self.waiting):
+            found += zip(*places.head(count), strict=True)
+        return [
+            Waiting(place, octets, second, self.tries.get(place, 0), self.letters.get(place))
+            for place, octets, second in sorted(found)[:count]
+        ]
+
+    def figures(self, full: bool) -> Figures:
+        """Return what people want to know of it."""
+        first = self.first
+        return Figures(
+            name=self.name,
+            kept=self.kept,
+            waiting=len(self) - self.in_flight,
+            in_flight=self.in_flight,
+            octets=self.octets,
+            consumers=len(self.subscribers),
+            oldest=None if first is None else first.second,
+            full=full,
+        )

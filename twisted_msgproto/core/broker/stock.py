@@ -1,0 +1,461 @@
+"""All queues of a broker: what they hold, their limits, their ages, and their dead letters.
+
+Nothing here knows how letters are delivered; that is :mod:`.machine`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from ..deadlines import ManyDeadlines
+from ..limits import Limits
+from .places import Row, Rows
+from .queues import BrokerQueue, Memory
+from .terms import (
+    AGE,
+    COUNTERS,
+    DEAD_LETTER,
+    FULL,
+    LIMITS,
+    WAIT,
+    WHEN_FULL,
+    DeadLettered,
+    Declared,
+    Event,
+    Figures,
+    Forgotten,
+    Letter,
+    QueueFull,
+    QueueName,
+    QueueRoom,
+    Requeued,
+    Settled,
+    TooManyQueues,
+    Waiting,
+    Wanted,
+)
+
+READ_PLACES: Final = 512
+"""This many places are read back at a time, at most."""
+
+READ_OCTETS: Final = 1 << 20
+"""This much is read back for one queue at a time, or one letter."""
+
+AGED_MAX: Final = 1000
+"""This many letters of one queue are found too old in one call; the deadline stays for the rest."""
+
+NO_TRIES: Final[Mapping[int, int]] = {}
+
+
+class Stock:
+    """Holds the letters of all queues, waiting or in flight.
+
+    Attributes:
+        counters: plain integers for metrics.
+        memory: how much of the letters is in memory.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        durable: bool = False,
+        when_full: str = WAIT,
+    ) -> None:
+        """``limits`` has at least :data:`.LIMITS`; their defaults where it is None.
+
+        ``durable`` says that places can be read back, so not every body needs to stay in memory.
+        ``when_full`` is one of :data:`.WHEN_FULL`; ValueError for another.
+        """
+        if when_full not in WHEN_FULL:
+            raise ValueError(f"a full queue does one of {', '.join(WHEN_FULL)}, not {when_full!r}")
+        limits = Limits.of(LIMITS) if limits is None else limits
+        self._limits = limits
+        self._messages_max = limits.integer("queue-messages")
+        self._octets_max = limits.integer("queue-octets")
+        self._age = limits["queue-age"]
+        self._idle = limits["queue-idle"]
+        self._dead_max = limits.integer("dead-letters")
+        self._durable = durable
+        self._when_full = when_full
+        self._queues: dict[QueueName, BrokerQueue] = {}
+        self._events: list[Event] = []
+        self._withholding: dict[BrokerQueue, None] = {}
+        self._calls: deque[Callable[[], None]] = deque()  # of those who waited for room
+        self._idles: ManyDeadlines[QueueName] = ManyDeadlines()
+        self._ages: ManyDeadlines[QueueName] = ManyDeadlines()
+        self.memory = Memory(limits.integer("broker-memory"))
+        self.counters = dict.fromkeys(COUNTERS, 0)
+
+    def go_on(self) -> None:
+        """Deliver what can be delivered."""
+        raise NotImplementedError
+
+    def _awaken(self, queue: BrokerQueue) -> None:
+        """Note that letters of a queue can be delivered, perhaps."""
+        raise NotImplementedError
+
+    # ── queues ──────────────────────────────────────────────────────────────────────────────────
+
+    def declare(self, name: QueueName, now: float, *, kept: bool = False) -> None:
+        """Let there be a queue; nothing happens if there is.
+
+        ``kept`` queues are never forgotten.  Raises TooManyQueues above ``broker-queues``; so call
+        it before anything to that queue is acknowledged.
+        """
+        queue = self._queues.get(name)
+        if queue is None:
+            self._check_number(name)
+            self._make(name, now, kept)
+        elif kept and not queue.kept:
+            queue.kept = True
+            self._events.append(Declared(name, True))
+
+    def _check_number(self, name: QueueName) -> None:
+        allowed = self._limits.integer("broker-queues")
+        if sum(not queue.for_dead for queue in self._queues.values()) >= allowed:
+            raise TooManyQueues(f"{name.name}: broker-queues allows {allowed}")
+
+    def _found(self, name: QueueName, now: float) -> BrokerQueue:
+        """Return a queue, a new one if there is none; limits on their number do not count here."""
+        queue = self._queues.get(name)
+        return self._make(name, now) if queue is None else queue
+
+    def _make(self, name: QueueName, now: float, kept: bool = False) -> BrokerQueue:
+        queue = self._queues[name] = BrokerQueue(name, self.memory, kept, now)
+        self._events.append(Declared(name, kept))
+        self._look_idle(queue)
+        return queue
+
+    def knows(self, name: QueueName) -> bool:
+        """Return whether there is such a queue."""
+        return name in self._queues
+
+    def forget(self, name: QueueName) -> bool:
+        """Remove a queue that is empty and has no consumers; False for any other."""
+        queue = self._queues.get(name)
+        if queue is None or queue.subscribers or len(queue):
+            return False
+        del self._queues[name]
+        self._idles.clear(name)
+        self._ages.clear(name)
+        self._events.append(Forgotten(name))
+        return True
+
+    def restore(
+        self,
+        name: QueueName,
+        places: Sequence[int],
+        weights: Sequence[int],
+        arrived: Sequence[int],
+        now: float,
+        *,
+        tries: Mapping[int, int] = NO_TRIES,
+        kept: bool = False,
+    ) -> None:
+        """Make a queue as it was before the process began, whatever the limits say.
+
+        ``places`` ascend, and none of them is done with; ``arrived`` are whole seconds.  This is
+        for a durable broker, which asks for the bodies when they are wanted.
+        """
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues[name] = BrokerQueue(name, self.memory, kept, now)
+        queue.kept = queue.kept or kept
+        queue.waiting.extend(places, weights, arrived)
+        queue.octets += sum(weights)
+        queue.tries.update(tries)
+        self._look_idle(queue)
+        self._added(queue)
+
+    def take_events(self) -> list[Event]:
+        """Return what happened since the last call, in order; call it after every other method."""
+        events, self._events = self._events, []
+        return events
+
+    # ── limits ──────────────────────────────────────────────────────────────────────────────────
+
+    def _over(self, queue: BrokerQueue) -> bool:
+        if not self._durable and self.memory.used > self.memory.limit:
+            return True
+        return self._when_full == WAIT and self._has_too_much(queue)
+
+    def _has_too_much(self, queue: BrokerQueue) -> bool:
+        return len(queue) > self._messages_max or queue.octets > self._octets_max
+
+    def full(self, name: QueueName) -> bool:
+        """Return whether the senders to this queue are to wait (:meth:`when_room`).
+
+        What is in flight counts as well.
+        """
+        queue = self._queues.get(name)
+        return queue is not None and self._over(queue)
+
+    def overfull(self, name: QueueName, messages: int = 0, octets: int = 0) -> bool:
+        """Return whether the queue would have more than twice what it may have, with this much
+        more: refuse what comes now.
+        """
+        queue, memory = self._queues.get(name), self.memory
+        if not self._durable and memory.used + octets > 2 * memory.limit:
+            return True
+        return (
+            queue is not None
+            and self._when_full == WAIT
+            and (
+                len(queue) + messages > 2 * self._messages_max
+                or queue.octets + octets > 2 * self._octets_max
+            )
+        )
+
+    def when_room(self, name: QueueName, call: Callable[[], None]) -> None:
+        """Call ``call`` once the queue is not full: at once, or later."""
+        queue = self._queues.get(name)
+        if queue is None or not self._over(queue):
+            call()
+            return
+        if not queue.withheld:
+            self._events.append(QueueFull(name))
+            self._withholding[queue] = None
+        queue.withheld[call] = None
+
+    def no_longer_waits(self, name: QueueName, call: Callable[[], None]) -> None:
+        """Forget a call of :meth:`when_room`, because its sender is gone."""
+        queue = self._queues.get(name)
+        if queue is not None:
+            queue.withheld.pop(call, None)
+
+    def _freed(self, queue: BrokerQueue) -> None:
+        """A queue has become smaller: its senders may continue."""
+        if not self._withholding:
+            return
+        # Without places that can be read back, all queues together must fit into the memory.
+        for one in (queue,) if self._durable else tuple(self._withholding):
+            if one in self._withholding and not self._over(one):
+                del self._withholding[one]
+                withheld, one.withheld = one.withheld, {}
+                self._events.append(QueueRoom(one.name))
+                self._calls.extend(withheld)
+
+    # ── letters that come, and that are done with ───────────────────────────────────────────────
+
+    def _add(self, queue: BrokerQueue, letters: Sequence[Letter]) -> None:
+        """Let new letters wait; they stay in memory if there is room."""
+        weights = [letter.octets for letter in letters]
+        seconds = [int(letters[0].arrived)] * len(letters)
+        queue.waiting.extend([letter.place for letter in letters], weights, seconds)
+        if not self._durable or queue.may_keep(sum(weights)):
+            queue.keep(letters)
+
+    def _added(self, queue: BrokerQueue) -> None:
+        """Letters came to a queue, or came back: mind limits, ages and consumers."""
+        if queue.for_dead:
+            while len(queue) > self._dead_max and self._drop_oldest(queue):
+                self.counters["broker_dead_dropped"] += 1
+        elif self._when_full == DEAD_LETTER:
+            while self._has_too_much(queue) and len(queue) > queue.in_flight:
+                self._bury(queue, queue.take_oldest(1), FULL)
+        if self._age and not queue.for_dead and queue.name not in self._ages:
+            self._look_age(queue)
+        if queue.takers:
+            self._awaken(queue)
+
+    def _done_with(self, queue: BrokerQueue, places: list[int], octets: int) -> None:
+        """These places, of this weight, are neither waiting nor in flight any more."""
+        queue.octets -= octets
+        if queue.tries:
+            for place in places:
+                queue.tries.pop(place, None)
+        if queue.alone:
+            queue.alone.difference_update(places)
+        last = self._events[-1] if self._events else None
+        if isinstance(last, Settled) and last.name is queue.name:
+            last.places.extend(places)
+        else:
+            self._events.append(Settled(queue.name, list(places)))
+        self._freed(queue)
+        self._look_idle(queue)
+
+    def _drop_oldest(self, queue: BrokerQueue, most: int = 1) -> int:
+        """Forget at most ``most`` of the oldest letters that wait; return their number."""
+        rows = queue.take_oldest(most)
+        if rows.places:
+            if queue.loading:
+                queue.loading.difference_update(rows.places)
+            queue.drop(rows.places)
+            self._done_with(queue, rows.places, sum(rows.weights))
+            self._awaken(queue)
+        return len(rows.places)
+
+    # ── dead letters ────────────────────────────────────────────────────────────────────────────
+
+    def _bury(self, queue: BrokerQueue, rows: Rows, reason: str) -> None:
+        """Move letters that have left their queue to its dead letters."""
+        dead = self._found(queue.name.dead, queue.used)
+        self.counters["broker_dead_letters"] += len(rows.places)
+        last = self._events[-1] if self._events else None
+        if isinstance(last, DeadLettered) and (last.name, last.reason) == (queue.name, reason):
+            last.places.extend(rows.places)
+        else:
+            self._events.append(DeadLettered(queue.name, list(rows.places), reason))
+        self._move(queue, dead, rows, with_tries=True)
+
+    def _move(self, source: BrokerQueue, to: BrokerQueue, rows: Rows, *, with_tries: bool) -> None:
+        """Let letters that have left ``source`` wait in ``to``, at their old places."""
+        if source.loading:
+            source.loading.difference_update(rows.places)
+        source.alone.difference_update(rows.places)
+        for row in map(Row, *rows):
+            letter, tries = source.letters.get(row.place), source.tries.pop(row.place, 0)
+            if with_tries and tries:
+                to.tries[row.place] = tries
+            if letter is not None:
+                letter.tries = tries if with_tries else 0
+                source.drop((row.place,))
+                if not self._durable or to.may_keep(row.weight):
+                    to.keep((letter,))
+            source.octets -= row.weight
+            to.octets += row.weight
+            to.waiting.insert(row)
+        self._awaken(source)  # what waited behind these may be wanted
+        self._freed(source)
+        self._look_idle(source)
+        self._added(to)
+
+    # ── bodies that are not in memory ───────────────────────────────────────────────────────────
+
+    def _want(self, queue: BrokerQueue) -> None:
+        """Ask for the bodies of the next letters, unless some are being read."""
+        if queue.loading is not None:
+            return
+        left = min(READ_OCTETS, self.memory.limit - self.memory.used - queue.in_memory)
+        wanted: list[int] = []
+        rows = queue.waiting.head(READ_PLACES)
+        for place, octets in zip(rows.places, rows.weights, strict=True):
+            if place not in queue.letters:
+                left -= octets
+                if wanted and left < 0:
+                    break
+                wanted.append(place)
+        queue.loading = set(wanted)
+        self._events.append(Wanted(queue.name, wanted))
+
+    def loaded(
+        self, name: QueueName, letters: Iterable[Letter], unreadable: Iterable[int] = ()
+    ) -> None:
+        """Put the letters that :class:`.Wanted` has asked for into memory, and deliver them.
+
+        ``unreadable`` places are damaged: they are done with, and counted.  What is neither here
+        nor there is asked for again.
+        """
+        queue = self._queues.get(name)
+        if queue is None or queue.loading is None:
+            return
+        loading, queue.loading = queue.loading, None
+        came = [letter for letter in letters if letter.place in loading]
+        for letter in came:
+            letter.tries = queue.tries.get(letter.place, 0)
+        queue.keep(came)
+        for place in unreadable:
+            row = queue.waiting.remove(place) if place in loading else None
+            if row is not None:
+                self.counters["broker_unreadable"] += 1
+                self._done_with(queue, [place], row.weight)
+        self._awaken(queue)
+        self.go_on()
+
+    def not_loaded(self, name: QueueName) -> None:
+        """Note that reading failed; the same places are asked for again at once."""
+        self.loaded(name, ())
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def deadline(self) -> float | None:
+        """Return when :meth:`advance` is to be called next, in seconds; None: not at all."""
+        nexts = [at for at in (self._idles.next, self._ages.next) if at is not None]
+        return min(nexts, default=None)
+
+    def advance(self, now: float) -> None:
+        """Move letters that are too old to the dead letters, and forget queues nobody uses."""
+        for name in self._ages.due(now):
+            self._bury_aged(self._queues[name], now)
+        for name in self._idles.due(now):
+            queue = self._queues[name]
+            if not queue.idle or queue.used + self._idle > now or not self.forget(name):
+                self._look_idle(queue)
+        self.go_on()
+
+    def _look_idle(self, queue: BrokerQueue) -> None:
+        if not queue.subscribers and queue.idle and queue.name not in self._idles:
+            self._idles.set(queue.name, queue.used + self._idle)
+
+    def _look_age(self, queue: BrokerQueue) -> None:
+        first = queue.first
+        if first is not None:
+            self._ages.set(queue.name, first.second + self._age)
+
+    def _bury_aged(self, queue: BrokerQueue, now: float) -> None:
+        for _ in range(AGED_MAX):
+            first = queue.first
+            if first is None or first.second + self._age > now:
+                break
+            self._bury(queue, queue.take_oldest(1), AGE)
+        self._look_age(queue)
+
+    # ── people ──────────────────────────────────────────────────────────────────────────────────
+
+    def peek(self, name: QueueName, count: int) -> list[Waiting]:
+        """Return the oldest letters that wait in a queue, at most ``count``."""
+        queue = self._queues.get(name)
+        return [] if queue is None else queue.peek(count)
+
+    def purge(self, name: QueueName, most: int) -> int:
+        """Drop at most ``most`` of the letters that wait, the oldest first; return their number.
+
+        Call it again in another turn until it returns 0.
+        """
+        queue = self._queues.get(name)
+        purged = 0 if queue is None else self._drop_oldest(queue, most)
+        self.counters["broker_purged"] += purged
+        self.go_on()
+        return purged
+
+    def requeue(self, name: QueueName, to: QueueName, most: int, now: float) -> int:
+        """Move at most ``most`` letters that wait in one queue to another; return their number.
+
+        They come to their old places, and have had no tries.  Mostly ``name`` is a queue of dead
+        letters.  Call it again in another turn until it returns 0.  Raises TooManyQueues as
+        :meth:`declare` does.
+        """
+        queue = self._queues.get(name)
+        if queue is None or name == to:
+            return 0
+        self.declare(to, now)
+        rows = queue.take_oldest(most)
+        if rows.places:
+            self.counters["broker_requeued"] += len(rows.places)
+            self._events.append(Requeued(name, to, list(rows.places)))
+            self._move(queue, self._queues[to], rows, with_tries=False)
+            self.go_on()
+        return len(rows.places)
+
+    def queues(self) -> list[Figures]:
+        """Return the figures of every queue, by name."""
+        return [queue.figures(self._over(queue)) for _, queue in sorted(self._queues.items())]
+
+    def snapshot(self) -> dict[str, int]:
+        """Return figures for metrics: the counters, and what there is now."""
+        queues = self._queues.values()
+        in_flight = sum(queue.in_flight for queue in queues)
+        return {
+            **self.counters,
+            "broker_queues": len(self._queues),
+            "broker_waiting": sum(map(len, queues)) - in_flight,
+            "broker_in_flight": in_flight,
+            "broker_octets": sum(queue.octets for queue in queues),
+            "broker_memory": self.memory.used,
+            "broker_full_queues": len(self._withholding),
+            "broker_subscriptions": sum(len(queue.subscribers) for queue in queues),
+        }

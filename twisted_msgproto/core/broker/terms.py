@@ -1,0 +1,257 @@
+"""The broker's nouns: letters, consumers, events, limits, and why a letter is dead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from ..errors import LimitExceeded
+from ..limits import Limit
+
+DEAD: Final = ".dead"
+"""The dead letters of the queue ``NAME`` are in the queue ``NAME.dead``."""
+
+LETTER_OCTETS: Final = 320
+"""A message in memory is counted with this many octets more than it has, for its objects."""
+
+LIMITS: Final = (
+    Limit("broker-queues", 1000, "queues", "of one broker, without those of dead letters"),
+    Limit("queue-messages", 10_000, "messages", "in one queue; above it its senders wait", 1),
+    Limit("queue-octets", 64 << 20, "octets", "in one queue; above it its senders wait", 1),
+    Limit("queue-age", 0.0, "s", "then a waiting message is a dead letter; 0 = never"),
+    Limit("queue-idle", 3600.0, "s", "an empty queue without consumers is forgotten after this"),
+    Limit("tries", 5, "tries", "of one message; then it is a dead letter", 1),
+    Limit("dead-letters", 10_000, "messages", "of one queue; above it the oldest are dropped", 0),
+    Limit("broker-memory", 256 << 20, "octets", "of messages in memory, of all queues", 1),
+    Limit("broker-pin", 1 << 30, "octets", "of the log are kept for consumers alone", 0),
+)
+"""The broker has these limits; ``broker-pin`` is for its durable half."""
+
+WAIT: Final = "wait"
+DEAD_LETTER: Final = "dead-letter"
+WHEN_FULL: Final = (WAIT, DEAD_LETTER)
+"""What happens when a queue is full: its senders wait, or its oldest messages are dead letters."""
+
+TRIES: Final = "tries"
+AGE: Final = "age"
+FULL: Final = "full"
+REASONS: Final = (TRIES, AGE, FULL)
+"""Why a message is a dead letter."""
+
+
+COUNTERS: Final = (
+    "broker_published",
+    "broker_delivered",
+    "broker_acknowledged",
+    "broker_rejected",
+    "broker_returned",
+    "broker_strays",
+    "broker_failed_consumers",
+    "broker_dead_letters",
+    "broker_dead_dropped",
+    "broker_unreadable",
+    "broker_purged",
+    "broker_requeued",
+)
+"""The broker counts letters under these names; strays are places that were not held."""
+
+
+class TooManyQueues(LimitExceeded):
+    """The broker may not have one more queue; nothing was acknowledged."""
+
+
+class QueueName(NamedTuple):
+    """Names a queue: within its space each name is one queue.
+
+    ``space`` is ``"micromsg2"``, ``"mtl/VHOST/PROFILE"``, or the name of a shared space; ``name``
+    is the destination or the resource.
+    """
+
+    space: str
+    name: str
+
+    @property
+    def dead(self) -> QueueName:
+        """The queue of its dead letters; such a queue has none of its own, so it is itself."""
+        return self if self.name.endswith(DEAD) else QueueName(self.space, self.name + DEAD)
+
+    def __str__(self) -> str:
+        return f"{self.space}:{self.name}"
+
+
+@dataclass(slots=True, eq=False)
+class Letter:
+    """Is one message of a queue, in memory.
+
+    Attributes:
+        place: its offset in the log, or a number in memory; no two letters of a broker share one.
+        octets: its weight (:func:`weight`), below 4 GiB.
+        envelope: what its protocol needs beside the body to make the message again.
+        body: the payload.
+        arrived: when it arrived, in seconds of the clock by which the broker is called.
+        tries: how many consumers were lost with it, or have rejected it.
+        again: True once it came back from a consumer.
+        forms: what the protocols of its consumers have made of it, to be used again.
+    """
+
+    place: int
+    octets: int
+    envelope: bytes
+    body: bytes
+    arrived: float
+    tries: int = 0
+    again: bool = False
+    forms: object = None
+
+
+def weight(envelope: bytes, body: bytes) -> int:
+    """Return how many octets a letter of these is counted with."""
+    return LETTER_OCTETS + len(envelope) + len(body)
+
+
+class Consumer(Protocol):
+    """Describes what the broker needs of a connection; consumers are told apart by identity."""
+
+    def room(self) -> int:
+        """Return how many letters it accepts now; 0 when it is full.
+
+        A full consumer is asked again after ``Broker.ready`` or one of its acknowledgements.
+        Consumers without acknowledgements answer by the pressure of their transport.
+        """
+
+    def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
+        """Write letters, at most as many as there was room for.
+
+        True: it will acknowledge or reject each of them by its place.  False: nobody acknowledges
+        here, so they are done with.  An exception ends the consumer, and they go back.
+        """
+
+    def failed(self, error: Exception) -> None:
+        """``push`` has raised ``error``: end the connection.  The broker has forgotten it."""
+
+
+# ── events, for the durable half and for operators ──────────────────────────────────────────────
+
+
+@dataclass(slots=True, frozen=True)
+class Declared:
+    """A queue was made; ``kept``: it stays when nobody uses it.
+
+    Its name has to be durable before anything that was sent to it is acknowledged.
+    """
+
+    name: QueueName
+    kept: bool
+
+
+@dataclass(slots=True, frozen=True)
+class Forgotten:
+    """An empty queue that nobody uses is gone."""
+
+    name: QueueName
+
+
+@dataclass(slots=True, frozen=True)
+class Settled:
+    """These places of a queue are done with, and will not be delivered again."""
+
+    name: QueueName
+    places: list[int]
+
+
+@dataclass(slots=True, frozen=True)
+class Tried:
+    """These places of a queue came back: place → how many tries it has had now."""
+
+    name: QueueName
+    tries: Mapping[int, int]
+
+
+@dataclass(slots=True, frozen=True)
+class Wanted:
+    """These places of a queue are to be read: call ``loaded`` or ``not_loaded``."""
+
+    name: QueueName
+    places: list[int]
+
+
+@dataclass(slots=True, frozen=True)
+class DeadLettered:
+    """These places of the queue ``name`` are in the queue ``name.dead`` from now on.
+
+    ``reason`` is one of :data:`REASONS`.
+    """
+
+    name: QueueName
+    places: list[int]
+    reason: str
+
+
+@dataclass(slots=True, frozen=True)
+class Requeued:
+    """These places of the queue ``name`` are in the queue ``to`` from now on, without tries."""
+
+    name: QueueName
+    to: QueueName
+    places: list[int]
+
+
+@dataclass(slots=True, frozen=True)
+class QueueFull:
+    """Senders to this queue wait from now on."""
+
+    name: QueueName
+
+
+@dataclass(slots=True, frozen=True)
+class QueueRoom:
+    """Senders to this queue wait no longer."""
+
+    name: QueueName
+
+
+Event = (
+    Declared
+    | Forgotten
+    | Settled
+    | Tried
+    | Wanted
+    | DeadLettered
+    | Requeued
+    | QueueFull
+    | QueueRoom
+)
+
+
+# ── figures, for people ─────────────────────────────────────────────────────────────────────────
+
+
+class Waiting(NamedTuple):
+    """Shows one waiting message; ``letter`` is None when its body is not in memory.
+
+    ``arrived`` is in whole seconds, ``octets`` is its weight.
+    """
+
+    place: int
+    octets: int
+    arrived: float
+    tries: int
+    letter: Letter | None
+
+
+class Figures(NamedTuple):
+    """Shows one queue: ``waiting`` and ``in_flight`` are messages, ``octets`` the weight of both.
+
+    ``oldest`` is when the oldest waiting message arrived, or None; ``full`` says whether senders
+    wait.
+    """
+
+    name: QueueName
+    kept: bool
+    waiting: int
+    in_flight: int
+    octets: int
+    consumers: int
+    oldest: float | None
+    full: bool

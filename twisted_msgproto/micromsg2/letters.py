@@ -1,0 +1,209 @@
+"""Messages on their way from one peer to others: frames without numbers, and envelopes.
+
+:class:`Routed` is a message as consumers get it.  A message for a queue has an *envelope* beside
+its body, so that it can be made again from the log.  These octets stand behind the envelope's head;
+all integers are little-endian::
+
+    u16 octets, properties as they came
+    then for each annotating extension that said something of the message (MM-29):
+    u16 octets, the extension's name; u16 octets, what it said
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from ..core.broker import Letter, QueueName
+from ..core.broker.envelopes import Opened, head, opened
+from ..core.broker.fields import Fields, Foreign, as_text, no_fields
+from .wire import (
+    BadText,
+    Properties,
+    Unnumbered,
+    encode_address,
+    encode_unnumbered,
+    read_properties,
+    write_properties,
+)
+from .wire.texts import Kind, Value
+
+FORM: Final = "micromsg2"
+"""Envelopes whose own octets are the ones above have this form."""
+
+FILTERED_OCTETS: Final = 8
+"""This many octets of properties are one step for each condition that searches in a text."""
+
+HEADS_KEPT: Final = 4096
+"""So many heads of envelopes are remembered."""
+
+NO_NOTES: Final[Mapping[str, str]] = {}
+
+_SIZE: Final = struct.Struct("<H")
+
+_NO_FIELD: Final = re.compile("[^a-z0-9-]")
+
+
+@dataclass(slots=True, eq=False)
+class Routed:
+    """Is one message for consumers; topics compare by ``order``, its order of arrival.
+
+    ``frames`` are what every consumer gets, but for the numbers (see ``encode_unnumbered``), and
+    ``octets`` are the payload's.  ``notes`` are for annotating extensions (the type of ``dotnet``),
+    ``weight`` is what a condition which searches in a text costs with this message, in steps.
+    """
+
+    order: int
+    frames: tuple[Unnumbered, ...]
+    octets: int
+    properties: Properties
+    notes: Mapping[str, str]
+    weight: int
+
+
+class Envelopes:
+    """Makes the envelopes of messages for the queues of one space."""
+
+    def __init__(self, space: str) -> None:
+        self._space = space
+        self._heads: dict[str, bytes] = {}
+
+    def make(
+        self,
+        queues: Mapping[str, QueueName],
+        destinations: Sequence[str],
+        texts: Sequence[bytes],
+        notes: Sequence[Mapping[str, str]],
+    ) -> list[bytes | None]:
+        """Return an envelope for each message whose destination is one of ``queues``, else None.
+
+        ``texts`` are the properties as they came; ``notes`` may be empty where there are none.
+        """
+        if len(self._heads) > HEADS_KEPT:
+            self._heads.clear()
+        heads = self._heads
+        made: list[bytes | None] = []
+        last: tuple[str, bytes] | None = None
+        envelope = b""
+        for row, address in enumerate(zip(destinations, texts, strict=True)):
+            destination, text = address
+            if destination not in queues:
+                made.append(None)
+                continue
+            if address != last:
+                last = address
+                start = heads.get(destination)
+                if start is None:
+                    start = heads[destination] = head(FORM, QueueName(self._space, destination))
+                envelope = b"".join((start, _SIZE.pack(len(text)), text))
+            said = notes[row] if notes else NO_NOTES
+            made.append(envelope + _written(said) if said else envelope)
+        return made
+
+
+def _written(notes: Mapping[str, str]) -> bytes:
+    texts = [text.encode("utf-8") for note in notes.items() for text in note]
+    return b"".join([piece for text in texts for piece in (_SIZE.pack(len(text)), text)])
+
+
+def _pieces(octets: bytes) -> Iterator[bytes]:
+    """Yield texts that have their sizes in front; ValueError where one is cut."""
+    position, end = 0, len(octets)
+    while position < end:
+        if position + _SIZE.size > end:
+            raise ValueError("an envelope's own octets are cut")
+        (size,) = _SIZE.unpack_from(octets, position)
+        position += _SIZE.size
+        if position + size > end:
+            raise ValueError("an envelope's own octets are cut")
+        yield octets[position : position + size]
+        position += size
+
+
+def routed(letter: Letter, foreign: Foreign = no_fields) -> Routed:
+    """Return a letter of a queue as consumers get it; ValueError if its envelope makes no sense.
+
+    ``foreign`` reads the properties of messages of other protocols.
+    """
+    form = letter.forms
+    if type(form) is not Routed:
+        form = letter.forms = _read(letter, opened(letter.envelope), foreign)
+    return form
+
+
+def _read(letter: Letter, envelope: Opened, foreign: Foreign) -> Routed:
+    own = envelope.own if envelope.form == FORM else own_of(foreign(envelope))
+    text, *said = _pieces(own)
+    names = [name.decode("utf-8") for name in said]
+    try:
+        properties = read_properties(text)
+    except BadText as error:
+        raise ValueError(str(error)) from None
+    return Routed(
+        letter.place,
+        encode_unnumbered(encode_address(envelope.name.name, text), letter.body),
+        len(letter.body),
+        properties,
+        dict(zip(names[::2], names[1::2], strict=True)) if names else NO_NOTES,
+        len(text) // FILTERED_OCTETS,
+    )
+
+
+# ── queues that other protocols share ───────────────────────────────────────────────────────────
+
+
+def fields_of(own: bytes) -> Fields:
+    """Return the properties that stand behind the head of an envelope of this form."""
+    text, *said = _pieces(own)
+    names = [name.decode("utf-8") for name in said]
+    try:
+        properties = read_properties(text)
+    except BadText as error:
+        raise ValueError(str(error)) from None
+    fields = {key: _neutral(value) for key, value in properties.items()}
+    return {**fields, **dict(zip(names[::2], names[1::2], strict=True))}
+
+
+def _neutral(value: Value) -> object:
+    if value.kind is not Kind.DATE:
+        return value.content
+    with suppress(ValueError, OverflowError, OSError):  # before the year 1, or after 9999
+        return datetime.fromtimestamp(float(value.content), UTC)
+    return value.content
+
+
+def own_of(fields: Fields) -> bytes:
+    """Return the octets behind the head of an envelope for properties of another protocol.
+
+    Names are written in lower case, with a hyphen for each character that no FIELD has; what no
+    property can be becomes text.  Properties that are too long together are left out.
+    """
+    written: dict[str, Any] = {}
+    for name, value in fields.items():
+        key = _NO_FIELD.sub("-", name.lower())
+        for form in (value, as_text(value)):
+            try:
+                write_properties({key: form})
+            except (ValueError, TypeError):
+                continue
+            written[key] = form
+            break
+    text = write_properties(written)
+    try:
+        return _SIZE.pack(len(text)) + text
+    except struct.error:
+        return _SIZE.pack(0)
+
+
+def octets_of(messages: Iterable[Routed]) -> int:
+    """Return the octets of the payloads of ``messages``."""
+    return sum([message.octets for message in messages])
+
+
+__all__ = ["FILTERED_OCTETS", "FORM", "NO_NOTES", "Envelopes", "Routed", "fields_of", "octets_of",
+           "own_of", "routed"]  # fmt: skip

@@ -1,0 +1,13 @@
+"""The broker on a reactor.
+
+:class:`ServedBroker` joins the machine of :mod:`twisted_msgproto.core.broker` with time, with the
+turns of the reactor, and with what keeps its queues on disk.  :func:`broker_of` makes the one that
+fits a sink.
+"""
+
+from .keeping import Keeping, KeptBroker
+from .making import broker_of
+from .served import ServedBroker
+from .withheld import Withheld
+
+__all__ = ["Keeping", "KeptBroker", "ServedBroker", "Withheld", "broker_of"]

@@ -1,0 +1,104 @@
+"""The queues of running servers, as an operator sees them (:mod:`twisted_msgproto.net.control`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from twisted.internet.task import deferLater
+
+from ...core.broker import DEAD, Letter, QueueName, Waiting
+from ..control.shapes import BODIES_OCTETS_MAX, MessageShown, NoSuchQueue, QueueShown
+from .forms import texts_of
+from .served import ServedBroker
+
+CHANGED_AT_ONCE: Final = 10_000
+"""This many messages are purged or requeued in one turn of the reactor."""
+
+READ_AT_ONCE: Final = 100
+"""This many messages are read back together."""
+
+
+class ServedQueues:
+    """Is a :class:`.BrokerView` of the queues of all servers of a gateway."""
+
+    def __init__(self, brokers: Sequence[ServedBroker], clock: Any) -> None:
+        """``clock`` has ``callLater()``."""
+        self._brokers = brokers
+        self._clock = clock
+
+    def queues(self) -> list[QueueShown]:
+        """Return all queues, by space and name."""
+        return sorted(
+            (
+                QueueShown(
+                    space=figures.name.space,
+                    name=figures.name.name,
+                    waiting=figures.waiting,
+                    in_flight=figures.in_flight,
+                    octets=figures.octets,
+                    consumers=figures.consumers,
+                    oldest=None if figures.oldest is None else int(figures.oldest * 1e6),
+                )
+                for broker in self._brokers
+                for figures in broker.queues()
+            ),
+            key=lambda queue: (queue.space, queue.name),
+        )
+
+    async def peek(self, space: str, name: str, count: int) -> list[MessageShown]:
+        """Return the first messages that wait in a queue."""
+        queue = QueueName(space, name)
+        broker = self._of(queue)
+        rows = broker.peek(queue, count)
+        letters = {row.place: row.letter for row in rows if row.letter is not None}
+        missing = [row.place for row in rows if row.letter is None]
+        for start in range(0, len(missing), READ_AT_ONCE):
+            if sum(letter.octets for letter in letters.values()) > BODIES_OCTETS_MAX:
+                break
+            read = await broker.read(missing[start : start + READ_AT_ONCE])
+            letters |= {letter.place: letter for letter in read}
+        return [_shown(row, letters[row.place]) for row in rows if row.place in letters]
+
+    async def purge(self, space: str, name: str) -> int:
+        """Drop what waits now; return how many messages that were."""
+        queue = QueueName(space, name)
+        broker = self._of(queue)
+        return await self._in_turns(queue, lambda most: broker.purge(queue, most))
+
+    async def requeue(self, space: str, name: str, to: str) -> int:
+        """Move what waits now to another queue of the same space."""
+        queue, other = QueueName(space, name), QueueName(space, to)
+        broker = self._of(queue)
+        if to.endswith(DEAD):
+            raise NoSuchQueue(f"{to!r} is for dead letters: nothing is put there by hand")
+        return await self._in_turns(queue, lambda most: broker.requeue(queue, other, most))
+
+    async def _in_turns(self, name: QueueName, change: Callable[[int], int]) -> int:
+        """Change what waits now, a part in each turn; what comes meanwhile stays."""
+        left = sum(figures.waiting for figures in self._of(name).queues() if figures.name == name)
+        changed = 0
+        while left > 0:
+            part = change(min(left, CHANGED_AT_ONCE))
+            if not part:
+                break
+            changed, left = changed + part, left - part
+            await deferLater(self._clock, 0)
+        return changed
+
+    def _of(self, name: QueueName) -> ServedBroker:
+        for broker in self._brokers:
+            if broker.knows(name):
+                return broker
+        raise NoSuchQueue(f"there is no queue {name.name!r} in the space {name.space!r}")
+
+
+def _shown(row: Waiting, letter: Letter) -> MessageShown:
+    return MessageShown(
+        place=row.place,
+        received_at=int(row.arrived * 1e6),
+        tries=row.tries,
+        octets=len(letter.body),
+        fields=texts_of(letter.envelope),
+        body=letter.body,
+    )

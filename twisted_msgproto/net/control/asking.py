@@ -1,0 +1,139 @@
+"""Ask a running gateway, on this machine or at a URL; this blocks and needs no reactor."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+from ...core.errors import ConfigurationError, QueueAway, QueueError, shown
+from .address import SocketPath
+from .shapes import MessageShown, NoSuchQueue, QueueShown, from_json
+
+ANSWER_SECONDS: Final = 30.0
+"""A gateway may need this long for one answer."""
+
+ANSWER_OCTETS_MAX: Final = 64 << 20
+"""An answer above this is not read."""
+
+
+class _OverUnix(http.client.HTTPConnection):
+    """Speaks HTTP on a UNIX socket in a queue's directory."""
+
+    def __init__(self, directory: str, timeout: float) -> None:
+        super().__init__("gateway", timeout=timeout)
+        self._directory = directory
+
+    def connect(self) -> None:
+        """Connect to the socket."""
+        path = SocketPath(self._directory)
+        try:
+            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.sock.settimeout(self.timeout)
+            self.sock.connect(path.path)
+        finally:
+            path.close()
+
+
+class GatewayBroker:
+    """Is the broker of a running gateway, as an operator sees it.
+
+    It is a :class:`.BrokerView` whose methods return the values themselves.  Every method raises
+    QueueAway, one line, when the gateway does not answer, and NoSuchQueue or QueueError with what
+    the gateway says.
+    """
+
+    def __init__(
+        self, where: str, token_file: str | None = None, seconds: float = ANSWER_SECONDS
+    ) -> None:
+        """``where`` is a queue's directory, or the http:// or https:// URL of a status endpoint.
+
+        ``token_file`` has the token of that endpoint in its first line.  Raises ConfigurationError
+        for a URL or a file that cannot be.
+        """
+        self._where = where
+        self._seconds = seconds
+        self._headers = {"X-Msgproto": "1"}
+        self._prefix = ""
+        if is_url(where):
+            parts = urlsplit(where)
+            if parts.username is not None or parts.query or not parts.hostname:
+                raise ConfigurationError(f"http://HOST:PORT expected, not {where!r}")
+            self._prefix = parts.path.rstrip("/")
+        if token_file is not None:
+            try:
+                token = Path(token_file).read_text().partition("\n")[0].strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigurationError(f"cannot read the token file: {error}") from None
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    # ── a BrokerView ────────────────────────────────────────────────────────────────────────────
+
+    def queues(self) -> Sequence[QueueShown]:
+        """Return all queues."""
+        return [QueueShown(**queue) for queue in self._ask("GET", "queues")["queues"]]
+
+    def peek(self, space: str, name: str, count: int) -> Sequence[MessageShown]:
+        """Return the first ``count`` messages of a queue."""
+        answer = self._ask("GET", "peek", space=space, name=name, count=str(count))
+        return [from_json(message) for message in answer["messages"]]
+
+    def purge(self, space: str, name: str) -> int:
+        """Empty a queue and return how many messages it had."""
+        return int(self._ask("POST", "purge", space=space, name=name)["count"])
+
+    def requeue(self, space: str, name: str, to: str) -> int:
+        """Put what waits in a queue to ``to`` and return how many messages that were."""
+        return int(self._ask("POST", "requeue", space=space, name=name, to=to)["count"])
+
+    # ── HTTP ────────────────────────────────────────────────────────────────────────────────────
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if not is_url(self._where):
+            return _OverUnix(self._where, self._seconds)
+        parts = urlsplit(self._where)
+        assert parts.hostname is not None
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(
+                parts.hostname,
+                parts.port,
+                timeout=self._seconds,
+                context=ssl.create_default_context(),
+            )
+        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=self._seconds)
+
+    def _ask(self, method: str, path: str, **query: str) -> Any:
+        target = f"{self._prefix}/broker/{path}?{urlencode(query)}"
+        connection = self._connection()
+        try:
+            connection.request(method, target, headers=self._headers)
+            response = connection.getresponse()
+            octets = response.read(ANSWER_OCTETS_MAX)
+        except (OSError, http.client.HTTPException) as error:
+            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise QueueAway(f"the gateway of {self._where} does not answer: {why}") from None
+        finally:
+            connection.close()
+        try:
+            answer = json.loads(octets)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise QueueError(
+                f"{self._where} answers with status {response.status}: it is no control endpoint"
+            )
+        if response.status == http.client.OK:
+            return answer
+        text = shown(str(answer.get("error", "")))[1:-1]
+        raise (NoSuchQueue if response.status == 404 else QueueError)(text)
+
+
+def is_url(where: str | os.PathLike[str]) -> bool:
+    """Return whether ``where`` is a URL and no directory."""
+    return str(where).startswith(("http://", "https://"))

@@ -1,0 +1,10 @@
+"""The durable half of a broker: what of its queues survives the process.
+
+:class:`BrokerState` does everything; ``docs/broker-format.md`` describes the files.
+"""
+
+from .bodies import Loaded
+from .scan import Queues, Waiting
+from .state import DIRECTORY, PIN_OCTETS, BrokerState
+
+__all__ = ["DIRECTORY", "PIN_OCTETS", "BrokerState", "Loaded", "Queues", "Waiting"]

@@ -1,0 +1,266 @@
+"""Which messages of the log a broker is done with, how often it tried, and where they went.
+
+They are kept by segment of the log, a bit for each message: a million messages that were settled
+here and there are 125 KB.  In a file, few ranges stand as ranges (see :mod:`.settled`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from twisted_msgproto.core.broker.terms import QueueName
+
+from ..damage import Range
+
+OPEN_END = 2**63 - 1
+"""A segment to which more messages may come ends here."""
+
+
+def ranges_of(places: Iterable[int]) -> list[Range]:
+    """Return places as few ranges lo ≤ place < hi, in order; each place may come repeatedly."""
+    some: Sequence[int] = places if isinstance(places, Sequence) else list(places)
+    if not some:
+        return []
+    lo, hi = some[0], some[-1] + 1
+    if hi - lo == len(some) and (len(some) < 3 or all_ascend(some)):
+        return [(lo, hi)]
+    found: list[Range] = []
+    ordered = sorted(some)
+    lo = hi = ordered[0]
+    for place in ordered:
+        if place > hi:
+            found.append((lo, hi))
+            lo = hi = place
+        if place == hi:
+            hi += 1
+    found.append((lo, hi))
+    return found
+
+
+def all_ascend(places: Sequence[int]) -> bool:
+    """Return whether ``places``, as many as their bounds enclose, are one range in order."""
+    return list(places) == list(range(places[0], places[-1] + 1))
+
+
+class Segment:
+    """Holds the marks of one segment of the log.
+
+    Attributes:
+        first: the offset of its first message.
+        end: the offset behind its last one; :data:`OPEN_END` while more may come.
+        outstanding: so many of its messages are in queues.
+        done: True once nothing of it is in a queue and nothing can come into it any more.
+    """
+
+    __slots__ = ("_bits", "done", "end", "first", "outstanding")
+
+    def __init__(self, first: int, end: int = OPEN_END) -> None:
+        self.first = first
+        self.end = end
+        self.outstanding = 0
+        self.done = False
+        self._bits = bytearray()
+
+    def set(self, lo: int, hi: int) -> int:
+        """Mark lo ≤ offset < hi as settled; return how many were not."""
+        if self.done:
+            return 0
+        lo, hi = lo - self.first, hi - self.first
+        start, end = lo >> 3, (hi + 7) >> 3
+        if len(self._bits) < end:
+            self._bits.extend(bytes(end - len(self._bits)))
+        mask = ((1 << (hi - lo)) - 1) << (lo & 7)
+        before = int.from_bytes(self._bits[start:end], "little")
+        after = before | mask
+        if after == before:
+            return 0
+        self._bits[start:end] = after.to_bytes(end - start, "little")
+        return after.bit_count() - before.bit_count()
+
+    def finish(self) -> None:
+        """Nothing of this segment will be in a queue any more: no bit is needed for that."""
+        self.done = True
+        self.outstanding = 0
+        self._bits = bytearray()
+
+    def bits(self) -> bytes:
+        """Return the bits from ``first`` on, the lowest bit of each octet first."""
+        return bytes(self._bits)
+
+    def cut(self, end: int) -> None:
+        """Forget the bits of offsets at or above ``end``."""
+        if self.first >= end:
+            self._bits = bytearray()
+        elif self.first + 8 * len(self._bits) > end:
+            self._bits = self._bits[: (end - self.first + 7) >> 3]
+            self._bits[-1] &= (1 << ((end - self.first - 1) % 8 + 1)) - 1
+
+    def settled(self, lo: int, hi: int) -> int:
+        """Return how many of lo ≤ offset < hi are settled."""
+        if self.done:
+            return hi - lo
+        return self._number(lo, hi).bit_count()
+
+    def _number(self, lo: int, hi: int) -> int:
+        lo, hi = lo - self.first, hi - self.first
+        number = int.from_bytes(self._bits[lo >> 3 : (hi + 7) >> 3], "little") >> (lo & 7)
+        return number & ((1 << (hi - lo)) - 1)
+
+    def unsettled(self, lo: int, hi: int) -> Sequence[int]:
+        """Return the rows r, 0 ≤ r < hi - lo, for which lo + r is not settled, in order."""
+        if self.done:
+            return ()
+        number = self._number(lo, hi)
+        if not number:
+            return range(hi - lo)
+        octets = number.to_bytes((hi - lo + 7) >> 3, "little")
+        marked = pa.Array.from_buffers(pa.bool_(), hi - lo, [None, pa.py_buffer(octets)])
+        rows: list[int] = pc.indices_nonzero(pc.invert(marked)).to_pylist()
+        return rows
+
+    def ranges(self) -> list[Range]:
+        """Return the settled offsets as ranges, in order."""
+        if self.done:
+            return [(self.first, self.end)]
+        return bit_ranges(self._bits, self.first)
+
+    def scattered(self) -> bool:
+        """Return whether its bits take less room than its ranges."""
+        number = int.from_bytes(self._bits, "little")
+        return (number ^ number << 1).bit_count() * 8 > len(self._bits)
+
+
+def bit_ranges(bits: bytes | bytearray, first: int) -> list[Range]:
+    """Return the offsets whose bits are set, as ranges; bit 0 is that of the offset ``first``."""
+    number = int.from_bytes(bits, "little")
+    edges = (number ^ number << 1).to_bytes(len(bits) + 1, "little")
+    packed = pa.Array.from_buffers(pa.bool_(), 8 * len(edges), [None, pa.py_buffer(edges)])
+    at = iter([first + bit for bit in pc.indices_nonzero(packed).to_pylist()])
+    return list(zip(at, at, strict=True))
+
+
+class Marks:
+    """Holds the marks of all segments that matter.
+
+    Attributes:
+        tries: place → number of tries, where there was one, of messages that are in queues.
+        moved: place → queue, of messages that are in another queue than the one they came for.
+    """
+
+    def __init__(self) -> None:
+        self._segments: dict[int, Segment] = {}
+        self._firsts: list[int] = []
+        self.tries: dict[int, int] = {}
+        self.moved: dict[int, QueueName] = {}
+
+    def __iter__(self) -> Iterator[Segment]:
+        """Iterate over the segments in order."""
+        return iter([self._segments[first] for first in self._firsts])
+
+    def begun(self, first: int, end: int = OPEN_END) -> Segment:
+        """Return the segment that begins at ``first``; a new one ends those before it."""
+        found = self._segments.get(first)
+        if found is None:
+            index = bisect_right(self._firsts, first)
+            self._firsts.insert(index, first)
+            if index < len(self._firsts) - 1:
+                end = min(end, self._firsts[index + 1])
+            found = self._segments[first] = Segment(first, end)
+            if index:
+                before = self._segments[self._firsts[index - 1]]
+                before.end = min(before.end, first)
+        return found
+
+    def of(self, place: int) -> Segment | None:
+        """Return the segment with ``place``; None if no segment has it."""
+        index = bisect_right(self._firsts, place) - 1
+        found = self._segments[self._firsts[index]] if index >= 0 else None
+        return found if found is not None and place < found.end else None
+
+    def _parts(self, lo: int, hi: int) -> Iterator[tuple[Segment, int, int]]:
+        """Yield the segments of lo ≤ offset < hi, each with its part."""
+        for at in range(max(bisect_right(self._firsts, lo) - 1, 0), len(self._firsts)):
+            segment = self._segments[self._firsts[at]]
+            if segment.first >= hi:
+                return
+            if segment.end > lo:
+                yield segment, max(lo, segment.first), min(hi, segment.end)
+
+    def settle(self, ranges: Iterable[Range]) -> set[int]:
+        """Mark ranges as settled; return the first offsets of the segments in which that was new.
+
+        What lies in no segment is passed over.
+        """
+        changed = set()
+        for lo, hi in ranges:
+            for segment, part_lo, part_hi in self._parts(lo, hi):
+                new = segment.set(part_lo, part_hi)
+                if new:
+                    segment.outstanding = max(segment.outstanding - new, 0)
+                    changed.add(segment.first)
+            if self.tries or self.moved:
+                self._forget(lo, hi)
+        return changed
+
+    def note_tries(self, place: int, tries: int) -> None:
+        """Note how often a message was tried."""
+        if tries:
+            self.tries[place] = tries
+        else:
+            self.tries.pop(place, None)
+
+    def _forget(self, lo: int, hi: int) -> None:
+        for of_place in (self.tries, self.moved):
+            if hi - lo <= len(of_place):
+                for place in range(lo, hi):
+                    of_place.pop(place, None)
+            else:
+                for place in [place for place in of_place if lo <= place < hi]:
+                    del of_place[place]
+
+    def unsettled(self, lo: int, hi: int) -> Sequence[int]:
+        """Return the rows r, 0 ≤ r < hi - lo, for which lo + r is not settled, in order."""
+        parts = list(self._parts(lo, hi))
+        if len(parts) == 1 and parts[0][1:] == (lo, hi):
+            return parts[0][0].unsettled(lo, hi)
+        rows: list[int] = []
+        for segment, part_lo, part_hi in parts:
+            rows += [part_lo - lo + row for row in segment.unsettled(part_lo, part_hi)]
+        return rows
+
+    def is_settled(self, place: int) -> bool:
+        """Return whether this message is settled; what is in no segment is not."""
+        segment = self.of(place)
+        return segment is not None and segment.settled(place, place + 1) == 1
+
+    def live(self, places: array[int]) -> int:
+        """Return how many of ``places`` are not settled."""
+        return sum(not self.is_settled(place) for place in places)
+
+    def drop(self, first: int) -> None:
+        """Forget a segment: nothing of it is anywhere any more."""
+        segment = self._segments.pop(first)
+        self._firsts.remove(first)
+        self._forget(first, segment.end)
+
+    def drop_from(self, end: int) -> bool:
+        """Forget the marks of offsets at or above ``end``; return whether there were any.
+
+        Such offsets will be given to other messages: log and marks were not copied together.
+        """
+        dropped = False
+        for segment in self._segments.values():
+            known = segment.ranges()
+            if known and known[-1][1] > end:
+                segment.cut(end)
+                dropped = True
+        for of_place in (self.tries, self.moved):
+            for place in [place for place in of_place if place >= end]:
+                del of_place[place]
+                dropped = True
+        return dropped

@@ -1,0 +1,101 @@
+"""The file ``broker/names``: which queues there are, and with which offset each one began."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+
+from twisted_msgproto.core.broker.terms import QueueName
+
+from ..disk import Disk, read_whole, replace_whole
+from ..format import seal, unseal
+
+FILE = "names"
+VERSION = 1
+_HEAD = re.compile(r"msgproto-broker (\d+) ([0-9a-f]{32})", re.ASCII)
+_QUEUE = re.compile(r"queue (\d{1,20}) (\[.*\])", re.ASCII)
+
+
+class Names:
+    """Holds the queues of a broker, durably.
+
+    A message is in a queue if its offset is not below the queue's first one: what came before the
+    queue was made is not for it.
+
+    Attributes:
+        first: queue → its first offset.
+        damaged: True when the file could not be read as a whole: then each queue is known from
+            its messages alone, until :meth:`write`.
+        missing: True if there was no file.
+    """
+
+    def __init__(self, disk: Disk, directory: str, queue_id: str) -> None:
+        """Read the file.  Raises OSError."""
+        self._disk = disk
+        self._path = os.path.join(directory, FILE)
+        self._queue_id = queue_id
+        octets = read_whole(disk, self._path)
+        known = None if octets is None else parsed(octets, queue_id)
+        self.missing = octets is None
+        self.damaged = known is None
+        self.first: dict[QueueName, int] = known or {}
+
+    def holds(self, name: QueueName, place: int) -> bool:
+        """Return whether the message with this offset is in the queue ``name``.
+
+        While the file is damaged every queue for which a message came is known.
+        """
+        first = self.first.get(name)
+        if first is None and self.damaged:
+            first = self.first[name] = place
+        return first is not None and first <= place
+
+    def declare(self, names: Mapping[QueueName, int]) -> None:
+        """Make queues durable, each with its first offset; those that are known stay.
+
+        Raises OSError; then none of them is known.
+        """
+        new = {name: first for name, first in names.items() if name not in self.first}
+        if new or self.damaged:
+            self._write(self.first | new)
+
+    def forget(self, names: Iterable[QueueName]) -> None:
+        """Let queues be gone.  Raises OSError; then all of them stay."""
+        gone = set(names) & self.first.keys()
+        if gone:
+            self._write({name: at for name, at in self.first.items() if name not in gone})
+
+    def write(self) -> None:
+        """Write the file again if it was damaged.  Raises OSError."""
+        if self.damaged:
+            self._write(self.first)
+
+    def _write(self, first: dict[QueueName, int]) -> None:
+        replace_whole(self._disk, self._path, sealed(self._queue_id, first))
+        self.first = first
+        self.damaged = False
+
+
+def sealed(queue_id: str, first: Mapping[QueueName, int]) -> bytes:
+    """Return the content of the file."""
+    lines = [f"msgproto-broker {VERSION} {queue_id}"]
+    lines += [f"queue {offset} {json.dumps(list(name))}" for name, offset in first.items()]
+    return b"".join([seal(line) for line in [*lines, f"end {len(first)}"]])
+
+
+def parsed(octets: bytes, queue_id: str) -> dict[QueueName, int] | None:
+    """Return what the file says; None if it is damaged, or is of another queue or version."""
+    lines = [unseal(line) or "" for line in octets.splitlines()]
+    head = _HEAD.fullmatch(lines[0]) if lines else None
+    if head is None or (int(head[1]), head[2]) != (VERSION, queue_id):
+        return None
+    found = {}
+    for line in lines[1:-1]:
+        queue = _QUEUE.fullmatch(line)
+        if queue is None:
+            return None
+        space, name = json.loads(queue[2])
+        found[QueueName(space, name)] = int(queue[1])
+    return found if lines[-1] == f"end {len(found)}" else None

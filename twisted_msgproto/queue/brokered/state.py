@@ -1,0 +1,450 @@
+"""What a broker keeps on disk, beside the queue's log: :class:`BrokerState`.
+
+The broker's queues are not written anywhere: they are made again from the log.  Here stands what
+the log cannot say: which queues there are, what is settled, and the messages that wait for longer
+than the log keeps them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum, auto
+from itertools import pairwise
+from typing import Any
+
+from twisted_msgproto.core.broker.terms import QueueName
+from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueFull
+
+from ..format import Record, segment_name
+from ..format import Segment as LogSegment
+from ..log import SegmentLog
+from ..quarantine import DIRECTORY as QUARANTINE
+from . import scan, settled
+from .bodies import Bodies, Loaded
+from .frames import Frame, gathered, read_frame
+from .kept import COPY_MESSAGES, COPY_OCTETS, Chunk, Copy, Kept, copied
+from .marks import Marks, ranges_of
+from .names import FILE as NAMES_FILE
+from .names import Names
+from .settled import Group, SettledFile
+
+DIRECTORY = "broker"
+PIN_OCTETS = 1 << 30
+"""At most so many octets of the log are kept for the broker's consumers alone."""
+PIN_SHARE = 4
+"""And at most one part in so many of what the log may hold."""
+
+
+class _Note(Enum):
+    SETTLED = auto()
+    TRIED = auto()
+    MOVED = auto()
+
+
+class BrokerState:
+    """Keeps a broker's queues durable, over the log of one queue directory.
+
+    Making one reads its files, and lets nothing of the log go that a queue needs.  Then call
+    :meth:`restored` once, before anything is published.  :meth:`tend` does all the work that
+    writes; call it about once a second.  It and :meth:`restored`, :meth:`declare`, :meth:`load` and
+    :meth:`close` wait for the disk: call them off the reactor's thread.  The other methods only
+    note something, and never wait.
+
+    * ``pin``: so many octets of the log are kept for the queues alone; what is older is copied.
+    * ``report``: called with one line when something happens that an operator should know; from
+      any thread.
+
+    Raises QueueError if the files cannot be opened.
+    """
+
+    def __init__(
+        self,
+        log: SegmentLog,
+        *,
+        pin: int = PIN_OCTETS,
+        report: Callable[[str], None],
+        kept_segment_bytes: int | None = None,
+    ) -> None:
+        self._log = log
+        self._report = report
+        self._pin = min(pin, log.max_octets // PIN_SHARE)
+        self._directory = os.path.join(log.directory, DIRECTORY)
+        self._mutex = threading.Lock()  # guards what follows, and is held while files are written
+        self._reading = threading.Lock()
+        self._marks = Marks()
+        self._noted: deque[tuple[_Note, Any]] = deque()
+        self._appended: deque[tuple[int, int, int]] = deque()
+        self._wanted: list[tuple[int, int]] = []  # segments that are to be copied
+        self._copied: set[int] = set()  # and those that are
+        self._changed: set[int] = set()  # segments whose chunks have to be counted again
+        self._forgotten: set[QueueName] = set()
+        self._dropped = False  # the file ``settled`` tells of offsets that will be given again
+        self._dirty = False  # the file ``settled`` is not what the marks say
+        self._told: dict[str, int | None] = {}  # what fails, and the number of the error
+        self._restored = self._closed = False
+        self.copied_messages = 0
+        """So many messages were copied to the broker's own log."""
+        disk, queue_id = log.disk, log.queue_id
+        try:
+            disk.make_directory(self._directory)
+            # What a killed process had not synced is relied upon from now on.
+            disk.sync_directory(self._directory)
+            self._names = Names(disk, self._directory, queue_id)
+            self._file = SettledFile(disk, self._directory, queue_id)
+            options = {} if kept_segment_bytes is None else {"segment_bytes": kept_segment_bytes}
+            self._kept = Kept(disk, self._directory, queue_id, begin=log.begin, **options)
+            for line in self._kept.lines:
+                report(f"broker: {line}")
+            self._read_settled()
+        except OSError as error:
+            raise QueueError(f"cannot open {self._directory}: {error}") from error
+        self._bodies = Bodies(log)
+        self._kept_bodies = Bodies(self._kept.log)
+        log.keeper = self
+
+    # -- starting ---------------------------------------------------------------------------------
+
+    def _read_settled(self) -> None:
+        firsts = self._log.firsts
+        for lo, hi in self._kept.spans():
+            if lo < self._log.begin:
+                self._marks.begun(lo, min(hi, self._log.begin))
+        for first, end in pairwise(firsts):
+            self._marks.begun(first, end)
+        if firsts:
+            self._marks.begun(firsts[-1])
+        found = self._file.read()
+        again = "what it says is settled is delivered again"
+        if found is not None:
+            path = os.path.join(self._directory, settled.FILE)
+            if not found.ours:
+                self._report(f"broker: {path} is damaged or is another queue's: {again}")
+                self._put_aside(settled.FILE)
+            nonsense = settled.taken(found.groups, self._marks)
+            self._dirty = bool(not found.ours or found.damaged_octets or nonsense)
+            if found.damaged_octets or nonsense:
+                self._report(
+                    f"broker: {found.damaged_octets} octets of {path} are damaged, {nonsense} "
+                    f"groups make no sense: {again}"
+                )
+        self._dropped = self._marks.drop_from(self._log.end)
+        if self._dropped:
+            self._report(
+                f"broker: {os.path.join(self._directory, settled.FILE)} tells of messages behind "
+                f"the end of the log, {self._log.end}: the log was restored from an older copy"
+            )
+        self._kept.refresh(self._marks, lambda chunk: True)
+        if self._names.damaged and not (self._names.missing and found is None):
+            self._report(
+                f"broker: {os.path.join(self._directory, NAMES_FILE)} is missing, damaged or "
+                "another queue's: its queues are known from their messages alone"
+            )
+
+    def _put_aside(self, name: str) -> None:
+        """Move a file that cannot be used to where a person can look at it."""
+        disk, aside = self._log.disk, os.path.join(self._log.directory, QUARANTINE)
+        disk.make_directory(aside)
+        disk.rename(os.path.join(self._directory, name), os.path.join(aside, f"broker-{name}"))
+
+    def restored(self) -> scan.Queues:
+        """Return what waits in each queue, in order; queues without messages are there too.
+
+        Reads the segments of the log in which something may wait.  Raises OSError.
+        """
+        with self._mutex:
+            found = scan.Scan(self._names, self._marks)
+            for _, frame in self._kept.frames():
+                if frame.numbers is not None and self._kept.current(frame):
+                    found.add(frame, frame.numbers.to_pylist())
+            found.order()
+            for first in self._log.firsts:
+                self._scan(found, first)
+            if found.nonsense:
+                self._report(
+                    f"broker: {found.nonsense} messages have envelopes that make no sense; "
+                    "they are in no queue"
+                )
+            for name in self._names.first:
+                found.queues.setdefault(name, scan.Waiting())
+            if self._dropped:  # before an offset is given again
+                self._file.write(Group(), self._marks)
+                self._dropped = False
+            self._restored = True
+            return found.queues
+
+    def _scan(self, found: scan.Scan, first: int) -> None:
+        """Take one segment of the log."""
+        outstanding = sum([found.add(frame) for frame in gathered(self._frames(first, told=False))])
+        self._marks.begun(first).outstanding = outstanding
+
+    def _frames(self, first: int, *, told: bool) -> Iterator[Frame]:
+        """Yield the frames of a segment of the log in which something may wait.
+
+        Damaged ones are passed over; ``told``: that was told before.
+        """
+        for record, segment in self._records(first):
+            try:
+                frame = read_frame(segment, record)
+            except QueueCorrupt as error:
+                if not told:
+                    self._report(
+                        f"broker: offsets {record.first} to {record.end} are damaged ({error}): "
+                        "what they held is in no queue"
+                    )
+                continue
+            if frame is not None:
+                yield frame
+
+    def _records(self, first: int) -> Iterator[tuple[Record, LogSegment]]:
+        """Yield the frames of a segment of the log in which something may wait."""
+        file = self._log.disk.open(os.path.join(self._log.directory, segment_name(first)))
+        try:
+            segment = LogSegment(file, self._log.identity.frame_seed, first)
+            end = min(self._marks.begun(first).end, self._log.end)
+            for record in scan.records(segment, self._marks, end):
+                yield record, segment
+        finally:
+            file.close()
+
+    # -- what the broker says; none of this waits -------------------------------------------------
+
+    @property
+    def end(self) -> int:
+        """Return the offset behind all messages that are acknowledged: that of a new queue."""
+        return self._log.end
+
+    def settle(self, places: Sequence[int]) -> None:
+        """Note that these messages are done with; ``places`` may not change any more."""
+        self._noted.append((_Note.SETTLED, places))
+
+    def tried(self, tries: Mapping[int, int]) -> None:
+        """Note how often messages were tried: place → tries."""
+        self._noted.append((_Note.TRIED, tries))
+
+    def move(self, places: Sequence[int], to: QueueName, *, tries: bool) -> None:
+        """Note that messages are in the queue ``to`` from now on; ``tries``: with their tries."""
+        self._noted.append((_Note.MOVED, (places, to)))
+        if not tries:
+            self._noted.append((_Note.TRIED, dict.fromkeys(places, 0)))
+
+    def forget(self, name: QueueName) -> None:
+        """Note that a queue without messages is gone."""
+        self._forgotten.add(name)  # at once: what is declared afterwards is known again
+
+    # -- what takes time --------------------------------------------------------------------------
+
+    def declare(self, names: Mapping[QueueName, int]) -> None:
+        """Make queues durable before the first message to them is acknowledged.
+
+        Each has its first offset: :attr:`end` as it was before that message was submitted.  Raises
+        QueueFull without room on the disk, OSError if it fails; then there is none of them.
+        """
+        with self._mutex:
+            self._forgotten.difference_update(names)
+            with self._log.no_room_is_full():
+                self._names.declare(names)
+
+    def load(self, places: Sequence[int]) -> Loaded:
+        """Read messages back; as many at a time as possible.
+
+        Raises OSError if the disk fails: ask again.
+        """
+        with self._reading:
+            loaded = self._bodies.read(place for place in places if place >= self._log.begin)
+            missing = set(places).difference([letter.place for letter in loaded.letters])
+            # What was trimmed meanwhile was copied before; nothing is moved under the lock.
+            with self._mutex:
+                kept = {at: one for one in missing if (at := self._kept.where(one)) is not None}
+                found = self._kept_bodies.read(kept, kept)
+            loaded.unreadable = sorted(missing.difference(kept.values()))
+        loaded.letters += found.letters
+        loaded.letters.sort(key=lambda letter: letter.place)
+        loaded.unreadable += found.unreadable
+        if loaded.unreadable:
+            self._report(
+                f"broker: {len(loaded.unreadable)} messages cannot be read any more, at offsets "
+                f"from {min(loaded.unreadable)} on; they are dropped from their queues"
+            )
+        return loaded
+
+    def tend(self) -> None:
+        """Write what was noted, copy what has to be copied, and remove what nobody needs.
+
+        What fails is told in one line, and tried again the next time; nothing is lost by it.
+        """
+        with self._mutex:
+            if self._restored and not self._closed:
+                self._tend()
+
+    def _tend(self) -> None:
+        self._attempt("what is settled", self._write_settled)
+        self._attempt("the names of queues", self._write_names)
+        self._attempt("messages that wait for long", self._copy_wanted)
+        self._attempt("old messages", self._trim)
+
+    def _attempt(self, what: str, work: Callable[[], None]) -> None:
+        """Do some work; tell a failure once, and its end."""
+        try:
+            work()
+        except (OSError, QueueFull) as error:
+            why = getattr(error, "errno", None)
+            if self._told.get(what, 0) != why:
+                self._told[what] = why
+                self._report(f"broker: {what} cannot be written: {error}; trying again")
+        else:
+            if what in self._told:
+                del self._told[what]
+                self._report(f"broker: {what} can be written again")
+
+    def _take_appended(self) -> None:
+        """Take in what the log has noted since; only under the lock."""
+        while self._appended:
+            first, end, envelopes = self._appended.popleft()
+            self._marks.begun(first).outstanding += envelopes
+            del end
+
+    def _write_settled(self) -> None:
+        # In this order: what was settled was appended before, and what belongs to a segment was
+        # appended before that segment was ended.
+        ended = self._log.firsts[:-1]
+        group = self._take_noted()
+        self._take_appended()
+        for place, tries in group.tries.items():
+            self._marks.note_tries(place, tries)
+        self._marks.moved.update(group.moved)
+        self._changed |= self._marks.settle(group.settled)
+        for first in ended:
+            segment = self._marks.begun(first)
+            if not segment.done and not segment.outstanding:
+                segment.finish()
+                group.settled.append((segment.first, segment.end))
+        if group or self._dirty:
+            self._dirty = True  # until it is written
+            self._file.write(group, self._marks)
+            self._dirty = False
+
+    def _take_noted(self) -> Group:
+        """Return what was noted since the last time."""
+        group = Group()
+        places: list[int] = []
+        while self._noted:
+            note, what = self._noted.popleft()
+            if note is _Note.SETTLED:
+                places.extend(what)
+            elif note is _Note.TRIED:
+                group.tries.update(what)
+            else:
+                group.moved.update(dict.fromkeys(what[0], what[1]))
+        group.settled = ranges_of(places)
+        return group
+
+    def _write_names(self) -> None:
+        self._names.write()
+        gone = set(self._forgotten)
+        self._names.forget(gone)
+        self._forgotten -= gone
+
+    # -- the log's segments -----------------------------------------------------------------------
+
+    def appended(self, segment: int, end: int, envelopes: int) -> None:
+        """See :class:`~..log.Keeper`."""
+        self._appended.append((segment, end, envelopes))
+
+    def releases(self, segments: Sequence[tuple[int, int, int]], *, pressed: bool) -> int:
+        """See :class:`~..log.Keeper`."""
+        if self._closed or not self._restored or not self._mutex.acquire(blocking=False):
+            return 0
+        try:
+            self._take_appended()
+            free = 0
+            while free < len(segments) and self._free(segments[free][0]):
+                free += 1
+            held = list(segments[free:])
+            octets = sum(size for _, _, size in held)
+            self._wanted = []
+            for first, following, size in held:
+                if octets <= self._pin and not (pressed and not self._wanted):
+                    break
+                self._wanted.append((first, following))
+                octets -= size
+            return free
+        finally:
+            self._mutex.release()
+
+    def _free(self, first: int) -> bool:
+        return first in self._copied or not self._marks.begun(first).outstanding
+
+    def _copy_wanted(self) -> None:
+        wanted, self._wanted = self._wanted, []
+        for first, following in wanted:
+            if first in self._log.firsts and not self._free(first):
+                self._copy(first, following)
+                self._copied.add(first)
+
+    def _copy(self, first: int, following: int) -> None:
+        """Copy what waits of a segment to the broker's own log."""
+        copy = Copy([], [], [], [])
+        members = scan.Scan(self._names, self._marks).members
+        for frame in gathered(self._frames(first, told=True)):
+            places = range(frame.first, min(frame.first + frame.count, following))
+            unsettled = self._marks.unsettled(places.start, places.stop)
+            rows = [row for row, _ in members(frame, places, unsettled)]
+            for start in range(0, len(rows), COPY_MESSAGES):
+                copy.add(copied(frame, places, rows[start : start + COPY_MESSAGES]))
+                if len(copy.places) >= COPY_MESSAGES or copy.octets >= COPY_OCTETS:
+                    self._put(copy)
+                    copy = Copy([], [], [], [])
+        if copy.places:
+            self._put(copy)
+
+    def _put(self, copy: Copy) -> None:
+        self._kept.put(copy)
+        self.copied_messages += len(copy.places)
+
+    def _trim(self) -> None:
+        begin = self._log.begin
+        self._copied = {first for first in self._copied if first >= begin}
+        changed, self._changed = self._changed, set()
+
+        def has_changed(chunk: Chunk) -> bool:
+            segment = self._marks.of(chunk.places[0])
+            return segment is None or segment.first in changed
+
+        self._kept.refresh(self._marks, has_changed)
+        self._kept.trim(self._marks)
+        spans = self._kept.spans()
+        for segment in list(self._marks):
+            index = bisect_left(spans, (segment.end, 0)) - 1
+            if segment.end <= begin and (index < 0 or spans[index][1] <= segment.first):
+                self._marks.drop(segment.first)
+
+    # -- figures and the end ----------------------------------------------------------------------
+
+    def statistics(self) -> dict[str, int]:
+        """Return figures as they are now; a name ends with its unit."""
+        return {
+            "broker_kept_octets": self._kept.octets,
+            "broker_copied_messages": self.copied_messages,
+            "broker_failing": len(self._told),
+        }
+
+    def close(self) -> None:
+        """Write what was noted and close the files.  May be called again.
+
+        The log keeps what its queues need until another one is made over it.
+        """
+        with self._reading, self._mutex:
+            if self._closed:
+                return
+            if self._restored:
+                self._attempt("what is settled", self._write_settled)
+                self._attempt("the names of queues", self._write_names)
+            self._closed = True
+            self._file.close()
+            self._bodies.close()
+            self._kept_bodies.close()
+            self._kept.close()
