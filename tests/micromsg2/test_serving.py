@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
@@ -12,6 +13,8 @@ from tests.micromsg2.streams import ack, handshake, message
 from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.core.broker import LETTER_OCTETS
 from twisted_msgproto.micromsg2.wire import encode_command, encode_error, encode_extension
+
+pytestmark = pytest.mark.usefixtures("short_turns")
 
 
 class Serving(Case):
@@ -91,6 +94,8 @@ class Serving(Case):
         self.clock.advance(5)
         self.assertEqual(sending.value(), b"")
         self.assertEqual(factory.withheld.waiting, 2 * (len(message(1, b"1", "q")) + LETTER_OCTETS))
+        (told,) = [line for line in self.lines if "is full" in line]
+        self.assertIn("the queue 'q' is full and its senders wait; queue-messages is 1", told)
         consumer, consuming = self.connect(factory, "pub-sub;ack")
         self.subscribe(consumer, "q")
         self.assertEqual(self.bodies(consuming), [b"1"])

@@ -35,6 +35,8 @@ from .places import Places
 
 MAX_BYTES = 10 << 30
 SEGMENT_BYTES = 64 << 20
+BROKER_NAMES = os.path.join("broker", "names")
+"""A queue with this file has a broker over it, or had one."""
 CHECK_OCTETS = 256 << 20
 """This much is checked before the queue accepts messages; the rest is checked later."""
 
@@ -150,6 +152,7 @@ class SegmentLog:
         self.recovery = found.recovery
         """This was found at start."""
         self._first = next(reversed(self._sizes), self.end)
+        self._has_queues = bool(read_whole(disk, os.path.join(directory, BROKER_NAMES)))
         self.incarnation = make_incarnation()
         """This number is drawn anew at every start; the rows that this writer appends have it."""
         self._start(before, make_incarnation)
@@ -248,6 +251,11 @@ class SegmentLog:
         return self._max_octets
 
     @property
+    def segment_octets(self) -> int:
+        """Return how much one segment holds."""
+        return self._segment_octets
+
+    @property
     def disk(self) -> Disk:
         """Return the disk that it is on."""
         return self._disk
@@ -343,6 +351,8 @@ class SegmentLog:
         why = "no consumer is registered" if slowest is None else f"waiting for {slowest!r}"
         if self._withheld:
             why = "messages in queues of the broker have to be copied, or consumed"
+            if self.keeper is None:
+                why = f"{BROKER_NAMES} tells of a broker's queues, and no broker runs"
         raise QueueFull(
             f"the queue {self.directory} holds {self.octets} of {self._max_octets} octets; {why}"
         )
@@ -465,12 +475,17 @@ class SegmentLog:
             for first, following in pairwise(self._sizes)
             if following <= low
         ]
-        self._withheld = False
+        return self._remove(free[: self._released(free, pressed=ending)])
+
+    def _released(self, free: Sequence[tuple[int, int, int]], *, pressed: bool) -> int:
+        """Return how many of the segments that no consumer needs may go, from the first one on."""
+        released = len(free)
         if free and self.keeper is not None:
-            released = self.keeper.releases(free, pressed=ending)
-            self._withheld = released < len(free)
-            free = free[:released]
-        return self._remove(free)
+            released = self.keeper.releases(free, pressed=pressed)
+        elif free and self._has_queues:
+            released = 0  # a broker's queues are in them, and no broker runs that could copy them
+        self._withheld = released < len(free)
+        return released
 
     def remove_below(self, offset: int) -> int:
         """Remove the segments that end at or below ``offset``, whatever consumers need.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from twisted_msgproto.core.errors import QueueCorrupt
+from twisted_msgproto.core.errors import QueueCorrupt, QueueError
 
 from . import damage, lineage, recovery
 from .columns import Assembly
@@ -136,12 +136,38 @@ def verify(directory: str | os.PathLike[str], *, disk: Disk = OS_DISK) -> Report
             file.close()
     if behind is not None:
         _tell_behind(disk, reader, report, behind)
+    _verify_broker(disk, reader, report)
     ranges.extend(damage.read(disk, reader.directory))
     end = report.end
     report.damaged = damage.merged(
         (max(lo, report.begin), min(hi, end)) for lo, hi in ranges if hi > report.begin and lo < end
     )
     return report
+
+
+def _verify_broker(disk: Disk, reader: QueueReader, report: Report) -> None:
+    """Check what a broker keeps over this queue, if there is one."""
+    from .brokered import check
+
+    if not check.has_broker(disk, reader.directory):
+        return
+    try:
+        report.lines += check.faults(disk, reader.directory, reader.queue_id)
+        kept = verify(check.log_of(reader.directory), disk=disk)
+    except (OSError, QueueError) as error:
+        report.unseen.append(f"{check.DIRECTORY}: {error}")
+        return
+    where = f"{check.DIRECTORY}/log"
+    report.lines += [f"{where}/{line}" for line in kept.lines]
+    report.unseen += [f"{where}: {line}" for line in kept.unseen]
+    report.lines += [
+        f"{where}: {hi - lo} copies of messages are damaged, at its offsets {lo} to {hi}"
+        for lo, hi in kept.damaged
+    ]
+    report.notes.append(
+        f"a broker has queues over it; {kept.messages} messages, some of them settled, are kept in "
+        f"{where}"
+    )
 
 
 def _look_at_ends(disk: Disk, reader: QueueReader, report: Report) -> Published | None:

@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted_msgproto.core.errors import QueueClosed, QueueError, QueueFull
 from twisted_msgproto.core.message import MessageBatch
@@ -34,6 +34,9 @@ from .disk import OS_DISK, Disk
 from .fair import FairQueue, GroupCost
 from .log import SegmentLog
 from .recovery import Recovery
+
+if TYPE_CHECKING:
+    from .brokered import BrokerState
 
 GROUP_OCTETS = 8 << 20
 GROUP_MESSAGES = 16_384
@@ -190,11 +193,6 @@ class QueueWriter:
     # -- for any thread ---------------------------------------------------------------------------
 
     @property
-    def log(self) -> SegmentLog:
-        """Return the log that it writes, for what else is kept beside it."""
-        return self._log
-
-    @property
     def epoch(self) -> int:
         """How often published records were lost (see the document of the format)."""
         return self._log.epoch
@@ -235,6 +233,16 @@ class QueueWriter:
             self._waiting_octets += entry.octets
             if self._idle:
                 self._changed.notify()
+
+    def broker(self, **options: Any) -> BrokerState:
+        """Return what a broker keeps on disk over this queue; ``options`` are its own.
+
+        Call it once, before the first batch is submitted, and close what it returns before the
+        writer.  Raises QueueError if the broker's files cannot be opened.
+        """
+        from .brokered import BrokerState
+
+        return BrokerState(self._log, report=self._report, **options)
 
     @staticmethod
     def _encoded_at_once(batch: MessageBatch) -> MessageBatch | Encoded:

@@ -71,29 +71,26 @@ def test_a_crash_before_any_change_of_the_disk_loses_nothing(power: bool) -> Non
         world.close()
 
 
-@pytest.mark.parametrize("seed", [*range(30), 180])
-def test_crash_after_crash_loses_nothing(seed: int) -> None:
+def years(seed: int) -> World:
+    """Several lives, in which anything happens; each ends anywhere."""
     source = random.Random(seed)
     world = World(source, pin=source.choice([0, 3000]))
+    deeds = (
+        *(world.publish, world.publish, world.settle_some, world.try_some, world.tend, world.tend),
+        *(world.consume, world.trim, world.trim),
+        lambda: world.move_some(source.choice([DEAD, *NAMES])),
+    )
     for _ in range(6):
         with world.cut_after(source.randint(0, 160)):
             for _ in range(20):
-                deed = source.choice(
-                    [
-                        world.publish,
-                        world.publish,
-                        world.settle_some,
-                        world.try_some,
-                        world.tend,
-                        world.tend,
-                        world.consume,
-                        world.trim,
-                        world.trim,
-                        lambda: world.move_some(source.choice([DEAD, *NAMES])),
-                    ]
-                )
-                deed()
+                source.choice(deeds)()
         world.crash(power=source.random() < 0.7)
+    return world
+
+
+@pytest.mark.parametrize("seed", [*range(30), 180])
+def test_crash_after_crash_loses_nothing(seed: int) -> None:
+    world = years(seed)
     world.settle(sorted(world.there))
     world.tend()
     world.consume()

@@ -26,18 +26,28 @@ from typing import Any, ClassVar, Final
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.python.failure import Failure
 
-from ...core.broker import LETTER_OCTETS, WAIT, TooManyQueues
-from ...core.errors import ConfigurationError, ConnectionClosed, Fault, PeerError, Refused
+from ...core.broker import WAIT, QueueName, TooManyQueues
+from ...core.errors import ConfigurationError, ConnectionClosed, Fault, PeerError, Refused, shown
 from ...core.limits import Limit, Limits
 from ...core.message import Message, MessageBatch
+from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, refusal_text
 from ...net.backpressure import ReadControl
 from ...net.broker import ServedBroker, Withheld, broker_of
 from ...net.clients.client import ClientLink
 from ...net.clients.subscriptions import UNSUBSCRIBED
 from ...net.factory import MsgprotoServerFactory
+from ...net.peerlog import LIMITS as LIMITS_MET
 from ...net.sink import IMessageSink
+from ...net.turns import TurnWatch
 from .. import application, machine
-from ..application import SLOW_CONSUMER, SPACE, Broker, SubscriptionRefused
+from ..application import (
+    NOT_ALLOWED,
+    SLOW_CONSUMER,
+    SPACE,
+    TOPIC_PREFIX,
+    Broker,
+    SubscriptionRefused,
+)
 from ..letters import Routed
 from ..machine import (
     Client,
@@ -53,6 +63,7 @@ from ..terms import REFUSED_BY_PEER
 from ..wire import LIMIT_EXCEEDED, NO_PROPERTIES, Filter, Offer, Writable
 from . import sending
 from .connection import PROTOCOL, Arrived, MessageRefused, MicroMsg2Protocol
+from .publication import Publication
 from .subscriptions import Arrivals, Subscription, Subscriptions
 
 LIMITS: Final = (
@@ -128,10 +139,21 @@ class MicroMsg2Server(MicroMsg2Protocol):
             super()._commanded(event)
             return
         try:
+            self._authoriseCommand(event)
             broker.obey(self, event.name, event.parameters)
         except SubscriptionRefused as refusal:
             self.machine.send_error(refusal.code, str(refusal))
         self._subscribed = True
+
+    def _authoriseCommand(self, event: CommandReceived) -> None:
+        """Raise SubscriptionRefused for a subscription that the authoriser does not allow."""
+        destination = event.parameters.get("destination", "")
+        if self.factory.authoriser is None or event.name != "subscribe" or not destination:
+            return
+        action = SUBSCRIBE if destination.startswith(TOPIC_PREFIX) else CONSUME
+        if self.refuses(action, destination):
+            text = refusal_text(action, destination)
+            raise SubscriptionRefused(NOT_ALLOWED, f"{destination}: {text}")
 
     def _follow(self, events: Iterable[Any]) -> None:
         super()._follow(events)
@@ -260,50 +282,6 @@ class MicroMsg2Server(MicroMsg2Protocol):
             self.peerFaulted(self.machine.fault)
 
 
-class Publication:
-    """Follows messages of one read to topics and queues; then they are acknowledged."""
-
-    __slots__ = ("_accepted", "_arrived", "_octets", "_parts", "_paused", "_server")
-
-    def __init__(self, server: MicroMsg2Server, arrived: Arrived, parts: int) -> None:
-        """``parts`` says how often :meth:`came` will be called."""
-        self._server = server
-        self._arrived = arrived
-        self._parts = parts
-        self._accepted = arrived.envelopes is None
-        self._octets = 0
-        self._paused = False
-
-    def wait(self) -> None:
-        """Unless all is done, the octets are withheld; and a sender of much waits for its turn."""
-        if not self._parts and self._accepted:
-            return
-        event = self._arrived.event
-        self._octets = event.octets + LETTER_OCTETS * len(event.sequences)
-        if self._parts:
-            self._paused = True
-            self._server.control.pause("fan-out")
-        self._server.factory.withheld.add(self._server, self._octets)
-
-    def came(self) -> None:
-        """Some of it is where it belongs: with the subscribers of topics, or in its queues."""
-        self._parts -= 1
-        if self._paused and not self._parts:
-            self._server.control.resume("fan-out")
-        self._look()
-
-    def accepted(self) -> None:
-        """The queues have room."""
-        self._accepted = True
-        self._look()
-
-    def _look(self) -> None:
-        if not self._parts and self._accepted:
-            if self._octets:
-                self._server.factory.withheld.remove(self._server, self._octets)
-            self._server.settled(self._arrived)
-
-
 class MicroMsg2ServerFactory(MicroMsg2Factory):
     """Builds a :class:`MicroMsg2Server` for each client that connects.
 
@@ -314,6 +292,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         withheld: octets of messages whose broker queue is full.
     """
 
+    actions = frozenset({CONSUME, PUBLISH, SUBSCRIBE})
     protocol = MicroMsg2Server  # type: ignore[assignment]
 
     def __init__(
@@ -355,7 +334,23 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         self._brokerWork: Any = None  # the call in which the topics go on
         self.queues.join()
         if broker:
+            self.queues.told_full = self._queueFull
             self.queues.when_opened(self._declare)
+
+    def _queueFull(self, name: QueueName) -> None:
+        """Say that senders to a queue wait from now on."""
+        self.writeOf(
+            self.log,
+            f"{self.protocolName}: queue full",
+            "{protocol}: the queue {name} is full and its senders wait; queue-messages is"
+            " {messages}, queue-octets {octets} (--limit NAME=NUMBER changes them)",
+            reason="queue-full",
+            topic=LIMITS_MET,
+            protocol=self.protocolName,
+            name=shown(name.name),
+            messages=self.queues.limits.integer("queue-messages"),
+            octets=self.queues.limits.integer("queue-octets"),
+        )
 
     def _declare(self) -> None:
         """The queues of before are there: now those come that were named."""
@@ -391,6 +386,12 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         """Let the topics continue in the next turn if they were asked for much."""
         if self.broker is not None and self._brokerWork is None and self.broker.unfinished:
             self._brokerWork = self.clock.callLater(0, self._goOn)
+
+    def watchTurns(self, seconds: float) -> TurnWatch:
+        """Measure as every factory does, and what the broker does in later turns."""
+        watch = super().watchTurns(seconds)
+        watch.measure(self, "_goOn", peer="all clients")
+        return watch
 
     def _goOn(self) -> None:
         self._brokerWork = None

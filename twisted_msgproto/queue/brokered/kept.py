@@ -35,8 +35,8 @@ MAX_BYTES = 1 << 62
 COPY_MESSAGES = 8192
 COPY_OCTETS = 8 << 20
 """At most so many messages, and about so many octets, are copied with one write."""
-SPARE_OCTETS = 2 * SEGMENT_BYTES
-"""What waits may take twice its octets on disk, and this much."""
+SPARE_SEGMENTS = 2
+"""What waits may take twice its octets on disk, and so many segments."""
 
 
 @dataclass(slots=True)
@@ -91,6 +91,7 @@ class Kept:
         known: dict[str, object] = {"segment_bytes": SEGMENT_BYTES, "max_bytes": MAX_BYTES}
         self.log = SegmentLog(os.path.join(directory, DIRECTORY), disk=disk, **(known | options))  # type: ignore[arg-type]
         self.lines = list(self.log.recovery.lines)
+        self._spare = SPARE_SEGMENTS * self.log.segment_octets
         self._chunks: dict[int, Chunk] = {}  # by the first place
         self._starts: list[int] = []  # these places, in order
         # Copies that nobody needs and that are still in the log: where, and the places' range.
@@ -244,7 +245,7 @@ class Kept:
         Raises QueueFull or OSError from the moving.
         """
         self._remove()
-        while self.octets > 2 * self.live_octets + SPARE_OCTETS and self.log.segments > 1:
+        while self.octets > 2 * self.live_octets + self._spare and self.log.segments > 1:
             begin, bound = self.log.firsts[:2]
             for chunk in [chunk for chunk in self if begin <= chunk.first < bound]:
                 self._move(chunk, marks)

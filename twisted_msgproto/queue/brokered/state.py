@@ -25,7 +25,7 @@ from ..log import SegmentLog
 from ..quarantine import DIRECTORY as QUARANTINE
 from . import scan, settled
 from .bodies import Bodies, Loaded
-from .frames import read_frame
+from .frames import Frame, gathered, read_frame
 from .kept import COPY_MESSAGES, COPY_OCTETS, Chunk, Copy, Kept, copied
 from .marks import Marks, ranges_of
 from .names import FILE as NAMES_FILE
@@ -82,8 +82,9 @@ class BrokerState:
         self._copied: set[int] = set()  # and those that are
         self._changed: set[int] = set()  # segments whose chunks have to be counted again
         self._forgotten: set[QueueName] = set()
+        self._dropped = False  # the file ``settled`` tells of offsets that will be given again
         self._dirty = False  # the file ``settled`` is not what the marks say
-        self._told: dict[str, str] = {}
+        self._told: dict[str, int | None] = {}  # what fails, and the number of the error
         self._restored = self._closed = False
         self.copied_messages = 0
         """So many messages were copied to the broker's own log."""
@@ -124,13 +125,14 @@ class BrokerState:
                 self._report(f"broker: {path} is damaged or is another queue's: {again}")
                 self._put_aside(settled.FILE)
             nonsense = settled.taken(found.groups, self._marks)
+            self._dirty = bool(not found.ours or found.damaged_octets or nonsense)
             if found.damaged_octets or nonsense:
                 self._report(
                     f"broker: {found.damaged_octets} octets of {path} are damaged, {nonsense} "
                     f"groups make no sense: {again}"
                 )
-        if self._marks.drop_from(self._log.end):
-            self._dirty = True
+        self._dropped = self._marks.drop_from(self._log.end)
+        if self._dropped:
             self._report(
                 f"broker: {os.path.join(self._directory, settled.FILE)} tells of messages behind "
                 f"the end of the log, {self._log.end}: the log was restored from an older copy"
@@ -168,28 +170,34 @@ class BrokerState:
                 )
             for name in self._names.first:
                 found.queues.setdefault(name, scan.Waiting())
-            if self._dirty:  # before an offset is given again
+            if self._dropped:  # before an offset is given again
                 self._file.write(Group(), self._marks)
-                self._dirty = False
+                self._dropped = False
             self._restored = True
             return found.queues
 
     def _scan(self, found: scan.Scan, first: int) -> None:
         """Take one segment of the log."""
-        outstanding = 0
-        segment = self._marks.begun(first)
-        for record, log_segment in self._records(first):
+        outstanding = sum([found.add(frame) for frame in gathered(self._frames(first, told=False))])
+        self._marks.begun(first).outstanding = outstanding
+
+    def _frames(self, first: int, *, told: bool) -> Iterator[Frame]:
+        """Yield the frames of a segment of the log in which something may wait.
+
+        Damaged ones are passed over; ``told``: that was told before.
+        """
+        for record, segment in self._records(first):
             try:
-                frame = read_frame(log_segment, record)
+                frame = read_frame(segment, record)
             except QueueCorrupt as error:
-                self._report(
-                    f"broker: offsets {record.first} to {record.end} are damaged ({error}): "
-                    "what they held is in no queue"
-                )
+                if not told:
+                    self._report(
+                        f"broker: offsets {record.first} to {record.end} are damaged ({error}): "
+                        "what they held is in no queue"
+                    )
                 continue
             if frame is not None:
-                outstanding += found.add(frame)
-        segment.outstanding = outstanding
+                yield frame
 
     def _records(self, first: int) -> Iterator[tuple[Record, LogSegment]]:
         """Yield the frames of a segment of the log in which something may wait."""
@@ -283,12 +291,13 @@ class BrokerState:
         try:
             work()
         except (OSError, QueueFull) as error:
-            line = f"broker: {what} cannot be written: {error}; trying again"
-            if self._told.get(what) != line:
-                self._told[what] = line
-                self._report(line)
+            why = getattr(error, "errno", None)
+            if self._told.get(what, 0) != why:
+                self._told[what] = why
+                self._report(f"broker: {what} cannot be written: {error}; trying again")
         else:
-            if self._told.pop(what, None) is not None:
+            if what in self._told:
+                del self._told[what]
                 self._report(f"broker: {what} can be written again")
 
     def _take_appended(self) -> None:
@@ -380,13 +389,7 @@ class BrokerState:
         """Copy what waits of a segment to the broker's own log."""
         copy = Copy([], [], [], [])
         members = scan.Scan(self._names, self._marks).members
-        for record, segment in self._records(first):
-            try:
-                frame = read_frame(segment, record)
-            except QueueCorrupt:
-                continue  # told when it was found
-            if frame is None:
-                continue
+        for frame in gathered(self._frames(first, told=True)):
             places = range(frame.first, min(frame.first + frame.count, following))
             unsettled = self._marks.unsettled(places.start, places.stop)
             rows = [row for row, _ in members(frame, places, unsettled)]

@@ -1,0 +1,317 @@
+"""Full and broken disks, damaged files, and what an operator reads of it."""
+
+from __future__ import annotations
+
+import errno
+import random
+
+import pytest
+
+from tests.queue.brokered.world import DIRECTORY, NAMES, World
+from twisted_msgproto.core.broker.terms import QueueName
+from twisted_msgproto.core.errors import QueueFull
+from twisted_msgproto.queue.log import SegmentLog
+
+BROKER = f"{DIRECTORY}/broker"
+SETTLED = f"{BROKER}/settled"
+
+
+def a_world(seed: int = 1, **options: object) -> World:
+    """Messages, some of them settled."""
+    world = World(random.Random(seed), **options)
+    for _ in range(3):
+        world.publish()
+        world.settle_some(0.3)
+        world.tend()
+    return world
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_what_cannot_be_written_is_told_once_and_written_later(operation: str, number: int) -> None:
+    world = a_world()
+    world.settle_some(0.5)
+    world.disk.fail_next(operation, number, "settled", times=3)
+    for _ in range(3):
+        world.tend()
+    assert world.unsure
+    world.tend()
+    assert not world.unsure
+    told = [line for line in world.lines if "what is settled" in line]
+    assert len(told) == 2
+    assert "cannot be written" in told[0]
+    assert told[1] == "broker: what is settled can be written again"
+    world.crash(power=True)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_nothing_of_the_log_goes_before_it_is_copied(operation: str, number: int) -> None:
+    world = a_world()
+    world.consume()
+    before = world.log.segments
+    assert before > 1
+    world.disk.fail_next(operation, number, "broker/log", times=2)
+    for _ in range(2):
+        world.trim()
+        world.tend()
+        assert world.log.segments == before
+    assert sum("messages that wait for long cannot be written" in one for one in world.lines) == 1
+    for _ in range(3):
+        world.trim()
+        world.tend()
+    assert world.log.segments == 1
+    assert world.lines[-1] == "broker: messages that wait for long can be written again"
+    world.crash(power=True)
+
+
+def test_on_a_full_disk_what_is_settled_still_makes_room() -> None:
+    """Nothing has to be written for it: what is not there does not come again."""
+    world = a_world()
+    world.consume()
+    world.settle(sorted(world.there))
+    world.disk.capacity = world.disk.used()
+    world.tend()
+    world.trim()
+    assert world.log.segments == 1
+    world.disk.mend()
+    world.crash(power=True)
+    assert not {place for place in world.there if place < world.log.begin}
+
+
+def test_a_queue_that_cannot_be_made_durable_is_not_there() -> None:
+    world = a_world()
+    name = QueueName("micromsg2", "new")
+    world.disk.fail_next("write", errno.ENOSPC, "names")
+    with pytest.raises(QueueFull):
+        world.state.declare({name: world.state.end})
+    world.disk.fail_next("sync", errno.EIO, "names")
+    with pytest.raises(OSError, match="error"):
+        world.state.declare({name: world.state.end})
+    world.crash(power=True)
+    assert name not in world.state.restored()
+    world.state.declare({name: world.state.end})
+    world.crash(power=True)
+    assert name in world.state.restored()
+
+
+def test_a_name_is_durable_when_declare_returns_also_after_a_kill_and_a_loss_of_power() -> None:
+    """A killed process may have renamed the file without syncing the directory."""
+    world = a_world()
+    name = QueueName("micromsg2", "new")
+    world.disk.fail_next("sync_directory", errno.EIO, "broker")
+    with pytest.raises(OSError, match="error"):
+        world.state.declare({name: world.state.end})
+    world.crash(power=False)
+    assert name in world.state.restored()
+    world.crash(power=True)
+    assert name in world.state.restored()
+
+
+def test_what_came_before_a_queue_was_made_is_not_in_it() -> None:
+    world = World(random.Random(3))
+    world.tend()
+    world.publish(declare=False)
+    assert world.there
+    world.there.clear()
+    world.crash(power=True)
+    world.publish()  # with the names
+    world.crash(power=True)
+
+
+def test_a_forgotten_queue_begins_anew() -> None:
+    world = a_world()
+    world.settle(sorted(world.there))
+    for name in NAMES:
+        world.state.forget(name)
+    world.declared.clear()
+    world.tend()
+    world.crash(power=True)
+    assert set(world.state.restored()) == set()
+    world.publish()
+    world.crash(power=True)
+
+
+def test_a_queue_that_is_used_again_at_once_is_not_forgotten() -> None:
+    world = a_world()
+    world.settle(sorted(world.there))
+    for name in NAMES:
+        world.state.forget(name)
+    world.publish()
+    world.tend()
+    world.crash(power=True)
+
+
+@pytest.mark.parametrize("file", ["names", "settled"])
+def test_no_damage_of_a_file_loses_a_message(file: str) -> None:
+    """Every octet flipped, and every length: what is lost there is delivered again."""
+    world = a_world(2)
+    world.move_some(NAMES[0].dead)
+    world.tend()
+    world.close()
+    path = f"{BROKER}/{file}"
+    whole = world.disk.octets_of(path)
+    there = dict(world.there)
+    spoiled = [whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in range(len(whole))]
+    spoiled += [whole[:length] for length in range(0, len(whole), 7)]
+    for octets in spoiled:
+        world.disk.spoil(path, octets)
+        world.lines.clear()
+        queues = reopened(world)
+        found = {place for waiting in queues.values() for place in waiting.places}
+        assert there.keys() <= found
+        assert set(NAMES) <= queues.keys()
+        if file == "names":
+            assert len(world.lines) == 1
+            assert "known from their messages alone" in world.lines[0]
+        world.state.tend()
+        world.close()
+        world.lines.clear()
+        reopened(world)  # it is mended
+        assert world.lines == []
+        world.close()
+
+
+def reopened(world: World) -> dict:
+    """The queues as they are found, without a look at the model."""
+    queues: dict = {}
+    world.check = lambda found: queues.update(found)  # type: ignore[method-assign]
+    world.open()
+    return queues
+
+
+def test_a_damaged_group_in_the_middle_is_told_in_one_line() -> None:
+    world = a_world()
+    for _ in range(3):
+        world.publish()
+        world.settle_some(0.3)
+        world.tend()
+    world.close()
+    octets = bytearray(world.disk.octets_of(SETTLED))
+    octets[len(octets) // 2] ^= 1
+    world.disk.spoil(SETTLED, bytes(octets))
+    there = dict(world.there)
+    queues = reopened(world)
+    assert there.keys() <= {place for waiting in queues.values() for place in waiting.places}
+    assert len(world.lines) == 1
+    assert "is delivered again" in world.lines[0]
+
+
+def test_a_file_of_another_queue_is_put_aside_and_told() -> None:
+    world = a_world()
+    world.close()
+    octets = world.disk.octets_of(SETTLED)
+    world.disk.spoil(SETTLED, octets[:16] + b"\xff" * 16 + octets[32:])
+    there = dict(world.there)
+    queues = reopened(world)
+    assert there.keys() <= {place for waiting in queues.values() for place in waiting.places}
+    assert any("is another queue's" in line for line in world.lines)
+    assert world.disk.exists(f"{DIRECTORY}/quarantine/broker-settled")
+
+
+def test_a_log_from_an_older_copy_does_not_take_new_messages_for_settled() -> None:
+    """The marks tell of offsets which the log gives a second time."""
+    world = World(random.Random(5))
+    world.publish()
+    world.close()
+    files = [path for path in world.disk.paths() if "/broker/" not in path]
+    older = {path: world.disk.octets_of(path) for path in files}
+    world.open()
+    world.publish()
+    world.settle(sorted(world.there))
+    world.tend()
+    world.close()
+    for path in world.disk.paths():
+        if path.endswith(".segment") and "/broker/" not in path and path not in older:
+            world.disk.remove(path)
+    for path, octets in older.items():
+        world.disk.spoil(path, octets)
+    world.there.clear()
+    reopened(world)
+    del world.check
+    assert any("restored from an older copy" in line for line in world.lines)
+    world.publish()
+    world.crash(power=True)
+    assert world.there
+
+
+def test_a_message_that_cannot_be_read_any_more_is_told_and_not_waited_for() -> None:
+    world = a_world()
+    world.consume()
+    for _ in range(2):
+        world.trim()
+        world.tend()
+    kept = [place for place in sorted(world.there) if place < world.log.begin]
+    assert kept
+    path = next(one for one in world.disk.paths() if "/broker/log/" in one and "segment" in one)
+    octets = bytearray(world.disk.octets_of(path))
+    octets[-9] ^= 1
+    world.disk.spoil(path, bytes(octets))
+    loaded = world.state.load(sorted(world.there))
+    assert loaded.unreadable
+    assert set(loaded.unreadable) <= set(kept)
+    assert "cannot be read any more" in world.lines[-1]
+
+
+def test_the_pin_keeps_as_much_of_the_log_as_it_says_and_no_more() -> None:
+    world = World(random.Random(1), pin=4000)
+    for _ in range(12):
+        world.publish()
+        world.consume()
+        world.trim()
+        world.tend()
+        world.trim()
+        assert world.log.octets <= 4000 + 2 * 1500 + 700
+    assert world.log.octets > 3000
+    assert world.state.copied_messages
+    world.crash(power=True)
+
+
+def test_a_full_log_names_the_broker_and_goes_on_once_messages_were_copied() -> None:
+    world = World(random.Random(1), pin=1 << 30)
+    world.log.close()
+    world.state.close()
+    world.log = SegmentLog(DIRECTORY, disk=world.disk, segment_bytes=1500, max_bytes=6000)
+    world.state = type(world.state)(world.log, report=world.lines.append, **world.options)
+    world.state.restored()
+    full = None
+    while full is None:
+        try:
+            world.publish()
+        except QueueFull as error:
+            full = str(error)
+        world.consume()
+    assert "in queues of the broker have to be copied, or consumed" in full
+    world.state.tend()
+    world.unsure.clear()
+    world.publish()
+    world.crash(power=True)
+
+
+def test_without_a_broker_its_messages_stay_in_the_log() -> None:
+    """A gateway that is started without the servers that have queues may lose nothing of them."""
+    world = a_world()
+    world.consume()
+    world.close()
+    before = world.log.segments
+    log = SegmentLog(DIRECTORY, disk=world.disk, segment_bytes=1500)
+    assert log.trim() == 0
+    assert log.segments == before
+    log.close()
+    world.open()
+
+
+def test_the_broker_s_own_log_does_not_grow_with_what_was_settled() -> None:
+    """One message that nobody takes does not keep all the others on the disk."""
+    world = World(random.Random(1), kept_segment_bytes=2000)
+    for _ in range(60):
+        world.publish(4)
+        world.consume()
+        world.trim()
+        world.tend()
+        world.trim()
+        world.settle(sorted(world.there)[2:])
+        world.tend()
+    assert world.state._kept.log.octets <= 3 * 2000 + 2 * world.state._kept.live_octets + 2000
+    assert {0, 1} & world.there.keys() or len(world.there) == 2
+    world.crash(power=True)
