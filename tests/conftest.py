@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.tools.forms import LONG, SHORT
 from tests.tools.processes import (
     PROJECT,
     Launcher,
@@ -24,16 +25,23 @@ from tests.tools.processes import (
     environment,
     launching,
 )
+from tests.tools.s3 import Store, running_store
+from tests.tools.turns import Turns, check_servers, watched_turns
 
 KEPT_THREADS = ("PoolThread-", "execnet", "pytest", "Thread-Socket")
 """Threads which belong to a reactor's pool, to pytest's own workers, or to a Spark session."""
 
-KEPT_COMMANDS = ("java", "pyspark", "multiprocessing", "resource_tracker")
-"""Processes of a Spark session or of the standard library, which live as long as ours."""
+KEPT_COMMANDS = ("java", "pyspark", "multiprocessing", "resource_tracker", "tests.tools.s3")
+"""Processes of a Spark session, of the standard library or of the S3 server, which live as long as
+ours."""
 
 
-QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Java's options for each of its machines: none lives long enough for its best compiler to pay."""
+QUICK_JAVA = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""Java's options for each of its machines: none lives long enough for its best compiler to pay, and
+whether Spark's own classes are well-formed is not asked in each start."""
 
 JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS")
 """Where Spark's own scripts look for options: of drivers, of what starts them, of a cluster."""
@@ -44,10 +52,16 @@ settings.load_profile("no deadline")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--worlds N`` and ``--fuzz N``: simulated worlds a protocol, spoiled streams a decoder."""
-    parser.addoption("--worlds", type=int, default=3000, help="simulated worlds a protocol")
+    """``--long``, and an option for each number which depends on it."""
+    parser.addoption("--long", action="store_true", help="the long form of what is random or large")
+    for name, what in {
+        "worlds": "simulated worlds a protocol",
+        "fuzz": "spoiled streams a decoder",
+        "gateways": "gateways which land into one table, a multiple of 20",
+    }.items():
+        text = f"{what} ({SHORT[name]}; with --long {LONG[name]})"
+        parser.addoption(f"--{name}", type=int, help=text)
     parser.addoption("--seed", type=int, help="the run's seed: where its fresh worlds begin")
-    parser.addoption("--fuzz", type=int, default=50_000, help="spoiled streams a decoder")
 
 
 SEED_VARIABLE = "MSGPROTO_RUN_SEED"
@@ -58,6 +72,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Half of what Spark took in a whole run went into compiling Java's code."""
     for name in JAVA_VARIABLES:
         os.environ.setdefault(name, QUICK_JAVA)
+    for name, number in (LONG if config.getoption("--long") else SHORT).items():
+        if config.getoption(name) is None:
+            setattr(config.option, name, number)
     seed = config.getoption("--seed")
     if seed is None:
         seed = int(os.environ.setdefault(SEED_VARIABLE, str(secrets.randbelow(10**9))))
@@ -109,6 +126,20 @@ def launch(tmp_path: Path) -> Iterator[Launcher]:
         yield launcher
 
 
+@pytest.fixture
+def short_turns(request: pytest.FixtureRequest) -> Iterator[Turns]:
+    """Fail a hostile test in which a turn of a server took too long (NB-07).
+
+    This watches all connections of this process, and servers that were launched with
+    :func:`tests.tools.turns.turn_warn`.
+    """
+    names = request.fixturenames
+    servers = request.getfixturevalue("launch").started if "launch" in names else []
+    with watched_turns() as turns:
+        yield turns
+    check_servers(servers)
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_over() -> Iterator[None]:
     """Fail a test which leaves a process or a thread that would keep Python from ending."""
@@ -139,6 +170,13 @@ def temporary_names(request: pytest.FixtureRequest) -> None:
         directory = request.getfixturevalue("tmp_path")
         numbers = itertools.count()
         request.instance.mktemp = lambda: str(directory / f"temporary-{next(numbers)}")
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[Store]:
+    """One S3 server for each of pytest's workers: a start costs more than a second."""
+    with running_store() as store:
+        yield store
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,12 @@ import zlib
 import pytest
 
 from tests.chaos.gateways import LISTEN, bodies, most_resident, needs_proc, resident, served
+from tests.tools.bombs import deflated
 from tests.tools.processes import PATIENCE_SECONDS
+from tests.tools.turns import turn_warn
 from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
 
-pytestmark = [pytest.mark.slow, needs_proc]
+pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.usefixtures("short_turns")]
 
 MEBI = 1 << 20
 COST_MAX = 20 * MEBI
@@ -29,13 +31,6 @@ def frame(kind, *numbers, version=b"2"):
 
 def compressed(payload):
     return frame(b"C", len(payload)) + payload
-
-
-def deflated(octets, times=1, level=9):
-    """``octets`` × ``times`` as a zlib stream, made without ever having them."""
-    deflating = zlib.compressobj(level)
-    parts = [deflating.compress(octets) for _ in range(times)]
-    return b"".join(parts) + deflating.flush()
 
 
 def nested(depth, inner):
@@ -140,7 +135,7 @@ def test_hostile_streams_end_without_ack_with_one_line_and_one_count(launch, tmp
     server = launch(
         *("--log-format=text", "lumberjack", "-e", LISTEN, "--queue", "queue"),
         # An event which waits for the rest of its window must not be acknowledged here.
-        *("--limit", "idle-ack=0"),
+        *("--limit", "idle-ack=0", turn_warn()),
         module="tests.tools.counted",
     )
     port = server.port("lumberjack")
@@ -178,7 +173,7 @@ def test_hostile_streams_end_without_ack_with_one_line_and_one_count(launch, tmp
 
 def test_a_good_client_is_acknowledged_while_bombs_go_off(launch):
     """FAULTS: one hostile connection does not stop the others."""
-    server = launch("--log-format=text", "lumberjack", "-e", LISTEN, module="twisted")
+    server = launch("--log-format=text", "lumberjack", "-e", LISTEN, turn_warn(), module="twisted")
     port = server.port("lumberjack")
     served(port)
     bomb = encode_window(5) + compressed(ZEROS)

@@ -45,6 +45,7 @@ NO_NOTES: Final[Mapping[str, str]] = {}
 
 BAD_FILTER: Final = "bad-filter"
 BAD_COMMAND: Final = "bad-command"
+NOT_ALLOWED: Final = "not-allowed"
 SLOW_CONSUMER: Final = "slow-consumer"
 
 TURN_STEPS: Final = 100_000

@@ -22,14 +22,16 @@ from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..core.errors import ConnectionClosed, Refused, shown
+from ..core.errors import ConfigurationError, ConnectionClosed, Refused, shown
 from ..core.limits import Limit, Limits
-from .addresses import network_of
+from .authorising import IAuthoriser
 from .backpressure import OctetBudget
 from .counters import Counters
 from .ledger import MIN_RATE, Ledger
-from .peerlog import FAULTS, LIMITS, PeerLog, Topic
+from .peerlog import FAULTS, LIMITS, TURNS, PeerLog, Topic
+from .room import CROWDED, Room
 from .sink import IMessageSink
+from .turns import TurnWatch
 
 T = TypeVar("T")
 
@@ -72,16 +74,6 @@ COMMON_LIMITS: Final = (
 """Every server has these limits."""
 
 
-CROWDED: Final = 0.9
-"""From this share of ``connections`` on, silent connections make room for newcomers."""
-
-SILENT_SECONDS: Final = 60.0
-"""A connection whose peer said nothing for so long may be closed for a newcomer."""
-
-ROOM_SEARCH_SECONDS: Final = 1.0
-"""After a search in vain, silent connections are not looked for in this time."""
-
-
 @runtime_checkable
 class Displaceable(Shape):
     """Describes what is needed of a connection that may be closed for a newcomer."""
@@ -95,6 +87,13 @@ class Displaceable(Shape):
 
     def displace(self) -> None:
         """Close the connection at once."""
+
+
+def silentSince(connection: Any) -> float | None:
+    """Return when the peer of a connection was heard last; None if it may not be displaced."""
+    if isinstance(connection, Displaceable) and not connection.owes:
+        return connection.heard
+    return None
 
 
 class SessionNames:
@@ -172,6 +171,11 @@ class SessionFactory:
     outputLedger: Ledger | None = None
     """Output that peers do not read is entered here; a client's own output is its own affair."""
 
+    turnWatch: TurnWatch | None = None
+    """It measures how long the input of each connection keeps the reactor; None: nothing does."""
+    authoriser: Any = None
+    """Sessions ask it what their clients may do; None allows everything.  Clients ask nobody."""
+
     protocolName: ClassVar[str]
     LIMITS: ClassVar[tuple[Limit, ...]] = ()
     noisy = False
@@ -245,6 +249,31 @@ class SessionFactory:
         now = self.clock.seconds()
         self.peerLog.write(topic, log, host, now, text, reason=reason, **fields)
 
+    def watchTurns(self, seconds: float) -> TurnWatch:
+        """Log and count turns in which input needs more CPU time than ``seconds`` (NB-07).
+
+        This is for connections that begin later, so call it before the server listens.  Return the
+        watch.
+        """
+
+        def slow(peer: str, host: str, spent: float) -> None:
+            self.counters["slow_turns"] += 1
+            self.writeOf(
+                Logger(namespace="twisted_msgproto.net"),
+                host or f"{self.protocolName}: turns",
+                "{protocol}: {peer}: its input took {spent:.0f} ms of CPU time in one turn"
+                " (turn-warn is {most:g} ms)",
+                reason="slow turn",
+                topic=TURNS,
+                protocol=self.protocolName,
+                peer=peer,
+                spent=spent * 1e3,
+                most=seconds * 1e3,
+            )
+
+        self.turnWatch = TurnWatch(seconds, slow)
+        return self.turnWatch
+
     def countFault(self, reason: str) -> None:
         """A peer broke the protocol."""
         self.counters["faults"] += 1
@@ -259,11 +288,17 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     to the newest session of a client.
 
     Attributes as :class:`SessionFactory`'s, and:
+        authoriser: says what clients may do (an IAuthoriser); None: everything.
         liveConnections: the protocols that are connected now.
         draining: whether the server stops and accepts no more connections.
     """
 
     log: ClassVar[Logger] = Logger(namespace="twisted_msgproto.net")
+
+    actions: ClassVar[frozenset[str]] = frozenset()
+    """Sessions ask the authoriser about these actions.  None: the protocol cannot be restricted,
+    so it cannot be given an authoriser.
+    """
 
     def __init__(
         self,
@@ -273,15 +308,29 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
         budget: OctetBudget | None = None,
+        authoriser: Any = None,
     ) -> None:
-        """Make a factory as :class:`SessionFactory` does."""
+        """Make a factory as :class:`SessionFactory` does; ``authoriser`` is an
+        :class:`~.authorising.IAuthoriser`, or None: clients may do everything.
+
+        Raises ConfigurationError if the sessions of this factory would not ask the authoriser, and
+        TypeError if it is none.
+        """
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        if authoriser is not None:
+            if not IAuthoriser.providedBy(authoriser):
+                raise TypeError(f"an IAuthoriser is wanted, not {type(authoriser).__name__}")
+            if not self.actions:
+                raise ConfigurationError(
+                    f"{self.protocolName} does not ask who may what: it cannot run with rules"
+                )
+            self.authoriser = authoriser
         self.outputLedger = self.budget.held
         self.peerLog.clock = self.clock
         self.liveConnections: dict[Any, str] = {}
         self._named: dict[str, Any] = {}
         self._perAddress: Counter[str] = Counter()
-        self._roomless = 0.0  # until then nobody who is silent is looked for
+        self._room = Room()
         self._taken = 0  # connections: the live ones, and those that have no session yet
         self._drained: Deferred[None] | None = None
         self.draining = False
@@ -302,35 +351,16 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         return cast(Protocol | None, super().buildProtocol(addr))
 
     def _makesRoom(self, host: str) -> bool:
-        """Whether a silent connection of the largest address group was closed for a newcomer.
+        """Whether a silent connection was closed for a newcomer; see :class:`.room.Room`."""
+        longest = self._room.search(host, self.liveConnections, silentSince, self.clock.seconds())
+        if longest is None:
+            return False
+        self.displaced(longest.peer)
+        longest.displace()
+        return True
 
-        The newcomer's group is smaller than that one, with it as well.  A search in vain is not
-        repeated for a second: it looks at every connection.
-        """
-        now = self.clock.seconds()
-        if now < self._roomless:
-            return False
-        groups: dict[str, list[Any]] = {}
-        networks = {address: network_of(address) for address in set(self.liveConnections.values())}
-        for protocol, address in self.liveConnections.items():
-            network = networks[address]
-            if network is not None:
-                groups.setdefault(network, []).append(protocol)
-        largest = max(groups.values(), key=len, default=[])
-        own = len(groups.get(network_of(host) or "", ()))
-        silent = [
-            protocol
-            for protocol in largest
-            if isinstance(protocol, Displaceable)
-            and protocol.heard + SILENT_SECONDS <= now
-            and not protocol.owes
-        ]
-        if not silent:
-            self._roomless = now + ROOM_SEARCH_SECONDS
-            return False
-        if own + 1 >= len(largest):
-            return False
-        longest = min(silent, key=lambda protocol: protocol.heard)
+    def displaced(self, peer: str) -> None:
+        """Log and count that the connection of ``peer`` is closed for a newcomer."""
         self.counters["displaced"] += 1
         self.writeOf(
             self.log,
@@ -340,11 +370,9 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             reason="displaced",
             topic=LIMITS,
             protocol=self.protocolName,
-            peer=longest.peer,
+            peer=peer,
             most=self.limits.integer("connections"),
         )
-        longest.displace()
-        return True
 
     def _turnedAway(self, limit: str) -> None:
         self.counters["turned_away"] += 1

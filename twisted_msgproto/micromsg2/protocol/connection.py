@@ -7,6 +7,7 @@ overrides hooks: ``sessionEstablished``, ``sessionLost``, ``messageReceived`` or
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -17,6 +18,7 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, Fault, shown
 from ...core.message import Message, MessageBatch
+from ...net.authorising import PUBLISH, refusal_text
 from ...net.link import SteadyLogger
 from ...net.session import SessionHooks
 from ..machine import (
@@ -39,6 +41,11 @@ PROTOCOL: Final = "micromsg2"
 READ_OCTETS: Final = 256 << 10
 """One read returns at most this many octets: each costs a turn, and senders send in bulk."""
 
+
+AUTHORISED_READ_OCTETS: Final = 128 << 10
+"""One read returns at most this many octets where an authoriser is asked: each message of it may
+have another destination, and be refused (``NB-07``).
+"""
 
 Listener = Callable[[Message], Any]
 """Hears of a message, as the hook ``messageReceived`` does."""
@@ -110,6 +117,8 @@ class MicroMsg2Protocol(Sending):
     def connectionMade(self) -> None:
         """Begin; a subclass that overrides this calls it."""
         self._arrived: list[Arrived] = []  # oldest first
+        if self.factory.authoriser is not None:
+            self.readOctets = AUTHORISED_READ_OCTETS
         super().connectionMade()
 
     def connectionCounters(self) -> Mapping[str, int]:
@@ -145,6 +154,8 @@ class MicroMsg2Protocol(Sending):
         self._acknowledged(event.sequences)
 
     def _arrive(self, event: MessagesReceived) -> None:
+        if self.factory.authoriser is not None:
+            self._authorise(event)
         batch = MessageBatch(  # by place: names cost half as much again
             PROTOCOL,
             "message",
@@ -161,7 +172,42 @@ class MicroMsg2Protocol(Sending):
         )
         arrived = Arrived(event, batch)
         self._arrived.append(arrived)
-        self.deliver(batch, arrived)
+        if batch.count:
+            self.deliver(batch, arrived)
+        else:  # all of it was refused
+            self._safe(arrived)
+
+    def _authorise(self, event: MessagesReceived) -> None:
+        """Refuse and remove the messages that the peer may not publish; they count as settled
+        (``MM-19``).
+        """
+        destinations = event.destinations
+        refused = {
+            name: refusal_text(PUBLISH, name)
+            for name, count in Counter(destinations).items()
+            if self.refuses(PUBLISH, name, count)
+        }
+        if not refused:
+            return
+        kept: list[int] = []
+        for row, name in enumerate(destinations):
+            if name not in refused:
+                kept.append(row)
+            else:
+                self.machine.refuse(event.sequences[row], refused[name])
+        columns: tuple[list[Any], ...] = (
+            event.sequences,
+            event.destinations,
+            event.fields,
+            event.bodies,
+            event.texts,
+            event.properties,
+            event.notes,
+        )
+        for column in columns:
+            if column:
+                column[:] = [column[row] for row in kept]
+        event.octets = sum(map(len, event.bodies)) + sum(map(len, event.texts))
 
     actions: ClassVar = {
         Fault: Sending.peerFaulted,

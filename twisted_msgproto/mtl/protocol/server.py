@@ -28,6 +28,7 @@ from twisted.python.failure import Failure
 from ...core.errors import ConfigurationError
 from ...net import sasl
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
+from ...net.authorising import CONSUME, PUBLISH, Permissions
 from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
 from ...net.peerlog import Topic
@@ -48,7 +49,7 @@ from ..zeromq import (
     port_of,
     with_port,
 )
-from ..zeromq.door import Door
+from ..zeromq.door import Door, silent_seconds
 from ..zeromq.hooks import guarded
 from .link import PROTOCOL, BrokerLink, SocketPair
 
@@ -151,6 +152,7 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     protocolName = PROTOCOL
     LIMITS = (*SERVER_LIMITS, *LOGIN_LIMITS)
+    actions = frozenset({CONSUME, PUBLISH})
     protocol = MtlServer  # type: ignore[assignment]
 
     def __init__(
@@ -231,7 +233,20 @@ class MtlServerFactory(MsgprotoServerFactory):
             mechanisms=self.authenticator.names,
             virtual_hosts=self._virtualHosts,
             counters=self.counters.settled,
+            may=self._may,
         )
+
+    def _may(self, session: Session, reads: bool, resource: str) -> bool:
+        """Return whether the client of a session may read or write a resource."""
+        if self.authoriser is None:
+            return True
+        user = session.user or self.keyName(session.key)
+        permissions: Permissions | None = session.permissions
+        if permissions is None or permissions.user != user:
+            permissions = session.permissions = Permissions(
+                self, user, session.address, session.address or session.name, session.virtual_host
+            )
+        return not permissions.refuses(CONSUME if reads else PUBLISH, resource)
 
     # ── sockets ─────────────────────────────────────────────────────────────────────────────────
 
@@ -242,14 +257,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         the control socket is for data too (``MT-12``).  Raises ConfigurationError: for what is no
         address, for one in use, and for one off this machine without CURVE (``MT-31``).
         """
-        every = [*control, *([] if data is None else [data])]
-        for address in every:
-            check_address(address)
-        local = all(map(is_local, every))
-        if not local and self._curve is None and not self._insecure:
-            raise ConfigurationError(
-                "an address off this machine needs CURVE (--curve-key), or --insecure"
-            )
+        local = self.checkAddresses(control, data)
         self._start(protected=local or self._curve is not None)
         self._sockets = sockets = self._makeSockets(self.clock)
         try:
@@ -262,6 +270,18 @@ class MtlServerFactory(MsgprotoServerFactory):
         link.makeConnection(wire)  # type: ignore[no-untyped-call]
         return self.addresses
 
+    def checkAddresses(self, control: Sequence[str], data: str | None) -> bool:
+        """Return whether all these are on this machine; ConfigurationError as :meth:`listen`."""
+        every = [*control, *([] if data is None else [data])]
+        for address in every:
+            check_address(address)
+        local = all(map(is_local, every))
+        if not local and self._curve is None and not self._insecure:
+            raise ConfigurationError(
+                "an address off this machine needs CURVE (--curve-key), or --insecure"
+            )
+        return local
+
     def _bind(self, sockets: Any, control: Sequence[str], data: str | None) -> BrokerLink:
         limits = self.limits
         self._door = Door(
@@ -269,6 +289,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             limits.integer("connections-per-address"),
             self._turnedAway,
             self._refused,
+            self._roomFor,
         )
         self._link = link = BrokerLink()
         link.factory = self
@@ -317,7 +338,26 @@ class MtlServerFactory(MsgprotoServerFactory):
             self.machine.data_port = port = port_of(bound)
             self.addresses.append(bound)
             self.addresses += [self._data.bind(with_port(other, port)) for other in others]
+        if self.turnWatch is not None:
+            for socket in {self._control, self._data}:
+                self.turnWatch.measure(socket, "doRead", peer="all clients")
         return link
+
+    def _roomFor(self, address: str, connections: Mapping[int, str]) -> int | None:
+        """Return the descriptor of a silent connection that is closed for a newcomer (NB-08).
+
+        The data connections of clients have heartbeats; a control connection comes back by itself.
+        """
+        now = self.clock.seconds()
+
+        def heard(descriptor: int) -> float | None:
+            silent = silent_seconds(descriptor)
+            return None if silent is None else now - silent
+
+        found = self._room.search(address, connections, heard, now)
+        if found is not None:
+            self.displaced(connections[found])
+        return found
 
     def _refused(self, address: str, text: str) -> None:
         """libzmq turns a client away for its keys: it tries for ever."""
