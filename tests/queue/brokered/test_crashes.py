@@ -59,7 +59,7 @@ def changes_of(seed: int) -> int:
 def test_a_crash_before_any_change_of_the_disk_loses_nothing(power: bool) -> None:
     changes = changes_of(1)
     assert changes > 100
-    for cut in range(changes):
+    for cut in range(0, changes, 1 if power else 3):  # a kill loses nothing that was written
         world = World(random.Random(1))
         with world.cut_after(cut):
             story(world)
