@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.tools.forms import LONG, SHORT
 from tests.tools.processes import (
     PROJECT,
     Launcher,
@@ -24,6 +25,7 @@ from tests.tools.processes import (
     environment,
     launching,
 )
+from tests.tools.turns import Turns, check_servers, watched_turns
 
 KEPT_THREADS = ("PoolThread-", "execnet", "pytest", "Thread-Socket")
 """Threads which belong to a reactor's pool, to pytest's own workers, or to a Spark session."""
@@ -44,10 +46,15 @@ settings.load_profile("no deadline")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--worlds N`` and ``--fuzz N``: simulated worlds a protocol, spoiled streams a decoder."""
-    parser.addoption("--worlds", type=int, default=3000, help="simulated worlds a protocol")
+    """``--long``, and ``--worlds N`` and ``--fuzz N`` for other numbers than its own."""
+    parser.addoption("--long", action="store_true", help="the long form of what is random")
+    for name, what in {
+        "worlds": "simulated worlds a protocol",
+        "fuzz": "spoiled streams a decoder",
+    }.items():
+        text = f"{what} ({SHORT[name]}; with --long {LONG[name]})"
+        parser.addoption(f"--{name}", type=int, help=text)
     parser.addoption("--seed", type=int, help="the run's seed: where its fresh worlds begin")
-    parser.addoption("--fuzz", type=int, default=50_000, help="spoiled streams a decoder")
 
 
 SEED_VARIABLE = "MSGPROTO_RUN_SEED"
@@ -58,6 +65,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Half of what Spark took in a whole run went into compiling Java's code."""
     for name in JAVA_VARIABLES:
         os.environ.setdefault(name, QUICK_JAVA)
+    for name, number in (LONG if config.getoption("--long") else SHORT).items():
+        if config.getoption(name) is None:
+            setattr(config.option, name, number)
     seed = config.getoption("--seed")
     if seed is None:
         seed = int(os.environ.setdefault(SEED_VARIABLE, str(secrets.randbelow(10**9))))
@@ -107,6 +117,20 @@ def launch(tmp_path: Path) -> Iterator[Launcher]:
     """Start processes in ``tmp_path``: ``launch("lumberjack", "-e", …, module="twisted")``."""
     with launching(tmp_path) as launcher:
         yield launcher
+
+
+@pytest.fixture
+def short_turns(request: pytest.FixtureRequest) -> Iterator[Turns]:
+    """Fail a hostile test in which a turn of a server took too long (NB-07).
+
+    This watches all connections of this process, and servers that were launched with
+    :func:`tests.tools.turns.turn_warn`.
+    """
+    names = request.fixturenames
+    servers = request.getfixturevalue("launch").started if "launch" in names else []
+    with watched_turns() as turns:
+        yield turns
+    check_servers(servers)
 
 
 @pytest.fixture(autouse=True)

@@ -368,3 +368,12 @@ def test_every_protocol_has_the_same_rooms(name: str) -> None:
     for module in ("wire", "machine", "protocol", "service", "command"):
         # A module which outgrew one file is a package of the same name.
         assert (room / f"{module}.py").exists() or (room / module / "__init__.py").exists(), module
+
+
+HOSTILE = sorted(path for path in PROJECT.glob("tests/**/test_hostile*.py"))
+
+
+@pytest.mark.parametrize("path", HOSTILE, ids=lambda path: path.parent.name)
+def test_hostile_tests_watch_how_long_a_turn_takes__NB_07(path: Path) -> None:
+    """NB-07: every module of hostile tests fails if a turn of a server was too long."""
+    assert "short_turns" in path.read_text()

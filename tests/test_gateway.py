@@ -78,7 +78,7 @@ def test_the_command_line_wins_over_the_file(file: Path) -> None:
         ("lumberjack = 1", r"\[lumberjack\] is to be a table"),
         (
             "[lumberjack]\nendpiont = 'x'",
-            r"\[lumberjack\]: unknown key 'endpiont'; known: class, endpoint",
+            r"\[lumberjack\]: unknown key 'endpiont'; known: authoriser, class, endpoint",
         ),
         ("[lumberjack]\nqueue = 'x'", "unknown key 'queue'"),
         ("[lumberjack]\nendpoint = 'nonsense'", r"\[lumberjack\]: bad endpoint 'nonsense'"),
@@ -162,17 +162,21 @@ def test_what_is_in_force_is_shown_as_toml_which_runs_the_same(file: Path) -> No
 
 
 def test_secrets_are_hidden() -> None:
-    table = {"umq": {"auth": ["memory:joe:s3cret", "memory:jim:s3cret"], "endpoint": [LOOPBACK]}}
+    """FC-02: and what is shown can be read again."""
+    auth = ["memory:joe:s3cret", "anonymous", "memory:jim:s3cret"]
+    table = {"umq": {"auth": auth, "endpoint": [LOOPBACK]}}
     configuration = Configuration(table)
     shown = "\n".join(configuration.lines())
     assert "s3cret" not in shown
-    assert 'auth = ["(hidden)", "(hidden)"]' in shown
+    assert shown.count("# auth = (hidden): give it again") == 2
+    again = Configuration(tomllib.loads(shown))
+    assert again.servers["umq"]["auth"] == ["anonymous"]
     server = configuration.servers["umq"]
     server.longOpt = [*server.longOpt, "token-text="]
     server["token-text"] = "s3cret"
     shown = "\n".join(configuration.lines())
     assert "s3cret" not in shown
-    assert 'token-text = "(hidden)"' in shown
+    assert "# token-text = (hidden): give it again" in shown
 
 
 def test_how_keys_of_a_file_become_words() -> None:

@@ -322,6 +322,8 @@ def test_what_each_sub_command_runs(run: Any) -> None:
     everything = [python, "-m", "pytest", "-n", "2", "--dist", "loadgroup"]
     assert run.command_line(["test"]) == everything
     assert run.command_line(["test", "-k", "x"]) == [python, "-m", "pytest", "-k", "x"]
+    assert run.command_line(["long"]) == [*everything[:3], "--long", *everything[3:]]
+    assert run.command_line(["long", "x"]) == [python, "-m", "pytest", "--long", "x"]
     assert run.command_line(["docs"])[:3] == [python, "-m", "sphinx"]
     assert run.command_line(["check"]) == [python, "-m", "tests.check"]
     checked = [python, "-m", "twisted_msgproto", "check", "gateway.toml"]

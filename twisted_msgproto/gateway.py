@@ -10,6 +10,10 @@ options, and tables that all servers share::
     [limits]                    # for every server that has a limit of this name
     handshake = 5
 
+    [[access]]                  # who may what; leave it out to allow everything
+    allow = "publish"
+    address = "10.0.0.0/8"
+
     [lumberjack]
     endpoint = ["tcp:5044", "tls:/etc/msgproto/keys:5043"]
     limit = { window = 4096 }   # this server's own; wins over [limits]
@@ -31,7 +35,10 @@ from twisted.python import usage
 from . import registry
 from .core.errors import ConfigurationError
 from .core.limits import Limits
+from .net.authentication.options import SCHEMES_WITHOUT_SECRETS
+from .net.authorising import Rules
 from .net.gateway import Gateway
+from .net.help import LegibleOptions
 from .net.monotonic import count_monotonically
 from .net.options import ServerOptions, parse_or_exit
 
@@ -47,14 +54,17 @@ QUEUE_KEYS: Mapping[str, type] = {
 writer.
 """
 
-SHARED = ("queue", "limits")
+QUEUE_OCTETS_LEAST = 1 << 20
+"""``max-bytes`` is at least this: a smaller queue would be full after a few messages."""
+
+ACCESS = "access"
+"""This names the tables [[access]]: rules that say who may do what on all servers."""
+
+SHARED = ("queue", "limits", ACCESS)
 """These tables belong to no server."""
 
-ELSEWHERE = {"queue", "help", "version", "help-auth", "help-auth-type"}
+ELSEWHERE = {"queue", ACCESS, "help", "version", "help-auth", "help-auth-type"}
 """These options of a single server's plugin make no sense in its table of the file."""
-
-CHECKERS = "credCheckers"
-"""strcred keeps what ``--auth`` made under this name; the text itself is not kept."""
 
 HIDDEN = "(hidden)"
 """This text replaces a secret."""
@@ -65,7 +75,7 @@ SECRET_WORDS = ("password", "secret", "token")
 Table = Mapping[str, Any]
 
 
-class Options(usage.Options):
+class Options(LegibleOptions):
     """Run all servers of a gateway.toml in one process, over one durable queue."""
 
     optParameters: ClassVar[list[list[Any]]] = [
@@ -76,7 +86,10 @@ class Options(usage.Options):
         ["show-config", None, "Print what is in force as TOML (secrets hidden), and end."],
     ]
 
-    longdesc = (__doc__ or "").partition("\n\n")[2]
+    def getDescription(self) -> str:
+        """Return what ``--help`` says above the options: how the file is written, too."""
+        about_the_file = (__doc__ or "").partition("\n\n")[2]
+        return f"{super().getDescription()}\n\n{about_the_file}"
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -136,7 +149,11 @@ def _pair(assignment: str, option: str, form: str) -> tuple[str, Any]:
 def _merge(tables: dict[str, Any], table: str, key: str, value: object) -> None:
     inner = tables.setdefault(table, {})
     if not isinstance(inner, dict):
-        raise ConfigurationError(f"[{table}] is to be a table")
+        raise ConfigurationError(
+            f"[{table}] is to be a table"
+            if table != ACCESS
+            else "--set cannot change [[access]]: write its rules into the file"
+        )
     inner[key] = value
 
 
@@ -155,6 +172,7 @@ class Configuration:
 
     Attributes:
         queue: the keys of [queue], checked; empty without a queue.
+        access: the rules of [[access]]; None allows everything.
         servers: protocol name → its plugin's options, parsed; in the file's order.
     """
 
@@ -165,9 +183,13 @@ class Configuration:
             if name not in (*registry.PROTOCOLS, *SHARED) and name not in registry.known():
                 names = ", ".join((*registry.known(), *SHARED))
                 raise ConfigurationError(f"unknown table [{name}]; known: {names}")
-            if not isinstance(table, Mapping):
+            if name != ACCESS and not isinstance(table, Mapping):
                 raise ConfigurationError(f"[{name}] is to be a table")
         self.queue = _queue_keys(tables.get("queue"))
+        self.access: Rules | None = None
+        if ACCESS in tables:
+            self.access = Rules.of(tables[ACCESS])
+            self.access.check_protocols(registry.known())
         self._limits: Table = tables.get("limits", {})
         self.servers: dict[str, ServerOptions] = {
             name: self._server(name, table) for name, table in tables.items() if name not in SHARED
@@ -193,6 +215,8 @@ class Configuration:
                     f"[{name}]: unknown key {key!r}; known: {', '.join(sorted(known))}"
                 )
             words += option_words(f"[{name}] {key}", key, value)
+        if "authoriser" not in table:
+            options.rules = self.access
         try:
             options.read(words)
         except usage.UsageError as error:
@@ -206,9 +230,15 @@ class Configuration:
             for key, value in self.queue.items():
                 yield f"{key} = {toml_value(value)}"
             yield ""
+        for rule in () if self.access is None else self.access.tables():
+            yield f"[[{ACCESS}]]"
+            yield from (f"{key} = {toml_value(value)}" for key, value in rule.items())
+            yield ""
         for name, options in self.servers.items():
             yield f"[{name}]"
             yield from (f"{key} = {toml_value(value)}" for key, value in _given(options))
+            # A line that is hidden is a comment, so that what is printed can be read again.
+            yield from (f"# {key} = {HIDDEN}: give it again" for key in _hidden(options))
             yield f"[{name}.limit]"
             limits = cast(Limits, options["limits"])
             yield from (f"{limit} = {toml_value(limits[limit])}" for limit in limits)
@@ -228,14 +258,30 @@ def _given(options: ServerOptions) -> Iterator[tuple[str, object]]:
     for name in option_names(options):
         # what may be repeated is kept as a list, under the option's name or its plural
         value = options.get(name, options.get(f"{name}s"))
-        if name == "auth":
-            value = [HIDDEN] * len(options.get(CHECKERS) or [])
-        elif name in flags:
+        if name in flags:
             value = bool(value)
-        elif any(word in name for word in SECRET_WORDS) and value:
-            value = HIDDEN
-        if name != "limit" and value not in (None, []):
+        elif name == "auth":
+            value = [text for text in options.get(name, []) if not _secret(text)]
+        if name != "limit" and value not in (None, []) and not _is_secret(name):
             yield name, value
+
+
+def _hidden(options: ServerOptions) -> Iterator[str]:
+    """Yield the key of every value that is in force and not shown."""
+    for name in option_names(options):
+        if name == "auth":
+            yield from [name for text in options.get(name, []) if _secret(text)]
+        elif _is_secret(name) and options.get(name):
+            yield name
+
+
+def _is_secret(name: str) -> bool:
+    return any(word in name for word in SECRET_WORDS)
+
+
+def _secret(scheme: str) -> bool:
+    """Whether a value of ``auth`` may hold a password: those of other packages may, too."""
+    return scheme.partition(":")[0] not in SCHEMES_WITHOUT_SECRETS
 
 
 def option_words(place: str, key: str, value: object) -> list[str]:
@@ -277,6 +323,10 @@ def _queue_keys(table: Table | None) -> dict[str, Any]:
             raise ConfigurationError(f"[queue]: {key} is to be {kind.__name__}, not {value!r}")
         if kind is not str and not 0 <= value < float("inf"):
             raise ConfigurationError(f"[queue]: {key} is at least 0, not {value!r}")
+    if table.get("max-bytes", QUEUE_OCTETS_LEAST) < QUEUE_OCTETS_LEAST:
+        raise ConfigurationError(
+            f"[queue]: max-bytes is at least {QUEUE_OCTETS_LEAST}, not {table['max-bytes']!r}"
+        )
     if not table.get("directory"):
         raise ConfigurationError("[queue]: directory is missing")
     return dict(table)

@@ -40,7 +40,18 @@ NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 """A protocol's name matches this, since it names a table of TOML and a twistd plugin."""
 
 RESERVED: Final = frozenset(
-    {"broker", "growth", "idle", "limits", "msgproto", "queue", "scale", "spark", "status"}
+    {
+        "access",
+        "broker",
+        "growth",
+        "idle",
+        "limits",
+        "msgproto",
+        "queue",
+        "scale",
+        "spark",
+        "status",
+    }
 )
 """These names mean something else in a gateway.toml, to ``twistd`` or to ``msgproto bench``."""
 

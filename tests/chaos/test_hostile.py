@@ -10,6 +10,7 @@ import pytest
 
 from tests.chaos.gateways import LISTEN, most_resident, needs_proc, resident
 from tests.tools.processes import PATIENCE_SECONDS
+from tests.tools.turns import turn_warn
 from twisted_msgproto.micromsg2 import Offer, Proposal
 from twisted_msgproto.micromsg2.wire import (
     encode_address,
@@ -18,7 +19,7 @@ from twisted_msgproto.micromsg2.wire import (
     encode_message,
 )
 
-pytestmark = [pytest.mark.slow, needs_proc]
+pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.usefixtures("short_turns")]
 
 MEBI = 1 << 20
 SENT_MAX = 48 * MEBI
@@ -129,7 +130,7 @@ def attack(port, stream):
 @pytest.mark.parametrize("protocol", ["micromsg2", "sabc"])
 def test_no_hostile_connection_costs_more_than_its_limits(launch, protocol):
     """MM-17, MM-32, SA-22, SA-27; FAULTS: frames before authentication, 2 GB, cancel storms."""
-    server = launch("--log-format=text", protocol, "-e", LISTEN, module="twisted")
+    server = launch("--log-format=text", protocol, "-e", LISTEN, turn_warn(), module="twisted")
     port = server.port(protocol)
     destination = ["--destination", "x"] if protocol == "micromsg2" else []
 

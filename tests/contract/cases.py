@@ -564,7 +564,7 @@ class Mtl(Case):
         peer.writer.flush()
         router = world.network.routers[DATA]
         some = bool(router.inbox)
-        router.read()
+        router.doRead()
         return some
 
     def refused(self, peer: Any) -> Deferred[Any]:

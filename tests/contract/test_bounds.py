@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from twisted.logger import LogLevel
 
 from tests.contract.cases import BOTH_WAYS, CONNECTED
@@ -11,6 +12,8 @@ from tests.contract.world import only, over_all
 from tests.tools.calls import counting_calls
 from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.core.errors import LimitExceeded, MsgprotoError
+
+pytestmark = pytest.mark.usefixtures("short_turns")
 
 LARGE_OCTETS = 900_000
 """More than any buffer on the way holds, and less than any limit of a message."""
@@ -87,6 +90,7 @@ class Crowds:
 
     @only(*CONNECTED)
     def test_silent_connections_do_not_lock_others_out__NB_08(self: Any) -> None:
+        """NB-08"""
         world = self.world(SafeSink(), connections=20)
         silent = [world.join(host="198.51.100.1") for _ in range(20)]
         world.wait(2)  # nobody was silent when the last of them came; that is looked at again

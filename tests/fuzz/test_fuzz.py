@@ -1,7 +1,7 @@
 """Seeded streams for every decoder: only documented faults, however cut, within bounds.
 
 LJ-16, LJ-17, LJ-20, MM-17, MM-32, SA-26, SA-27, UM-18, UM-20, MT-02, MT-13; FAULTS, fuzzing.
-``--fuzz N`` sets the streams of each decoder; replay one with ``python -m tests.fuzz``.
+``--long`` and ``--fuzz N`` set the streams of each decoder; ``python -m tests.fuzz`` replays one.
 """
 
 import json
@@ -14,6 +14,7 @@ import pytest
 
 from tests.fuzz.streams import Finding, fuzz, mutate, split
 from tests.fuzz.targets import TARGETS
+from tests.tools.forms import SHORT
 from twisted_msgproto.core import strict_json
 from twisted_msgproto.lumberjack import wire as lumberjack
 from twisted_msgproto.micromsg2.wire import frames as micromsg2
@@ -22,8 +23,6 @@ from twisted_msgproto.sabc.wire import lines
 
 SHARES = 2
 """The streams of a decoder are read in so many tests, which can run side by side."""
-
-BUG_STREAMS_MAX = 20_000
 
 
 @pytest.mark.parametrize("share", range(SHARES))
@@ -36,9 +35,9 @@ def test_spoiled_streams_give_documented_faults_however_they_are_cut(name, share
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_every_documented_fault_is_met(name):
-    """Streams which never come to a check do not test it."""
+    """Streams which never come to a check do not test it: those of the short form come to all."""
     target, met = TARGETS[name], set()
-    for seed in range(60_000 // target.one_of):
+    for seed in range(SHORT["fuzz"] // target.one_of):
         source = Random(seed)
         octets = mutate(target.stream(source), source, target.tokens)
         for event in target.read([octets], Random(seed)).events:
@@ -133,8 +132,10 @@ BUGS = {
 
 @pytest.mark.parametrize("bug", sorted(BUGS))
 def test_a_planted_bug_is_found(bug):
+    """It is found in the short form."""
     name, plant = BUGS[bug]
+    streams = SHORT["fuzz"] // TARGETS[name].one_of
     with plant():
-        found = next(fuzz(TARGETS[name], range(BUG_STREAMS_MAX)), None)
-    assert found is not None, f"{bug} was not found in {BUG_STREAMS_MAX} streams"
+        found = next(fuzz(TARGETS[name], range(streams)), None)
+    assert found is not None, f"{bug} was not found in {streams} streams"
     assert isinstance(found[1], Finding | ValueError | RecursionError | IndexError)

@@ -11,9 +11,10 @@ import pytest
 
 from tests.chaos.gateways import LISTEN, bodies, most_resident, needs_proc, resident, served
 from tests.tools.processes import PATIENCE_SECONDS
+from tests.tools.turns import turn_warn
 from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
 
-pytestmark = [pytest.mark.slow, needs_proc]
+pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.usefixtures("short_turns")]
 
 MEBI = 1 << 20
 COST_MAX = 20 * MEBI
@@ -140,7 +141,7 @@ def test_hostile_streams_end_without_ack_with_one_line_and_one_count(launch, tmp
     server = launch(
         *("--log-format=text", "lumberjack", "-e", LISTEN, "--queue", "queue"),
         # An event which waits for the rest of its window must not be acknowledged here.
-        *("--limit", "idle-ack=0"),
+        *("--limit", "idle-ack=0", turn_warn()),
         module="tests.tools.counted",
     )
     port = server.port("lumberjack")
@@ -178,7 +179,7 @@ def test_hostile_streams_end_without_ack_with_one_line_and_one_count(launch, tmp
 
 def test_a_good_client_is_acknowledged_while_bombs_go_off(launch):
     """FAULTS: one hostile connection does not stop the others."""
-    server = launch("--log-format=text", "lumberjack", "-e", LISTEN, module="twisted")
+    server = launch("--log-format=text", "lumberjack", "-e", LISTEN, turn_warn(), module="twisted")
     port = server.port("lumberjack")
     served(port)
     bomb = encode_window(5) + compressed(ZEROS)

@@ -8,9 +8,10 @@ import pytest
 from tests.chaos.gateways import LISTEN, bodies, most_resident, needs_proc, resident
 from tests.lumberjack.test_slices import batch, varied
 from tests.tools.processes import PATIENCE_SECONDS
+from tests.tools.turns import turn_warn
 from twisted_msgproto.lumberjack.wire import encode_ack
 
-pytestmark = [pytest.mark.slow, needs_proc]
+pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.usefixtures("short_turns")]
 
 MEBI = 1 << 20
 RESIDENT_MAX = 250 * MEBI
@@ -19,7 +20,8 @@ RESIDENT_MAX = 250 * MEBI
 def test_2048_varied_lines_of_40_kb_land_whole_within_250_mb(launch, tmp_path):
     """NB-10: one window in one C frame, acknowledged when all of it is in the queue."""
     server = launch(
-        *("--log-format=text", "lumberjack", "-e", LISTEN, "--queue", "queue"), module="twisted"
+        *("--log-format=text", "lumberjack", "-e", LISTEN, "--queue", "queue", turn_warn()),
+        module="twisted",
     )
     port = server.port("lumberjack")
     source = Random(1)

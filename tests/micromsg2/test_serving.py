@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
@@ -12,6 +13,8 @@ from tests.micromsg2.streams import ack, handshake, message
 from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.core.broker import LETTER_OCTETS
 from twisted_msgproto.micromsg2.wire import encode_command, encode_error, encode_extension
+
+pytestmark = pytest.mark.usefixtures("short_turns")
 
 
 class Serving(Case):

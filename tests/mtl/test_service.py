@@ -87,13 +87,6 @@ def test_a_usage_error_is_one_line(words: list[str]) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_help_names_every_limit() -> None:
-    """MT-29"""
-    text = Options().longdesc
-    for name in ("prefetch", "liveness", "json-octets", "login-failures", "queue-contents"):
-        assert f"{name}=" in text
-
-
 # ── keys ────────────────────────────────────────────────────────────────────────────────────────
 
 

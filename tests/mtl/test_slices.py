@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import zmq
 
 from tests.mtl.cases import HeldSink, MtlCase, later, run, until
 from tests.mtl.plain import Plain
 from twisted_msgproto.mtl.wire import data, fields
 from twisted_msgproto.mtl.zeromq import bounded
+
+pytestmark = pytest.mark.usefixtures("short_turns")
 
 
 class Slices(MtlCase):

@@ -37,6 +37,7 @@ def test_connections_are_bounded():
 
 
 def test_a_limit_that_is_met_is_said_once_a_minute_with_its_option__NB_08():
+    """NB-08"""
     server = factory(connections=1)
     server.connectionOpened(server.buildProtocol(None), "a")
     with capturedLogs() as lines:
@@ -48,6 +49,60 @@ def test_a_limit_that_is_met_is_said_once_a_minute_with_its_option__NB_08():
         "test: limit connections: … and 312 more like it within 60 s (312 refused)",
     ]
     assert server.counters["turned_away:connections"] == 313
+
+
+class Silent:
+    """A connection whose peer said nothing since the clock began."""
+
+    heard = 0.0
+    owes = False
+    peer = "198.51.100.1:1"
+    gone = False
+
+    def displace(self):
+        self.gone = True
+
+
+class CountedConnections(dict):
+    """Live connections that count how often all of them are looked at."""
+
+    scans = 0
+
+    def items(self):
+        self.scans += 1
+        return super().items()
+
+
+def test_a_search_for_room_in_vain_is_not_repeated_for_each_newcomer__NB_08():
+    """NB-08: newcomers of the group that has the most connections displace nobody; the search for
+    that looks at every connection, so it is made once a second.
+    """
+    server = factory(connections=10)
+    server.liveConnections = connections = CountedConnections()
+    largest, other = IPv4Address("TCP", "198.51.100.1", 1), IPv4Address("TCP", "192.0.2.7", 1)
+    for _ in range(9):
+        server.connectionOpened(Silent(), largest.host)
+    server.clock.advance(61)
+    for _ in range(100):
+        assert server.buildProtocol(largest) is not None
+    assert connections.scans == 1
+    assert server.buildProtocol(other) is not None  # the crowd does not lock it out
+    assert connections.scans == 2
+    assert sum(connection.gone for connection in connections) == 1
+
+
+def test_where_nobody_is_silent_newcomers_of_all_groups_share_one_search_a_second__NB_08():
+    """NB-08"""
+    server = factory(connections=10)
+    server.liveConnections = connections = CountedConnections()
+    for _ in range(9):
+        server.connectionOpened(Silent(), "198.51.100.1")
+    for last in range(1, 100):
+        server.buildProtocol(IPv4Address("TCP", f"192.0.2.{last}", 1))
+    assert connections.scans == 1
+    server.clock.advance(1)
+    server.buildProtocol(IPv4Address("TCP", "192.0.2.1", 1))
+    assert connections.scans == 2
 
 
 def test_connections_of_one_address_are_bounded_by_option():

@@ -85,7 +85,7 @@ class Shared(TestCase):
         """Wait until the queues hold this much: an acknowledgement may still be on its way."""
         while True:
             shown = gateway.broker().queues()  # type: ignore[union-attr]
-            found = {queue.name: queue.waiting + queue.given for queue in shown}
+            found = {queue.name: queue.waiting + queue.in_flight for queue in shown}
             if {name: found.get(name) for name in expected} == expected:
                 return
             await deferLater(reactor, 0.01)

@@ -25,6 +25,7 @@ from twisted_msgproto.lumberjack import wire as lumberjack_wire
 from twisted_msgproto.lumberjack.machine import receiving as lumberjack_machine
 from twisted_msgproto.lumberjack.machine import sending as lumberjack_writer
 from twisted_msgproto.net.delivery import Delivery
+from twisted_msgproto.net.ledger import Ledger
 from twisted_msgproto.net.sink import DurableSink
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.fair import FairQueue
@@ -175,7 +176,45 @@ def counts_by_the_wall() -> AbstractContextManager[object]:
     return mock.patch.object(ProcessClock, "wall_stepped", wall_stepped)
 
 
+def memory_stays_entered() -> AbstractContextManager[object]:
+    """The ledger forgets to release what a connection held that is lost (NB-02)."""
+    hold = Ledger.hold
+
+    def keeping(self: Ledger, holder: Any, octets: int, now: float, **named: Any) -> None:
+        if octets or not getattr(holder, "_gone", False):
+            hold(self, holder, octets, now, **named)
+
+    return mock.patch.object(Ledger, "hold", keeping)
+
+
+def memory_entered_once() -> AbstractContextManager[object]:
+    """The ledger forgets to count what a message has grown by since it began (NB-02)."""
+    hold = Ledger.hold
+
+    def counting_once(self: Ledger, holder: Any, octets: int, now: float, **named: Any) -> None:
+        account = self._accounts.get(holder)
+        if account is None or octets <= account.octets:
+            hold(self, holder, octets, now, **named)
+
+    return mock.patch.object(Ledger, "hold", counting_once)
+
+
+def memory_sum_drifts() -> AbstractContextManager[object]:
+    """The ledger does not take what was finished off its sum (NB-02)."""
+    hold = Ledger.hold
+
+    def drifting(self: Ledger, holder: Any, octets: int, now: float, **named: Any) -> None:
+        before = self.held
+        hold(self, holder, octets, now, **named)
+        self.held = max(before, self.held)
+
+    return mock.patch.object(Ledger, "hold", drifting)
+
+
 MIXED_BUGS: dict[str, Bug] = {
+    "memory-stays-entered": memory_stays_entered,
+    "memory-entered-once": memory_entered_once,
+    "memory-sum-drifts": memory_sum_drifts,
     "first-come-first-served": first_come_first_served,
     "counts-by-the-wall": counts_by_the_wall,
 }

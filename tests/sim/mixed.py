@@ -11,6 +11,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, gatherResults
 
+from tests.sim.accounts import count_each_octet
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Adapter, Client, Way, World, in_order
 from twisted_msgproto.net.backpressure import OctetBudget
@@ -108,6 +109,7 @@ class Mixed:
         world.budget = OctetBudget()
         for part in self._parts:
             part.factory = part.adapter.make_server(part, sink, clock)  # type: ignore[arg-type]
+        count_each_octet(world.budget.held)
         return Together([part.factory for part in self._parts], world.budget)
 
     def make_client(self, world: World, bodies: list[bytes]) -> Crowd:

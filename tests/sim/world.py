@@ -11,6 +11,7 @@
 * no more is in flight than the window allows; duplicates come only from lost connections;
 * a connection of which too much is not safe is not read until enough of it is; at the end nothing
   waits;
+* the ledger says what connections hold, octet by octet, and forgets those that are gone;
 * nobody breaks the protocol, nothing logs an error, no timer and no connection is left over;
 * recovery never finds that durable records were lost (the epoch stays).
 """
@@ -29,6 +30,7 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.logger import LogLevel, globalLogPublisher
 from zope.interface import implementer
 
+from tests.sim.accounts import check_accounts
 from tests.sim.clock import HeapClock, ProcessClock
 from tests.sim.consumer import Consumer, rows_of
 from tests.sim.disk import SimulatedDisk
@@ -363,10 +365,15 @@ class World:
             faults = self.gateway.factory.counters["faults"]
             if faults:
                 raise Violation(f"the server reports faults: {self.gateway.factory.counters}")
-            for connection in self.gateway.factory.liveConnections:
+            connections = self.gateway.factory.liveConnections
+            check_accounts(self.gateway.factory.budget.held, connections, self._wrong)
+            for connection in connections:
                 delivery = getattr(connection, "_delivery", None)
                 if delivery is not None and delivery.unsafe_octets > delivery._limit:
                     self._check_paused(connection)
+
+    def _wrong(self, text: str) -> None:
+        raise Violation(text)
 
     def _check_paused(self, connection: Any) -> None:
         """Too much of this connection is not safe: it must not be read."""

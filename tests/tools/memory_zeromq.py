@@ -39,9 +39,9 @@ class Socket:
     def wake(self) -> None:
         if not self.woken and not self.paused and not self.closed:
             self.woken = True
-            self.network.clock.callLater(0, self.read)
+            self.network.clock.callLater(0, self.doRead)
 
-    def read(self) -> None:
+    def doRead(self) -> None:
         self.woken = False
         if self.inbox and not self.paused and not self.closed:
             inbox, self.inbox = self.inbox, []
@@ -75,8 +75,8 @@ class Router(Socket):
         peers = {parts[0]: Peer(host) for parts, host in inbox}
         self.received([parts for parts, _ in inbox], peers)
 
-    def read(self) -> None:
-        super().read()
+    def doRead(self) -> None:
+        super().doRead()
         if self.ended and not self.paused and not self.closed:
             ended, self.ended = self.ended, []
             self.left(ended)

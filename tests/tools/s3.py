@@ -18,7 +18,10 @@ from typing import Any
 from tests.tools.processes import Launched
 
 FAULTS = ("none", "careless", "lose-commits", "refuse-keys")
-"""Besides ``stop-after-N``: after N requests which are no GET, all such are refused."""
+"""Besides ``stop-after-N``: after N requests which change something, all such are refused."""
+
+READING = ("GET", "HEAD")
+"""Methods that change nothing: an end before one leaves what an end before the next change does."""
 
 
 class Faulty:
@@ -39,7 +42,7 @@ class Faulty:
             environ.pop("HTTP_IF_NONE_MATCH", None)
         if self.fault == "refuse-keys":
             return denied(start_response)
-        if self.fault.startswith("stop-after-") and environ["REQUEST_METHOD"] != "GET":
+        if self.fault.startswith("stop-after-") and environ["REQUEST_METHOD"] not in READING:
             left = int(self.fault.removeprefix("stop-after-"))
             if left == 0:
                 return denied(start_response)

@@ -6,7 +6,10 @@ import socket
 
 import pytest
 
+from tests.tools.turns import turn_warn
 from twisted_msgproto.net.wires.websocket.frames import BINARY, TEXT, frame
+
+pytestmark = pytest.mark.usefixtures("short_turns")
 
 MEBI = 1 << 20
 SENT_MAX = 5 * MEBI
@@ -125,7 +128,7 @@ def served(port):
 @pytest.mark.slow
 def test_no_hostile_connection_costs_more_than_its_limits(launch):
     """UM-18 … UM-21, the issue's bad input: memory stays bounded and others are served."""
-    limits = [f"--limit={name}={4 * MEBI}" for name in LIMITED]
+    limits = [turn_warn(), *(f"--limit={name}={4 * MEBI}" for name in LIMITED)]
     server = launch("umq", "-e", "tcp:0:interface=127.0.0.1", *limits, module="twisted")
     port = server.port("umq")
     served(port)
@@ -143,7 +146,7 @@ def test_no_hostile_connection_costs_more_than_its_limits(launch):
 @pytest.mark.slow
 def test_before_hello_a_connection_holds_next_to_nothing(launch):
     """UM-20: 200 strangers with a large first message each."""
-    server = launch("umq", "-e", "tcp:0:interface=127.0.0.1", module="twisted")
+    server = launch("umq", "-e", "tcp:0:interface=127.0.0.1", turn_warn(), module="twisted")
     port = server.port("umq")
     served(port)
     before = resident(server.pid)

@@ -1,5 +1,6 @@
 """The stock server's answers: what was stored is told from what was done (UM-17)."""
 
+import pytest
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -17,6 +18,8 @@ from twisted_msgproto.umq import (
 )
 from twisted_msgproto.umq.application.methods import JSON_CONTAINERS_MAX
 from twisted_msgproto.umq.service import StockServerFactory
+
+pytestmark = pytest.mark.usefixtures("short_turns")
 
 
 class Stock(SynchronousTestCase):

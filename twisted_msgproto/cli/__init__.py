@@ -13,6 +13,7 @@ stderr and exit status 2, never a traceback.
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import signal
@@ -34,7 +35,9 @@ COMMANDS: Mapping[str, str] = {
     "broker": "twisted_msgproto.cli.broker",
     "table": "twisted_msgproto.cli.table",
     "flight": "twisted_msgproto.cli.flight",
+    "init": "twisted_msgproto.cli.init",
     "check": "twisted_msgproto.cli.check",
+    "doctor": "twisted_msgproto.cli.doctor",
     "demo": "twisted_msgproto.cli.demo",
 }
 """This maps each sub-command to its module, in the order of ``msgproto --help``."""
@@ -129,8 +132,10 @@ def chosen(words: Sequence[str]) -> int:
         print(f"msgproto {__version__}")
         return 0
     if name not in available():
+        meant = difflib.get_close_matches(name, available(), n=1)
+        hint = f"; did you mean {meant[0]!r}?" if meant else ""
         print(
-            f"msgproto: unknown sub-command {name!r}; known: {', '.join(available())}",
+            f"msgproto: unknown sub-command {name!r}{hint}; known: {', '.join(available())}",
             file=sys.stderr,
         )
         return USAGE_ERROR

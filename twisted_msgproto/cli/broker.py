@@ -29,7 +29,16 @@ SUMMARY = "look into the broker's queues: ls, peek, purge, requeue"
 DEAD_LETTERS: Final = ".dead"
 """The queue of a queue's dead letters has this behind its name."""
 
-COLUMNS: Final = ("SPACE", "QUEUE", "WAITING", "GIVEN", "OCTETS", "CONSUMERS", "OLDEST", "TRIES")
+COLUMNS: Final = (
+    "SPACE",
+    "QUEUE",
+    "WAITING",
+    "IN-FLIGHT",
+    "OCTETS",
+    "CONSUMERS",
+    "OLDEST",
+    "TRIES",
+)
 """``ls`` prints these."""
 
 AGES: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -141,7 +150,14 @@ def table(queues: Sequence[QueueShown], now: float) -> list[str]:
     rows: list[Sequence[str]] = [COLUMNS]
     for queue in queues:
         oldest = "-" if queue.oldest is None else age(now - queue.oldest / 1e6)
-        numbers = (queue.waiting, queue.given, queue.octets, queue.consumers, oldest, queue.tries)
+        numbers = (
+            queue.waiting,
+            queue.in_flight,
+            queue.octets,
+            queue.consumers,
+            oldest,
+            queue.tries,
+        )
         rows.append([escaped(queue.space), escaped(queue.name), *map(str, numbers)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [

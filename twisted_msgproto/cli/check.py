@@ -1,11 +1,22 @@
-"""Validate a gateway.toml without running anything: every table, key, limit and endpoint string."""
+"""Validate a gateway.toml by trying what a start would do, and ending before anything is served.
+
+Every table, key, limit and rule is read; keys, certificates and password files are opened; every
+endpoint is bound for a moment; the queue's directory has to be writable and nobody may write it.
+Beside a gateway that runs with the file, --file-only leaves out the endpoints and the queue.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.core.errors import ConfigurationError, QueueError
+
+if TYPE_CHECKING:
+    from twisted_msgproto.gateway import Configuration
 
 SUMMARY = "validate a gateway.toml"
 
@@ -13,18 +24,89 @@ SUMMARY = "validate a gateway.toml"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("file", metavar="FILE", type=Path, help="the gateway.toml")
+    parser.add_argument(
+        "--file-only",
+        action="store_true",
+        help="try neither endpoints nor the queue: for the file of a gateway that runs",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 if a gateway would start with it, as far as that can be told without opening anything."""
+    """0 if a gateway would start with it; ConfigurationError with everything that is wrong."""
     from twisted_msgproto.gateway import Configuration, read_file
 
     try:
         configuration = Configuration(read_file(arguments.file))
-    except ConfigurationError as error:
+        try_start(configuration, file_only=arguments.file_only)
+    except (ConfigurationError, QueueError) as error:
         raise ConfigurationError(f"{arguments.file}: {error}") from None
     for name, options in configuration.servers.items():
         print(f"{name}: {', '.join(options['endpoints'])}")
+    if configuration.access is not None:
+        count = len(configuration.access.rules)
+        rules = "1 rule" if count == 1 else f"{count} rules"
+        print(f"access: {rules}; the first that fits decides, what none fits is refused")
+        for line in unproven(configuration):
+            print(f"access: {line}")
     queue = configuration.queue.get("directory", "none: acknowledged means accepted, not on disk")
     print(f"queue: {queue}")
     return 0
+
+
+def try_start(configuration: Configuration, *, file_only: bool) -> None:
+    """Do what a start would do before it serves; ConfigurationError or QueueError if it would fail.
+
+    ``file_only`` leaves out what a gateway that runs with the file holds.
+    """
+    from twisted.internet import reactor
+
+    from twisted_msgproto.gateway import make_gateway
+    from twisted_msgproto.net.trying import BindingReactor, refusals
+
+    gateway = make_gateway(configuration, reactor)
+    if file_only:
+        return
+    directory = configuration.queue.get("directory")
+    if directory is not None:
+        try_queue(Path(directory))
+    binding = BindingReactor()
+    try:
+        refused = list(refusals(gateway, binding))
+    finally:
+        binding.close()
+    if refused:
+        raise ConfigurationError("; ".join(refused))
+
+
+def try_queue(directory: Path) -> None:
+    """Raise QueueError if a start could not open the queue in ``directory``; nothing is written."""
+    from twisted_msgproto.queue.disk import OS_DISK
+
+    try:
+        holder = OS_DISK.lock_holder(str(directory / "lock"))
+    except OSError as error:
+        raise QueueError(f"[queue]: directory {str(directory)!r}: {error.strerror}") from None
+    if holder is not None:
+        raise QueueError(
+            f"[queue]: process {holder} has the queue {directory} open;"
+            " --file-only checks the file alone"
+        )
+    existing = directory.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        raise QueueError(f"[queue]: directory {str(directory)!r}: {existing} is no directory")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise QueueError(f"[queue]: directory {str(directory)!r}: {existing} cannot be written")
+
+
+def unproven(configuration: Configuration) -> Iterator[str]:
+    """Yield a line for each server whose users are rules' business, and prove nothing."""
+    assert configuration.access is not None
+    for name, options in configuration.servers.items():
+        doubt = options.doubtOfUsers()
+        if doubt is not None and any(
+            rule.user is not None and (rule.protocol is None or name in rule.protocol)
+            for rule in configuration.access.rules
+        ):
+            yield f"{name}: {doubt}"

@@ -27,6 +27,16 @@ class Limit(NamedTuple):
     maximum: float = inf
 
 
+def amount(value: float, unit: str) -> str:
+    """Return ``value`` as people write it: ``64 MiB``, ``16 KiB/s``, ``10,000 connections``."""
+    if unit.startswith("octets") and value:
+        rest = unit.removeprefix("octets")
+        for size, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+            if value % size == 0:
+                return f"{value // size:,.0f} {name}{rest}"
+    return f"{value:,.15g} {unit}"
+
+
 @dataclass(slots=True, frozen=True)
 class Limits(Mapping[str, float]):
     """Holds the limits in force: a table of :class:`Limit`, and the values that an operator
@@ -93,12 +103,3 @@ class Limits(Mapping[str, float]):
 
     def __len__(self) -> int:
         return len(self.table)
-
-    def describe(self) -> str:
-        """Return a line per limit: name, value in force, unit and reason; for ``--help`` and the
-        docs.
-        """
-        return "\n".join(
-            f"{limit.name}={self[limit.name]:g} {limit.unit}: {limit.reason}"
-            for limit in self.table.values()
-        )

@@ -17,6 +17,12 @@ class Options(ServerOptions):
     LIMITS = LumberjackServerFactory.LIMITS
     serverFactory = LumberjackServerFactory
 
+    def doubtOfUsers(self) -> str | None:
+        """Return what to know of users: only certificates name writers."""
+        if any("mtls:" in description for description in self["endpoints"]):
+            return None
+        return "without an mtls: endpoint no client has a user's name"
+
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
     """Return the Lumberjack server as a child of ``gateway``, which has the sink."""

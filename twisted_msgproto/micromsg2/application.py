@@ -48,6 +48,7 @@ TOPIC_PREFIX: Final = "topic/"
 
 BAD_FILTER: Final = "bad-filter"
 BAD_COMMAND: Final = "bad-command"
+NOT_ALLOWED: Final = "not-allowed"
 SLOW_CONSUMER: Final = "slow-consumer"
 
 COUNTED_STEPS: Final = 2_000

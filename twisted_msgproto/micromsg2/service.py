@@ -25,6 +25,10 @@ class Options(BrokerOptions, ServerOptions):
         super().__init__()
         self["broker-queues"] = []
 
+    def doubtOfUsers(self) -> str | None:
+        """Return what to know of users: the protocol has no log-in."""
+        return "a user is the name that a client announces, and nothing proves it"
+
     def opt_broker_queue(self, name: str) -> None:
         """A destination that is a broker queue from the start; may be given more than once.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, cast
 
 from twisted.application.service import IService, Service
@@ -14,12 +14,14 @@ from ..net.authentication import AuthenticationOptions
 from ..net.broker.options import BrokerOptions
 from ..net.gateway import Gateway, announce, standalone
 from ..net.options import ServerOptions
+from ..net.trying import BindingReactor
 from ..registry import PROTOCOLS
 from .machine.queues import ALIASES
 from .protocol.link import PROTOCOL
 from .protocol.server import MtlServerFactory
-from .zeromq import CurveServer, check_address, port_of, with_port
+from .zeromq import CurveServer, check_address, data_beside, port_of, with_port
 from .zeromq.curve import read_authorized_keys, read_secret_key
+from .zeromq.trying import try_addresses
 
 
 class Options(BrokerOptions, AuthenticationOptions):
@@ -58,6 +60,10 @@ class Options(BrokerOptions, AuthenticationOptions):
     def opt_virtual_host(self, name: str) -> None:
         """A virtual host; may be given more than once.  Without it any name is accepted."""
         self["virtual-host"].append(name)
+
+    def doubtOfUsers(self) -> str | None:
+        """Return what to know of users: keys name clients, too."""
+        return None if self["curve-key"] is not None else super().doubtOfUsers()
 
     def checkEndpoint(self, description: str) -> None:
         """Raise UsageError unless this is a ZeroMQ address."""
@@ -123,6 +129,16 @@ class MtlService(Service):
             self._reactor.callWhenRunning(announce, PROTOCOL, address)
         for address in addresses[len(self._control) :]:
             self._reactor.callWhenRunning(announce, f"{PROTOCOL} data", address)
+
+    def refusals(self, reactor: BindingReactor) -> Iterator[str]:
+        """Yield a line for each address that cannot be listened on (``FC-02``)."""
+        try:
+            self.factory.checkAddresses(self._control, self._data)
+        except ConfigurationError as error:
+            yield f"{PROTOCOL}: {error}"
+            return
+        data = [] if self._data is None else data_beside(self._control, self._data)
+        yield from (f"{PROTOCOL}: {why}" for why in try_addresses([*self._control, *data], reactor))
 
     def stopService(self) -> Deferred[None]:
         """Confirm what arrived, then close the sockets."""

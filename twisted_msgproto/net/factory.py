@@ -22,14 +22,16 @@ from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..core.errors import ConnectionClosed, Refused, shown
+from ..core.errors import ConfigurationError, ConnectionClosed, Refused, shown
 from ..core.limits import Limit, Limits
 from .addresses import network_of
+from .authorising import IAuthoriser
 from .backpressure import OctetBudget
 from .counters import Counters
 from .ledger import MIN_RATE, Ledger
-from .peerlog import FAULTS, LIMITS, PeerLog, Topic
+from .peerlog import FAULTS, LIMITS, TURNS, PeerLog, Topic
 from .sink import IMessageSink
+from .turns import TurnWatch
 
 T = TypeVar("T")
 
@@ -80,6 +82,12 @@ SILENT_SECONDS: Final = 60.0
 
 ROOM_SEARCH_SECONDS: Final = 1.0
 """After a search in vain, silent connections are not looked for in this time."""
+
+NO_NETWORK: Final = ""
+"""Newcomers that have no address group, as those on this machine, stand under this name."""
+
+ALL_NETWORKS: Final = "*"
+"""A search was in vain for newcomers of every address group: no connection is silent."""
 
 
 @runtime_checkable
@@ -172,6 +180,11 @@ class SessionFactory:
     outputLedger: Ledger | None = None
     """Output that peers do not read is entered here; a client's own output is its own affair."""
 
+    turnWatch: TurnWatch | None = None
+    """It measures how long the input of each connection keeps the reactor; None: nothing does."""
+    authoriser: Any = None
+    """Sessions ask it what their clients may do; None allows everything.  Clients ask nobody."""
+
     protocolName: ClassVar[str]
     LIMITS: ClassVar[tuple[Limit, ...]] = ()
     noisy = False
@@ -245,6 +258,31 @@ class SessionFactory:
         now = self.clock.seconds()
         self.peerLog.write(topic, log, host, now, text, reason=reason, **fields)
 
+    def watchTurns(self, seconds: float) -> TurnWatch:
+        """Log and count turns in which input needs more CPU time than ``seconds`` (NB-07).
+
+        This is for connections that begin later, so call it before the server listens.  Return the
+        watch.
+        """
+
+        def slow(peer: str, host: str, spent: float) -> None:
+            self.counters["slow_turns"] += 1
+            self.writeOf(
+                Logger(namespace="twisted_msgproto.net"),
+                host or f"{self.protocolName}: turns",
+                "{protocol}: {peer}: its input took {spent:.0f} ms of CPU time in one turn"
+                " (turn-warn is {most:g} ms)",
+                reason="slow turn",
+                topic=TURNS,
+                protocol=self.protocolName,
+                peer=peer,
+                spent=spent * 1e3,
+                most=seconds * 1e3,
+            )
+
+        self.turnWatch = TurnWatch(seconds, slow)
+        return self.turnWatch
+
     def countFault(self, reason: str) -> None:
         """A peer broke the protocol."""
         self.counters["faults"] += 1
@@ -259,11 +297,17 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     to the newest session of a client.
 
     Attributes as :class:`SessionFactory`'s, and:
+        authoriser: says what clients may do (an IAuthoriser); None: everything.
         liveConnections: the protocols that are connected now.
         draining: whether the server stops and accepts no more connections.
     """
 
     log: ClassVar[Logger] = Logger(namespace="twisted_msgproto.net")
+
+    actions: ClassVar[frozenset[str]] = frozenset()
+    """Sessions ask the authoriser about these actions.  None: the protocol cannot be restricted,
+    so it cannot be given an authoriser.
+    """
 
     def __init__(
         self,
@@ -273,15 +317,31 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         clock: Any = None,
         wallClock: Callable[[], float] = time.time,
         budget: OctetBudget | None = None,
+        authoriser: Any = None,
     ) -> None:
-        """Make a factory as :class:`SessionFactory` does."""
+        """Make a factory as :class:`SessionFactory` does; ``authoriser`` is an
+        :class:`~.authorising.IAuthoriser`, or None: clients may do everything.
+
+        Raises ConfigurationError if the sessions of this factory would not ask the authoriser, and
+        TypeError if it is none.
+        """
         super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        if authoriser is not None:
+            if not IAuthoriser.providedBy(authoriser):
+                raise TypeError(f"an IAuthoriser is wanted, not {type(authoriser).__name__}")
+            if not self.actions:
+                raise ConfigurationError(
+                    f"{self.protocolName} does not ask who may what: it cannot run with rules"
+                )
+            self.authoriser = authoriser
         self.outputLedger = self.budget.held
         self.peerLog.clock = self.clock
         self.liveConnections: dict[Any, str] = {}
         self._named: dict[str, Any] = {}
         self._perAddress: Counter[str] = Counter()
-        self._roomless = 0.0  # until then nobody who is silent is looked for
+        # Until then nobody who is silent is looked for, for newcomers of these address groups.
+        self._roomlessUntil = 0.0
+        self._roomless: set[str] = set()
         self._taken = 0  # connections: the live ones, and those that have no session yet
         self._drained: Deferred[None] | None = None
         self.draining = False
@@ -305,10 +365,14 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         """Whether a silent connection of the largest address group was closed for a newcomer.
 
         The newcomer's group is smaller than that one, with it as well.  A search in vain is not
-        repeated for a second: it looks at every connection.
+        repeated for a second: it looks at every connection.  One in vain for the newcomer's group
+        alone says nothing of the next newcomer's, or a crowd of one group would lock out all.
         """
         now = self.clock.seconds()
-        if now < self._roomless:
+        if now >= self._roomlessUntil:
+            self._roomless.clear()
+        newcomers = network_of(host) or NO_NETWORK
+        if not self._roomless.isdisjoint((newcomers, ALL_NETWORKS)):
             return False
         groups: dict[str, list[Any]] = {}
         networks = {address: network_of(address) for address in set(self.liveConnections.values())}
@@ -317,7 +381,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             if network is not None:
                 groups.setdefault(network, []).append(protocol)
         largest = max(groups.values(), key=len, default=[])
-        own = len(groups.get(network_of(host) or "", ()))
+        own = len(groups.get(newcomers, ()))
         silent = [
             protocol
             for protocol in largest
@@ -325,10 +389,10 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             and protocol.heard + SILENT_SECONDS <= now
             and not protocol.owes
         ]
-        if not silent:
-            self._roomless = now + ROOM_SEARCH_SECONDS
-            return False
-        if own + 1 >= len(largest):
+        if not silent or own + 1 >= len(largest):
+            if not self._roomless:
+                self._roomlessUntil = now + ROOM_SEARCH_SECONDS
+            self._roomless.add(newcomers if silent else ALL_NETWORKS)
             return False
         longest = min(silent, key=lambda protocol: protocol.heard)
         self.counters["displaced"] += 1

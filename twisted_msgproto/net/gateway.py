@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, cast
 
 from twisted.application.service import IService, MultiService, Service
@@ -29,6 +29,7 @@ from .memory import keep_freed_memory
 from .monotonic import count_monotonically
 from .options import ServerOptions
 from .sink import DurableSink, IMessageSink
+from .trying import BindingReactor, refusal_of
 
 log = Logger(namespace="twisted_msgproto.gateway")
 
@@ -79,6 +80,7 @@ class Gateway(MultiService):
         self.sink: IMessageSink | None = None
         self.budget = OctetBudget()
         self.factories: list[MsgprotoServerFactory] = []
+        self._authorisers: dict[str, Any] = {}  # those that options name
         self._sinks: dict[str, IMessageSink] = {}  # those that options name
         self.namespaces = Namespaces(self)
         if queue is not None:
@@ -97,6 +99,9 @@ class Gateway(MultiService):
         """
         kind, subclass = options.serverFactory, options.subclass
         own_factory = subclass is not None and issubclass(subclass, kind)
+        authoriser = self.authoriserOf(options)
+        if authoriser is not None:
+            settings["authoriser"] = authoriser
         try:
             factory = (cast(Any, subclass) if own_factory else kind)(
                 self.sinkOf(options),
@@ -114,6 +119,8 @@ class Gateway(MultiService):
             raise ConfigurationError(f"class {options['class']!r}: {text}") from error
         if subclass is not None and not own_factory:
             factory.protocol = subclass
+        if options["turn-warn"]:
+            factory.watchTurns(options["turn-warn"] / 1e3)
         self.factories.append(factory)
         return factory
 
@@ -121,6 +128,18 @@ class Gateway(MultiService):
         """Return the queues of all servers, for ``msgproto broker``; None if none has queues."""
         brokers = [factory.queues for factory in self.factories if hasattr(factory, "queues")]
         return ServedQueues(list(dict.fromkeys(brokers)), self.reactor) if brokers else None
+
+    def authoriserOf(self, options: ServerOptions) -> Any:
+        """Return who says what clients of one server may do; None allows everything.
+
+        It is whom the options name (made once, for all servers that name it), or else their rules.
+        """
+        name = options["authoriser"]
+        if name is None:
+            return options.rules
+        if name not in self._authorisers:
+            self._authorisers[name] = options.makeAuthoriser(self)
+        return self._authorisers[name]
 
     def sinkOf(self, options: ServerOptions) -> IMessageSink | None:
         """Return the sink that the options of one server name, or the queue's, or None.
@@ -267,6 +286,17 @@ class ListeningService(Service):
             if self._refusal and not self._reactor.running:
                 raise CannotStart(self._refusal)
 
+    def refusals(self, reactor: BindingReactor) -> Iterator[str]:
+        """Yield a line for each endpoint that cannot be listened on (``FC-02``)."""
+        for description in self._descriptions:
+            endpoint = endpoints.serverFromString(reactor, description)
+            why = refusal_of(endpoint.listen(self.factory))
+            if why is not None:
+                yield self._refusalText(description, why)
+
+    def _refusalText(self, description: str, why: str) -> str:
+        return f"{self.factory.protocolName}: cannot listen on {description}: {why}"
+
     def _listening(self, port: IListeningPort, description: str) -> None:
         self.ports.append(port)
         # Once the reactor runs: from then on a signal ends the process in peace, too.
@@ -275,8 +305,7 @@ class ListeningService(Service):
         )
 
     def _refused(self, failure: Any, description: str) -> None:
-        name = self.factory.protocolName
-        self._refusal = f"{name}: cannot listen on {description}: {failure.getErrorMessage()}"
+        self._refusal = self._refusalText(description, failure.getErrorMessage())
         if self._reactor.running:
             log.critical("{text}", text=self._refusal)
             print(self._refusal, file=sys.stderr, flush=True)

@@ -92,6 +92,9 @@ class Link(Protocol):
     """What we write does not answer the peer: it is read although it does not read us, or both
     sides could wait for each other."""
 
+    turns: ClassVar[tuple[str, ...]] = ("dataReceived", "received", "_resume", "_followAlone")
+    """In calls of these methods a turn of the reactor is spent on the peer's input."""
+
     timeFaults: ClassVar[frozenset[str]] = frozenset()
     """These are the reasons of faults that mean that the peer did not answer in time."""
 
@@ -184,6 +187,8 @@ class Link(Protocol):
         self.peer = peer_name(address)
         self.address = str(getattr(address, "host", ""))
         self.session = factory.sessionNames.next()
+        if factory.turnWatch is not None:
+            factory.turnWatch.measure(self, *self.turns, peer=self.peer, host=self.address)
         self._now = clock.seconds
         self.heard = self._now()
         self._tally = factory.counters.settled

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 from twisted.internet import endpoints
@@ -17,11 +17,13 @@ from ..core.errors import ConfigurationError
 from ..core.limits import Limit, Limits
 from ..core.named import failure_text, load_named
 from ..registry import registered_sink
+from .authorising import IAuthoriser, Rules, read_rules
 from .factory import COMMON_LIMITS, MsgprotoServerFactory
+from .help import LegibleOptions, limits_tables
 from .sink import IMessageSink
 
 
-class ServerOptions(usage.Options):
+class ServerOptions(LegibleOptions):
     """Parses the options that all servers have; a protocol's own options are a subclass.
 
     A subclass sets :attr:`protocolName`, :attr:`defaultEndpoint`, :attr:`LIMITS` and
@@ -30,9 +32,13 @@ class ServerOptions(usage.Options):
 
     After parsing, ``options["endpoints"]`` is a list of endpoint strings, ``options["limits"]`` a
     :class:`~twisted_msgproto.core.limits.Limits`, ``options["queue"]`` a directory or None,
-    ``options["class"]`` and ``options["sink"]`` are what was given, or None.
+    ``options["class"]``, ``options["sink"]``, ``options["access"]`` and ``options["authoriser"]``
+    are what was given, or None.
 
     Attributes:
+        rules: the rules of the file named by ``access``, or None.
+        authoriserMaker: the class or function named by ``authoriser``, or None; it is called with
+            the gateway.
         subclass: the class named by ``class``, or None.
         sinkMaker: the class or function named by ``sink``, or None; it is called with the gateway.
     """
@@ -47,6 +53,8 @@ class ServerOptions(usage.Options):
     serverClass: ClassVar[type | None] = None
     """``class`` may also name a subclass of this; None stands for the factory's ``protocol``."""
 
+    rules: Rules | None = None
+    authoriserMaker: Callable[[Any], object] | None = None
     subclass: type | None = None
     sinkMaker: Callable[[Any], object] | None = None
 
@@ -63,17 +71,33 @@ class ServerOptions(usage.Options):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self["endpoints"] = []
-        self["class"] = self["sink"] = None
+        for name in ("class", "sink", "turn-warn", "access", "authoriser"):
+            self[name] = None
         self["limits"] = self.defaultLimits()
-        self.longdesc = f"{self.getDescription()}\n\nLimits:\n{self['limits'].describe()}"
 
     def getDescription(self) -> str:
-        """Return what ``--help`` says above the limits."""
+        """Return what ``--help`` says above the options."""
         return (
-            f"{(type(self).__doc__ or '').strip()}\n\n"
-            f"Default endpoint: {self.defaultEndpoint}\n"
-            f"Example: twistd -n {self.protocolName} -e {self.defaultEndpoint} --queue /var/spool/q"
+            f"{super().getDescription()}\n\n"
+            f"Without an endpoint it listens on {self.defaultEndpoint}.  For example:\n\n"
+            f"  twistd -n {self.protocolName} --endpoint {self.defaultEndpoint}"
+            " --queue /var/spool/msgproto"
         )
+
+    def getTables(self, width: int) -> list[str]:
+        """Return the limits: those of every server, and this one's own (``FC-01``)."""
+        return limits_tables(self.limitTables(), width)
+
+    @classmethod
+    def limitTables(cls) -> Mapping[str, Sequence[Limit]]:
+        """Return the limits of this server, under the titles of their tables."""
+        limits = cls.defaultLimits().table.values()
+        shared = [limit for limit in limits if limit in COMMON_LIMITS]
+        own = [limit for limit in limits if limit not in COMMON_LIMITS]
+        return {
+            "Limits of every server (--limit NAME=VALUE):": shared,
+            f"Limits of {cls.protocolName} (--limit NAME=VALUE):": own,
+        }
 
     def parseOptions(self, options: Any = None) -> None:
         """Parse the command line for twistd: a usage error is one line on stderr and exit status
@@ -105,6 +129,16 @@ class ServerOptions(usage.Options):
             self["limits"] = cast(Limits, self["limits"]).replace({name: value})
         except ConfigurationError as error:
             raise usage.UsageError(str(error)) from None
+
+    def opt_turn_warn(self, milliseconds: str) -> None:
+        """Log and count input that needs more ms of CPU time than this in one turn (0: none)."""
+        try:
+            value = float(milliseconds)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < float("inf"):
+            raise usage.UsageError(f"--turn-warn takes a time in ms, not {milliseconds!r}")
+        self["turn-warn"] = value
 
     def opt_class(self, name: str) -> None:
         """Run this subclass of the server or of its factory instead; it is MODULE:NAME."""
@@ -152,12 +186,69 @@ class ServerOptions(usage.Options):
             )
         return sink
 
+    def opt_access(self, path: str) -> None:
+        """A TOML file of rules that say who may what, [[access]]; what none fits is refused."""
+        try:
+            rules = read_rules(path)
+            rules.check_protocols([self.protocolName])
+        except ConfigurationError as error:
+            raise usage.UsageError(f"--access {path}: {error}") from None
+        self.rules = rules
+        self["access"] = path
+
+    def opt_authoriser(self, name: str) -> None:
+        """An object of your own says who may what; its class or maker is MODULE:NAME."""
+        try:
+            found = load_named(name)[1]
+        except ConfigurationError as error:
+            raise usage.UsageError(f"authoriser {name!r}: {error}") from None
+        if not callable(found):
+            raise usage.UsageError(f"authoriser {name!r}: it has to be a class or a function")
+        if isinstance(found, type) and not IAuthoriser.implementedBy(found):
+            raise usage.UsageError(
+                f"authoriser {name!r}: the class has to be an @implementer(IAuthoriser)"
+                " of twisted_msgproto"
+            )
+        self.authoriserMaker = found
+        self["authoriser"] = name
+
+    def makeAuthoriser(self, gateway: Any) -> Any:
+        """Make what ``authoriser`` names; ConfigurationError if that fails, or if it is none."""
+        assert self.authoriserMaker is not None
+        try:
+            authoriser = self.authoriserMaker(gateway)
+        except Exception as error:
+            text = f"making it failed: {failure_text(error)}"
+            raise ConfigurationError(f"authoriser {self['authoriser']!r}: {text}") from error
+        if not IAuthoriser.providedBy(authoriser):
+            kind = type(authoriser).__name__
+            raise ConfigurationError(
+                f"authoriser {self['authoriser']!r}: it returned a {kind}, no IAuthoriser"
+            )
+        return authoriser
+
     def postOptions(self) -> None:
         """Check the options, as far as that is possible without opening anything."""
+        if self["access"] is not None and self["authoriser"] is not None:
+            raise usage.UsageError("--access and --authoriser exclude each other")
+        self._checkActions()
         if not self["endpoints"]:
             self["endpoints"] = [self.defaultEndpoint]
         for description in self["endpoints"]:
             self.checkEndpoint(description)
+
+    def doubtOfUsers(self) -> str | None:
+        """Return why rules about users mean little here, or None if clients prove who they are."""
+        return None
+
+    def _checkActions(self) -> None:
+        """Raise UsageError if somebody is to decide who may what, and the protocol never asks."""
+        given = self.rules is not None or self.authoriserMaker is not None
+        if given and not self.serverFactory.actions:
+            raise usage.UsageError(
+                f"{self.protocolName} does not ask who may what: rules ([[access]]) and authorisers"
+                " cannot restrict it, so it is not run beside them"
+            )
 
     def checkEndpoint(self, description: str) -> None:
         """Raise UsageError unless ``description`` is a server endpoint string Twisted can read."""

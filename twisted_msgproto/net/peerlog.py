@@ -55,10 +55,13 @@ NEWS: Final = Topic("more like it from this address", 20)
 """What peers did that ends nothing, such as errors they sent."""
 
 LOGINS: Final = Topic("more logins refused")
-"""Logins that were refused."""
+"""These lines tell of logins that were refused."""
 
 LIMITS: Final = Topic("more like it", 1)
-"""Connections that were refused or closed because a limit was met; counted for the limit."""
+"""These lines tell of connections that were refused or closed because a limit was met."""
+
+TURNS: Final = Topic("more long turns", 1)
+"""These lines name inputs that needed much CPU time in one turn, if an operator asks for them."""
 
 
 @dataclass(slots=True)
@@ -182,4 +185,4 @@ class PeerLog:
             )
 
 
-__all__ = ["FAULTS", "LIMITS", "LOGINS", "NEWS", "PeerLog", "Topic"]
+__all__ = ["FAULTS", "LIMITS", "LOGINS", "NEWS", "TURNS", "PeerLog", "Topic"]

@@ -9,8 +9,9 @@ from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succee
 from twisted.python.failure import Failure
 
 from ..core.message import Message, MessageBatch
+from .authorising import Permissions
 from .ending import OrderlyLink
-from .factory import SessionFactory
+from .factory import SessionFactory, host_of
 from .hooks import Later, awaited
 
 
@@ -77,6 +78,25 @@ class Session(SessionHooks, OrderlyLink):
     """
 
     protocolName: ClassVar[str]
+
+    refusalEnds: ClassVar[str] = ""
+    """What the line in the log adds that a refusal led to."""
+
+    _permissions: Permissions | None = None  # nothing was asked yet
+
+    def refuses(self, action: str, name: str = "", count: int = 1) -> bool:
+        """Return whether the factory's authoriser does not allow this; then it is counted.
+
+        Ask only where there is an authoriser, and before anything of it is stored.
+        """
+        permissions = self._permissions
+        if permissions is None:
+            # Not the address of the beginning: behind a proxy its first octets say whose it is.
+            address = host_of(self.transport.getPeer())  # type: ignore[union-attr]
+            permissions = self._permissions = Permissions(
+                self.factory, self.clientId, address, self.peer, ends=self.refusalEnds
+            )
+        return permissions.refuses(action, name, count)
 
     def establish(self) -> None:
         """The session stands: the wire and the application are told."""

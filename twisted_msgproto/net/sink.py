@@ -115,7 +115,7 @@ class DurableSink:
         """Return a sink over a writer that is open already (or over one that behaves like it)."""
         sink = cls.__new__(cls)
         sink.reactor = reactor
-        sink.keeps_queues = hasattr(writer, "log")
+        sink.keeps_queues = hasattr(writer, "broker")
         sink._attach(writer)
         return sink
 

@@ -192,11 +192,6 @@ class QueueWriter:
     # -- for any thread ---------------------------------------------------------------------------
 
     @property
-    def log(self) -> SegmentLog:
-        """Return the log that it writes, for what else is kept beside it."""
-        return self._log
-
-    @property
     def epoch(self) -> int:
         """How often published records were lost (see the document of the format)."""
         return self._log.epoch

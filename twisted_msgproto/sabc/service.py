@@ -32,6 +32,8 @@ class Options(AuthenticationOptions):
     LIMITS = LIMITS
     serverFactory = SabcServerFactory
 
+    unnamed = "without auth a user is the name that a client announces, and nothing proves it"
+
     optFlags: ClassVar[list[list[Any]]] = [
         ["lenient", None, "Read bare LF as a line end too, as a terminal sends it."],
         ["refuse-oversize", None, "Refuse a message above message-octets instead of cutting it."],

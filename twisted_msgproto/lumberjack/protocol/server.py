@@ -20,8 +20,9 @@ from typing import Any, ClassVar, Final
 
 from twisted.logger import Logger
 
-from ...core.errors import Fault
+from ...core.errors import Fault, Refused
 from ...core.message import Fields, MessageBatch
+from ...net.authorising import PUBLISH, refusal_text
 from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
 from ...net.session import Session
@@ -36,6 +37,9 @@ and makes a batch for the queue; ``docs/benchmarks.md`` compares sizes.  The buf
 read.
 """
 
+
+NOT_ALLOWED: Final = "not-allowed"
+"""This is the reason of the fault of a writer that may not publish."""
 
 REFUSED_MAX: Final = 1000
 """A factory remembers this many refused batches; it forgets the least recent first."""
@@ -56,6 +60,7 @@ class LumberjackServer(Session):
     machine: Reader
     readOctets = READ_OCTETS
     faultEnds = "closed without ack"
+    refusalEnds = "; closed without ack"
 
     @property
     def reader(self) -> Reader:
@@ -85,6 +90,14 @@ class LumberjackServer(Session):
         }
 
     def _deliver(self, event: JsonReceived | DataReceived) -> None:
+        if self.factory.authoriser is not None and self.refuses(
+            PUBLISH, count=len(event.sequences)
+        ):
+            # The protocol has no word for it: the connection ends, and nothing is acknowledged.
+            self.factory.countFault(NOT_ALLOWED)
+            self.because(Refused(refusal_text(PUBLISH, "")))
+            self._end(fault=True)
+            return
         pairs: Sequence[Fields] | None = None
         bodies: Sequence[bytes] | None = None
         if isinstance(event, JsonReceived):
@@ -126,6 +139,7 @@ class LumberjackServerFactory(MsgprotoServerFactory):
 
     protocolName = PROTOCOL
     LIMITS = READER_LIMITS
+    actions = frozenset({PUBLISH})
     protocol = LumberjackServer  # type: ignore[assignment]
 
     _refused: OrderedDict[tuple[str, str, str, bytes], int] | None = None

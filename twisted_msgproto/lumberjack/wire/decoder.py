@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from enum import Enum, auto
-from itertools import pairwise
 from typing import Any, Final
 
 from ...core.errors import Fault
 from ...core.limits import Limits
-from ...core.packed import PackedNumbers, PackedOctets, kept_packed, listed
+from ...core.packed import PackedNumbers, kept_packed, listed
 from . import scan
 from .frames import (
     COMPRESSION_DEPTH_MAX,
     FAULT_OCTETS,
-    LENGTH,
     LIMITS,
     LONG,
     MESSAGE_WEIGHT_OCTETS,
@@ -35,19 +32,7 @@ from .frames import (
     Window,
 )
 from .inflating import BrokenStream, Inflation, Level
-
-
-@dataclass(slots=True)
-class _PartialData:
-    """Keeps what was read of an incomplete D frame, so that nothing is read twice."""
-
-    version: int
-    sequence: int
-    missing: int  # pairs
-    start: bytes  # its first octets, for the log
-    octets: int = LONG.size
-    pairs: dict[str, str] = field(default_factory=dict)
-    key: str | None = None  # read, its value is not
+from .partial import PartialData
 
 
 class _Reading(Enum):
@@ -137,7 +122,7 @@ class Decoder:
         self._nested_compressed_octets = 0
         self._nested_inflated_octets = 0
 
-        self._partial: _PartialData | None = None
+        self._partial: PartialData | None = None
         self._keys: list[scan.KnownKey] = []  # of the last D frame, as they stood there
         self._gathered = bytearray()  # the start of a frame that is known to be longer
         self._needed = 0  # octets; nothing can be decoded before this many were gathered
@@ -373,7 +358,7 @@ class Decoder:
         too_long = 0
         position, sequences, bodies, windows, needed = run
         if position + needed - start > self._json_octets_max:  # or none is above the limit
-            run, too_long = self._cut_at_limit(run)
+            run, too_long = scan.cut_at_limit(run, self._json_octets_max)
             position, sequences, bodies, windows, needed = run
         if position == start and not needed and not too_long:
             return self._scan_window(level)  # it is no usual one, or the last of all octets
@@ -394,25 +379,6 @@ class Decoder:
         if needed:
             return self._incomplete(level, needed)
         return position < end or compressed  # with nothing left a further step is spared
-
-    def _cut_at_limit(self, run: scan.JsonRun) -> tuple[scan.JsonRun, int]:
-        """Return what stands before the first document above the limit, and the octets of that, or
-        0.
-        """
-        position, sequences, bodies, windows, needed = run
-        bounds = bodies.bounds
-        for row, (begin, end) in enumerate(pairwise(bounds)):
-            if end - begin > self._json_octets_max:
-                kept = [window for window in windows if window[0] <= row]
-                left = (bounds[-1] - begin) + LONG.size * (len(bodies) - row)
-                left += SHORT.size * (len(windows) - len(kept))
-                columns = (
-                    PackedNumbers("q", sequences[:row]),
-                    PackedOctets(bodies.octets[:begin], bounds[: row + 1]),
-                )
-                return (position - left, *columns, kept, 0), end - begin
-        too_long = needed - LONG.size
-        return run, too_long if too_long > self._json_octets_max else 0
 
     def _scan_data(self, level: Level) -> bool:
         """Return a run of D frames that are all here and keep every limit: the usual case, and
@@ -437,49 +403,16 @@ class Decoder:
             return self._above("pairs-limit", f"{count} pairs", "pairs")
         start = level.octets[level.position : level.position + FAULT_OCTETS]
         level.position += LONG.size
-        self._partial = _PartialData(head >> 8, sequence, count, start)
+        self._partial = PartialData(head >> 8, sequence, count, start)
         return True
 
-    def _scan_pairs(self, level: Level, partial: _PartialData) -> bool:
+    def _scan_pairs(self, level: Level, partial: PartialData) -> bool:
         """Continue the D frame that has begun, as far as the octets reach."""
-        octets, position, end = level.octets, level.position, len(level.octets)
-        unpack = LENGTH.unpack_from
-        limits = self._data_limits.key_octets, self._data_limits.value_octets
-        pairs, key, missing = partial.pairs, partial.key, partial.missing
-        needed = 0
-        above: tuple[str, str, str] | None = None
-        while missing:
-            text_start = position + 4
-            if text_start > end:
-                needed = 4
-                break
-            (length,) = unpack(octets, position)
-            if length > limits[key is not None]:
-                what = "key" if key is None else "value"
-                above = (f"{what}-limit", f"a {what} of {length} octets", f"{what}-octets")
-                break
-            text_end = text_start + length
-            if text_end > end:
-                needed = 4 + length
-                break
-            raw = octets[text_start:text_end]
-            try:
-                text = raw.decode()
-            except UnicodeDecodeError:
-                self.invalid_texts += 1
-                text = raw.decode("utf-8", "surrogateescape")
-            position = text_end
-            if key is None:
-                key = text
-            else:
-                pairs[key] = text
-                key = None
-                missing -= 1
-        partial.octets += position - level.position
-        partial.key, partial.missing = key, missing
-        level.position = position
-        if partial.octets > self._data_limits.octets:
-            above = ("data-limit", "a data frame is too large", "data-octets")
+        invalid_before = partial.invalid_texts
+        level.position, needed, above = partial.read(
+            level.octets, level.position, self._data_limits
+        )
+        self.invalid_texts += partial.invalid_texts - invalid_before
         if above:
             return self._above(*above)
         if needed:
@@ -487,7 +420,7 @@ class Decoder:
         self._partial = None
         self._budget -= partial.octets + MESSAGE_WEIGHT_OCTETS
         self._add_data(
-            partial.version, PackedNumbers("q", [partial.sequence]), [pairs], partial.octets
+            partial.version, PackedNumbers("q", [partial.sequence]), [partial.pairs], partial.octets
         )
         return True
 

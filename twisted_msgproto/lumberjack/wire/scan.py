@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate, pairwise, repeat
 from typing import Any, Final, NamedTuple
 
 from ...core.compiled import compiled
@@ -97,6 +97,26 @@ def json_run_compiled(
     )
     columns = PackedNumbers("q", sequences), PackedOctets(bodies, array("i", bounds))
     return position, *columns, windows, needed
+
+
+def cut_at_limit(run: JsonRun, octets_max: int) -> tuple[JsonRun, int]:
+    """Return what stands before the first document above ``octets_max``, and the octets of that, or
+    0.
+    """
+    position, sequences, bodies, windows, needed = run
+    bounds = bodies.bounds
+    for row, (begin, end) in enumerate(pairwise(bounds)):
+        if end - begin > octets_max:
+            kept = [window for window in windows if window[0] <= row]
+            left = (bounds[-1] - begin) + _HEADER.size * (len(bodies) - row)
+            left += _WINDOW_SIZE * (len(windows) - len(kept))
+            columns = (
+                PackedNumbers("q", sequences[:row]),
+                PackedOctets(bodies.octets[:begin], bounds[: row + 1]),
+            )
+            return (position - left, *columns, kept, 0), end - begin
+    too_long = needed - _HEADER.size
+    return run, too_long if too_long > octets_max else 0
 
 
 # ── D frames ────────────────────────────────────────────────────────────────────────────────────

@@ -7,6 +7,7 @@ overrides hooks: ``sessionEstablished``, ``sessionLost``, ``messageReceived`` or
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -17,6 +18,7 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, Fault, shown
 from ...core.message import Message, MessageBatch
+from ...net.authorising import PUBLISH, refusal_text
 from ...net.link import SteadyLogger
 from ...net.session import SessionHooks
 from ..machine import (
@@ -154,6 +156,8 @@ class MicroMsg2Protocol(Sending):
         """Messages have come, and the broker has queues: give envelopes to those for them."""
 
     def _arrive(self, event: MessagesReceived) -> None:
+        if self.factory.authoriser is not None:
+            self._authorise(event)
         batch = MessageBatch(  # by place: names cost half as much again
             PROTOCOL,
             "message",
@@ -172,7 +176,42 @@ class MicroMsg2Protocol(Sending):
         if self._queues:
             self.addressed(arrived)
         self._arrived.append(arrived)
-        self.deliver(batch, arrived)
+        if batch.count:
+            self.deliver(batch, arrived)
+        else:  # all of it was refused
+            self._safe(arrived)
+
+    def _authorise(self, event: MessagesReceived) -> None:
+        """Refuse and remove the messages that the peer may not publish; they count as settled
+        (``MM-19``).
+        """
+        destinations = event.destinations
+        refused = {
+            name: refusal_text(PUBLISH, name)
+            for name, count in Counter(destinations).items()
+            if self.refuses(PUBLISH, name, count)
+        }
+        if not refused:
+            return
+        kept: list[int] = []
+        for row, name in enumerate(destinations):
+            if name not in refused:
+                kept.append(row)
+            else:
+                self.machine.refuse(event.sequences[row], refused[name])
+        columns: tuple[list[Any], ...] = (
+            event.sequences,
+            event.destinations,
+            event.fields,
+            event.bodies,
+            event.texts,
+            event.properties,
+            event.notes,
+        )
+        for column in columns:
+            if column:
+                column[:] = [column[row] for row in kept]
+        event.octets = sum(map(len, event.bodies)) + sum(map(len, event.texts))
 
     actions: ClassVar = {
         Fault: Sending.peerFaulted,

@@ -30,14 +30,23 @@ from ...core.broker import LETTER_OCTETS, WAIT, TooManyQueues
 from ...core.errors import ConfigurationError, ConnectionClosed, Fault, PeerError, Refused
 from ...core.limits import Limit, Limits
 from ...core.message import Message, MessageBatch
+from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, refusal_text
 from ...net.backpressure import ReadControl
 from ...net.broker import ServedBroker, Withheld, broker_of
 from ...net.clients.client import ClientLink
 from ...net.clients.subscriptions import UNSUBSCRIBED
 from ...net.factory import MsgprotoServerFactory
 from ...net.sink import IMessageSink
+from ...net.turns import TurnWatch
 from .. import application, machine
-from ..application import SLOW_CONSUMER, SPACE, Broker, SubscriptionRefused
+from ..application import (
+    NOT_ALLOWED,
+    SLOW_CONSUMER,
+    SPACE,
+    TOPIC_PREFIX,
+    Broker,
+    SubscriptionRefused,
+)
 from ..letters import Routed
 from ..machine import (
     Client,
@@ -128,10 +137,21 @@ class MicroMsg2Server(MicroMsg2Protocol):
             super()._commanded(event)
             return
         try:
+            self._authoriseCommand(event)
             broker.obey(self, event.name, event.parameters)
         except SubscriptionRefused as refusal:
             self.machine.send_error(refusal.code, str(refusal))
         self._subscribed = True
+
+    def _authoriseCommand(self, event: CommandReceived) -> None:
+        """Raise SubscriptionRefused for a subscription that the authoriser does not allow."""
+        destination = event.parameters.get("destination", "")
+        if self.factory.authoriser is None or event.name != "subscribe" or not destination:
+            return
+        action = SUBSCRIBE if destination.startswith(TOPIC_PREFIX) else CONSUME
+        if self.refuses(action, destination):
+            text = refusal_text(action, destination)
+            raise SubscriptionRefused(NOT_ALLOWED, f"{destination}: {text}")
 
     def _follow(self, events: Iterable[Any]) -> None:
         super()._follow(events)
@@ -314,6 +334,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         withheld: octets of messages whose broker queue is full.
     """
 
+    actions = frozenset({CONSUME, PUBLISH, SUBSCRIBE})
     protocol = MicroMsg2Server  # type: ignore[assignment]
 
     def __init__(
@@ -391,6 +412,12 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         """Let the topics continue in the next turn if they were asked for much."""
         if self.broker is not None and self._brokerWork is None and self.broker.unfinished:
             self._brokerWork = self.clock.callLater(0, self._goOn)
+
+    def watchTurns(self, seconds: float) -> TurnWatch:
+        """Measure as every factory does, and what the broker does in later turns."""
+        watch = super().watchTurns(seconds)
+        watch.measure(self, "_goOn", peer="all clients")
+        return watch
 
     def _goOn(self) -> None:
         self._brokerWork = None

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, succeed
 from ...core.errors import Refused, shown
 from ...core.message import Message
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
-from ..application import BAD_FILTER, TOPIC_PREFIX
+from ..application import BAD_FILTER, NOT_ALLOWED, TOPIC_PREFIX
 from ..machine import ErrorReceived
 from ..terms import BAD_COMMAND, UNKNOWN_COMMAND
 from ..wire import LIMIT_EXCEEDED, Filter
@@ -19,7 +19,7 @@ from ..wire import LIMIT_EXCEEDED, Filter
 if TYPE_CHECKING:
     from .sides import MicroMsg2Client
 
-OBJECTIONS: Final = frozenset({BAD_FILTER, BAD_COMMAND, LIMIT_EXCEEDED})
+OBJECTIONS: Final = frozenset({BAD_FILTER, BAD_COMMAND, LIMIT_EXCEEDED, NOT_ALLOWED})
 """A server refuses one subscription with these codes; the text begins with its destination."""
 
 

@@ -125,6 +125,8 @@ class Writers(Sessions):
             return 400
         if not grant.covers(resource):
             return 403 if grant.profile.knows(grant.session.virtual_host, resource) else 404
+        if not (grant.resources or self._may(grant.session, False, resource)):
+            return 403
         if len(flow.names) >= NAMES_REMEMBERED:
             flow.names.clear()
         flow.names[encoded] = resource

@@ -64,6 +64,7 @@ class Readers(Writers):
             resource in flow.summoned
             or not resource
             or not flow.grant.covers(resource)
+            or not (flow.grant.resources or self._may(flow.session, True, resource))
             or len(flow.summoned) >= self.limits.integer("lease-resources")
             or not profile.summon(flow, resource)
         ):

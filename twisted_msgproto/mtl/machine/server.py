@@ -38,7 +38,15 @@ from .flows import Flow, ReadingFlow, WritingFlow
 from .peers import UNKNOWN, Peer
 from .profile import Profile
 from .sending import Readers
-from .sessions import NOTHING_KNOWN, Arrival, Channel, Outputs, Session
+from .sessions import (
+    NOTHING_KNOWN,
+    Arrival,
+    Channel,
+    May,
+    Outputs,
+    Session,
+    everything,
+)
 
 SETTLING: Final = (data.Confirm, data.Reject)
 """Only these are obeyed of a connection that has ended: it had those contents."""
@@ -66,11 +74,14 @@ class Server(Readers):
         virtual_hosts: Container[str] | None = None,
         data_port: int = 0,
         counters: dict[str, int] | None = None,
+        may: May = everything,
     ) -> None:
         """Make a broker.
 
         ``random(n)`` returns n octets that nobody can foresee.  ``mechanisms`` empty: clients need
-        not authenticate.  ``virtual_hosts`` None: any.
+        not authenticate.  ``virtual_hosts`` None: any.  ``may(session, reads, resource)`` says
+        what clients may do: it is asked for each lease's resources, and where a lease is for all,
+        for each that is summoned or written to.
         """
         limits = Limits.of(SERVER_LIMITS) if limits is None else limits
         super().__init__(
@@ -82,6 +93,7 @@ class Server(Readers):
             virtual_hosts=virtual_hosts,
             data_port=data_port,
             counters=counters,
+            may=may,
         )
         self._heartbeat = limits["heartbeat"]
         self._liveness = limits["liveness"]

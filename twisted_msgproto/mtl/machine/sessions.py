@@ -77,6 +77,15 @@ Outputs = tuple[list[list[bytes]], list[list[bytes]]]
 """What is to be sent on control and on data sockets, behind the names of the connections."""
 
 
+May = Callable[["Session", bool, str], bool]
+"""Says whether the client of a session may read (True) or write (False) a resource."""
+
+
+def everything(session: Session, reads: bool, resource: str) -> bool:
+    """Allow everything."""
+    return True
+
+
 _UNAUTHENTICATED: Final = (SessionState.NEW, SessionState.UNAUTHORIZED, SessionState.CHALLENGED)
 
 
@@ -96,6 +105,7 @@ class Session:
         address: the network address behind the control connection; "" if it is not known.
         left: the control connection has ended; the session lives as long as its flows.
         application: whatever the caller keeps with the session.
+        permissions: what the caller remembers of the answers to ``may``.
     """
 
     peer: bytes
@@ -110,6 +120,7 @@ class Session:
     key: bytes = b""
     left: bool = False
     application: Any = None
+    permissions: Any = None
     machine: Machine[SessionState] = field(
         default_factory=lambda: Machine(SESSION, SessionState.UNAUTHORIZED)
     )
@@ -153,6 +164,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         virtual_hosts: Container[str] | None,
         data_port: int,
         counters: dict[str, int] | None,
+        may: May = everything,
     ) -> None:
         self.limits = limits
         self.profiles = by_name(profiles)
@@ -160,6 +172,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self.fault = None
         self.deadlines = ManyDeadlines()
         self.data_port = data_port
+        self._may = may
         self._random = random
         self._session_names = session_names
         self._mechanisms = tuple(mechanisms)
@@ -332,6 +345,9 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         for resource in request.resources:
             if not profile.knows(session.virtual_host, resource):
                 raise Invalid(404, "there is no such resource")
+        for resource in request.resources:
+            if not self._may(session, reads, resource):
+                raise Invalid(403, f"not allowed to {'read' if reads else 'write'} {resource}")
         if len(session.grants) + len(session.flows) >= self.limits.integer("session-leases"):
             raise Invalid(403, "too many leases")
         token = self._random(TOKEN_OCTETS).hex()

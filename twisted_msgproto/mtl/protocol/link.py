@@ -110,6 +110,7 @@ class BrokerLink(Link):
     machine: Server
     wire: SocketPair
     answerEvents: ClassVar = frozenset({SessionEnded})
+    turns: ClassVar = (*Link.turns, "_refill")
 
     def makeMachine(self) -> Server:
         """Return the factory's machine."""

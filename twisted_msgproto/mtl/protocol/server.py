@@ -29,6 +29,7 @@ from ...core.broker import WAIT
 from ...core.errors import ConfigurationError
 from ...net import sasl
 from ...net.authentication import LOGIN_LIMITS, Authentication, LoggedIn
+from ...net.authorising import CONSUME, PUBLISH, Permissions
 from ...net.broker import ServedBroker, broker_of
 from ...net.broker.forms import fields_of
 from ...net.factory import MsgprotoServerFactory
@@ -156,6 +157,7 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     protocolName = PROTOCOL
     LIMITS = (*SERVER_LIMITS, *LOGIN_LIMITS)
+    actions = frozenset({CONSUME, PUBLISH})
     protocol = MtlServer  # type: ignore[assignment]
 
     def __init__(
@@ -257,7 +259,20 @@ class MtlServerFactory(MsgprotoServerFactory):
             mechanisms=self.authenticator.names,
             virtual_hosts=self._virtualHosts,
             counters=self.counters.settled,
+            may=self._may,
         )
+
+    def _may(self, session: Session, reads: bool, resource: str) -> bool:
+        """Return whether the client of a session may read or write a resource."""
+        if self.authoriser is None:
+            return True
+        user = session.user or self.keyName(session.key)
+        permissions: Permissions | None = session.permissions
+        if permissions is None or permissions.user != user:
+            permissions = session.permissions = Permissions(
+                self, user, session.address, session.address or session.name, session.virtual_host
+            )
+        return not permissions.refuses(CONSUME if reads else PUBLISH, resource)
 
     # ── sockets ─────────────────────────────────────────────────────────────────────────────────
 
@@ -269,14 +284,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         address, for one in use, and for one off this machine without CURVE (``MT-31``).
         """
         self.queues.open()
-        every = [*control, *([] if data is None else [data])]
-        for address in every:
-            check_address(address)
-        local = all(map(is_local, every))
-        if not local and self._curve is None and not self._insecure:
-            raise ConfigurationError(
-                "an address off this machine needs CURVE (--curve-key), or --insecure"
-            )
+        local = self.checkAddresses(control, data)
         self._start(protected=local or self._curve is not None)
         self._sockets = sockets = self._makeSockets(self.clock)
         try:
@@ -288,6 +296,18 @@ class MtlServerFactory(MsgprotoServerFactory):
         wire = SocketPair(sockets, self._control, self._data, self._closed)
         link.makeConnection(wire)  # type: ignore[no-untyped-call]
         return self.addresses
+
+    def checkAddresses(self, control: Sequence[str], data: str | None) -> bool:
+        """Return whether all these are on this machine; ConfigurationError as :meth:`listen`."""
+        every = [*control, *([] if data is None else [data])]
+        for address in every:
+            check_address(address)
+        local = all(map(is_local, every))
+        if not local and self._curve is None and not self._insecure:
+            raise ConfigurationError(
+                "an address off this machine needs CURVE (--curve-key), or --insecure"
+            )
+        return local
 
     def _bind(self, sockets: Any, control: Sequence[str], data: str | None) -> BrokerLink:
         limits = self.limits
@@ -344,6 +364,9 @@ class MtlServerFactory(MsgprotoServerFactory):
             self.machine.data_port = port = port_of(bound)
             self.addresses.append(bound)
             self.addresses += [self._data.bind(with_port(other, port)) for other in others]
+        if self.turnWatch is not None:
+            for socket in {self._control, self._data}:
+                self.turnWatch.measure(socket, "doRead", peer="all clients")
         return link
 
     def _refused(self, address: str, text: str) -> None:

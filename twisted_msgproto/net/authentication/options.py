@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Final
 
 from twisted.cred.checkers import (
-    FilePasswordDB,
     ICredentialsChecker,
     InMemoryUsernamePasswordDatabaseDontUse,
 )
@@ -17,28 +16,47 @@ from twisted.python import usage
 from ..options import ServerOptions
 from .identities import portal_over
 
+SCHEMES_WITHOUT_SECRETS: Final = frozenset({"file", "unix", "anonymous", "pam", "sshkey"})
+"""The argument of these schemes of ``--auth`` is no secret: a file's name, or nothing."""
+
 
 def _octets(text: str | bytes) -> bytes:
     return text.encode() if isinstance(text, str) else text
 
 
+def _look_for_file(description: str) -> None:
+    """Raise UsageError if a password file cannot be read: a server would refuse everybody."""
+    scheme, _, path = description.partition(":")
+    if scheme != "file":
+        return
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise usage.UsageError(f"--auth {description}: {error.strerror}") from None
+
+
 class AuthenticationOptions(ServerOptions, AuthOptionMixin):
     """Adds ``--auth``, ``--help-auth`` and ``--help-auth-type`` to a server's options."""
 
+    unnamed: ClassVar[str] = "without auth no client has a user's name"
+    """What to know of users where nobody has to log in."""
+
     supportedInterfaces = (IUsernamePassword, IAnonymous)
 
-    def postOptions(self) -> None:
-        """Check that the files of the checkers can be read; a server would refuse everybody."""
-        super().postOptions()
-        for checker in self.get("credCheckers", ()):
-            if isinstance(checker, FilePasswordDB):
-                try:
-                    with open(checker.filename, "rb"):
-                        pass
-                except OSError as error:
-                    raise usage.UsageError(
-                        f"--auth file:{checker.filename}: {error.strerror}"
-                    ) from None
+    def __init__(self) -> None:
+        super().__init__()
+        self["auth"] = []
+
+    def opt_auth(self, description: str) -> None:
+        """Ask this checker of logins, as SCHEME or SCHEME:ARGUMENT (--help-auth lists them)."""
+        _look_for_file(description)
+        super().opt_auth(description)  # type: ignore[no-untyped-call]
+        self["auth"].append(description)
+
+    def doubtOfUsers(self) -> str | None:
+        """Return why rules about users mean little here, if nobody has to log in."""
+        return None if self.get("credCheckers") else self.unnamed
 
     @property
     def checkers(self) -> list[ICredentialsChecker]:

@@ -97,11 +97,7 @@ class Keeping:
         """
         if self.state is not None:
             return
-        from ...queue.brokered import BrokerState
-
-        state = BrokerState(
-            self._sink.writer.log, pin=int(self._pin), report=self._report_from_any_thread
-        )
+        state = self._sink.writer.broker(pin=int(self._pin))
         self._found = state.restored()
         self.state = state
         for space in sorted({name.space for name in self._found if not self._server(name)}):
@@ -129,9 +125,6 @@ class Keeping:
         for name in mine:
             del self._found[name]
         return mine
-
-    def _report_from_any_thread(self, line: str) -> None:
-        self._sink.reactor.callFromThread(self.log.warn, "{line}", line=line)
 
     def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
         reactor = self._sink.reactor

@@ -35,7 +35,7 @@ class ServedQueues:
                     space=figures.name.space,
                     name=figures.name.name,
                     waiting=figures.waiting,
-                    given=figures.in_flight,
+                    in_flight=figures.in_flight,
                     octets=figures.octets,
                     consumers=figures.consumers,
                     oldest=None if figures.oldest is None else int(figures.oldest * 1e6),

@@ -51,8 +51,6 @@ class ClientLink(OrderlyLink):
 
     def neverConnected(self, error: Exception) -> None:
         """Note that the connection is gone (WebSocket); whoever waits for a session is told why."""
-        self._ended = self._gone = True
-        self.ending = error
         self._standing.fail(error)
         super().neverConnected(error)
 

@@ -40,7 +40,7 @@ class QueueShown:
         space: ``micromsg2``, ``mtl/VIRTUAL-HOST/PROFILE``, or the name of the shared namespace.
         name: the destination or the resource.
         waiting: messages that no consumer has.
-        given: messages that consumers have and have not settled.
+        in_flight: messages that consumers have and have not settled.
         octets: what the messages weigh.
         consumers: how many consume from it now.
         oldest: when its oldest message arrived, in µs since 1970 UTC; None if it has none.
@@ -50,7 +50,7 @@ class QueueShown:
     space: str
     name: str
     waiting: int
-    given: int = 0
+    in_flight: int = 0
     octets: int = 0
     consumers: int = 0
     oldest: int | None = None

@@ -194,6 +194,20 @@ class Side(Listener[S]):
         self.stop()
         return []
 
+    def forbid(self, place: int, text: str) -> None:
+        """Refuse the messages of this event, because the peer may not send them: 403 each.
+
+        The session goes on.
+        """
+        event = self._answered_by_sink(place)
+        if event.kind == SEND_ONLY:
+            self.settle(len(event.ids))
+        for id in event.ids:
+            if event.kind == SEND_ONLY:
+                self._send_error(FORBIDDEN, text, id)
+            elif not self.closed and id in self._unanswered:
+                self.fail(id, FORBIDDEN, text)
+
     def _answered_by_sink(self, place: int) -> MessagesReceived:
         event = self._unsafe.pop(place, None)
         if event is None:

@@ -19,6 +19,7 @@ from ...core.errors import ConnectionClosed, Fault, Refused, TimedOut, shown
 from ...core.limits import Limit
 from ...core.message import Message, MessageBatch
 from ...net.authentication import LOGIN_LIMITS
+from ...net.authorising import CALL, PUBLISH, refusal_text
 from ...net.link import SteadyLogger
 from ...net.outbox import Ticket, fail_all
 from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
@@ -192,6 +193,11 @@ class SabcSession(Verbs):
     # ── messages in ─────────────────────────────────────────────────────────────────────────────
 
     def _deliver(self, event: MessagesReceived) -> None:
+        if self.factory.authoriser is not None:
+            action = CALL if event.kind == REQUEST else PUBLISH
+            if self.refuses(action, count=len(event.ids)):
+                self.machine.forbid(event.place, refusal_text(action, ""))
+                return
         event.batch = batch = MessageBatch(  # by place: names cost half as much again
             PROTOCOL,
             event.kind,

@@ -35,6 +35,7 @@ from twisted.python.failure import Failure
 from ...core.errors import ConnectionClosed, Refused
 from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn
+from ...net.authorising import CALL, PUBLISH
 from ...net.backpressure import OctetBudget
 from ...net.clients.client import ClientLink
 from ...net.factory import MsgprotoServerFactory, SessionFactory, host_of
@@ -171,6 +172,7 @@ class SabcServerFactory(MsgprotoServerFactory):
 
     protocolName = PROTOCOL
     LIMITS = LIMITS
+    actions = frozenset({CALL, PUBLISH})
     protocol = SabcServer  # type: ignore[assignment]
 
     def __init__(
@@ -185,11 +187,19 @@ class SabcServerFactory(MsgprotoServerFactory):
         lenient: bool = False,
         refuseOversize: bool = False,
         newSessionId: Callable[[], str] = secrets.token_urlsafe,
+        authoriser: Any = None,
     ) -> None:
         """As :class:`MsgprotoServerFactory`; ``portal`` gives avatars for
         :class:`~twisted_msgproto.net.authentication.IIdentity`.
         """
-        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        super().__init__(
+            sink,
+            limits=limits,
+            clock=clock,
+            wallClock=wallClock,
+            budget=budget,
+            authoriser=authoriser,
+        )
         self.authentication: Authentication | None = None
         if portal is not None:
             self.authentication = Authentication(

@@ -4,12 +4,15 @@
 * ``["publish", NAME, TEXT]``: to all subscribers of NAME; the answer is how many there are;
 * ``["methods"]``: this list.
 
+An authoriser is asked about the NAME, with the actions ``subscribe`` and ``publish``.
+
 A subscriber that does not read is dropped by its topic's limits (``UM-21``).
 """
 
 from __future__ import annotations
 
 from ...core.errors import LimitExceeded, Refused
+from ...net.authorising import PUBLISH, SUBSCRIBE
 from ..protocol.exchange import Request
 from ..protocol.topics import Topic
 from ..wire import Code
@@ -29,8 +32,8 @@ class Hub:
     def __init__(self) -> None:
         self._topics: dict[str, dict[Topic, None]] = {}
         self.methods = MethodRegistry()
-        self.methods.register(self.subscribe, with_request=True)
-        self.methods.register(self.publish)
+        self.methods.register(self.subscribe, with_request=True, action=SUBSCRIBE)
+        self.methods.register(self.publish, action=PUBLISH)
 
     def subscribe(self, request: Request, name: str, id: str) -> bool:
         """Publish what comes for NAME to the caller's topic ID."""

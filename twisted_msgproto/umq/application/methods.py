@@ -24,6 +24,7 @@ from twisted.python.failure import Failure
 
 from ...core.errors import Refused
 from ...core.strict_json import JsonRefused, NotJson, parse_json
+from ...net.authorising import CALL
 from ..protocol.exchange import CallFailed, Reply, Request, Stored
 from ..wire import Code
 
@@ -78,6 +79,7 @@ class Method:
     durable: bool
     streamed: bool
     with_request: bool
+    action: str = CALL
 
     def described(self) -> dict[str, str]:
         """Name, signature and first line of the documentation, for ``["methods"]``."""
@@ -112,6 +114,7 @@ class MethodRegistry:
         durable: bool = True,
         streamed: bool = False,
         with_request: bool = False,
+        action: str = CALL,
     ) -> Callable[[F], F]: ...
 
     @overload
@@ -123,6 +126,7 @@ class MethodRegistry:
         durable: bool = True,
         streamed: bool = False,
         with_request: bool = False,
+        action: str = CALL,
     ) -> F: ...
 
     def register(
@@ -133,17 +137,24 @@ class MethodRegistry:
         durable: bool = True,
         streamed: bool = False,
         with_request: bool = False,
+        action: str = CALL,
     ) -> Any:
         """Let peers call ``function`` (plain, returning a Deferred, or a coroutine function).
 
         Usable as a decorator, with or without arguments.  ``durable``: the answer waits until the
         sink (if there is one) has the call safe.  ``streamed``: the call comes before its
         attachments.  ``with_request``: the first argument is the :class:`~.exchange.Request`.
-        ValueError if the name is taken.
+        ``action``: what an authoriser is asked about; other than ``"call"`` it is about the first
+        argument, a name, and not about the method.  ValueError if the name is taken.
         """
         if function is None:
             return lambda later: self.register(
-                later, name=name, durable=durable, streamed=streamed, with_request=with_request
+                later,
+                name=name,
+                durable=durable,
+                streamed=streamed,
+                with_request=with_request,
+                action=action,
             )
         name = function.__name__ if name is None else name
         if name in self.methods:
@@ -152,7 +163,9 @@ class MethodRegistry:
             signature = inspect.signature(function, eval_str=True)
         except NameError:  # an annotation that is known to type checkers alone
             signature = inspect.signature(function)
-        self.methods[name] = Method(name, function, signature, durable, streamed, with_request)
+        self.methods[name] = Method(
+            name, function, signature, durable, streamed, with_request, action
+        )
         return function
 
     def error(self, kind: type[BaseException], name: str | None = None) -> type[BaseException]:
@@ -184,6 +197,16 @@ class MethodRegistry:
                     array = None
         self._last = payload, array
         return array
+
+    def access(self, payload: str) -> tuple[str, str]:
+        """Return what an authoriser is asked about a call: the action, and the name it is about."""
+        array = self._read(payload)
+        if array is None:
+            return CALL, ""
+        method = self.methods.get(array[0])
+        if method is None or method.action == CALL:
+            return CALL, array[0]
+        return method.action, array[1] if len(array) > 1 and isinstance(array[1], str) else ""
 
     def _method(self, payload: str) -> Method | None:
         array = self._read(payload)

@@ -11,6 +11,7 @@ from twisted.python.failure import Failure
 
 from ...core.errors import LimitExceeded, Refused
 from ...core.message import Message
+from ...net.authorising import CALL, refusal_text
 from ..terms.events import (
     AttachmentArrived,
     AttachmentsAnnounced,
@@ -77,12 +78,25 @@ class Answering(Verbs):
 
     def _admitted(self, event: CallReceived | CallbackReceived) -> bool:
         try:
+            self._authorise(event)
             self.admit(event)
         except Exception:
             self._streamOf(event)
             self._refuse(event.id, Failure())
             return False
         return True
+
+    def _authorise(self, event: CallReceived | CallbackReceived) -> None:
+        """Raise Refused if the authoriser does not allow this call.
+
+        Callbacks are for who was given them, so nobody is asked about those.
+        """
+        if self.factory.authoriser is None or not isinstance(event, CallReceived):
+            return
+        methods = self.factory.methods
+        action, name = (CALL, "") if methods is None else methods.access(event.payload)
+        if self.refuses(action, name):
+            raise Refused(refusal_text(action, name), Code.REJECTED.value)
 
     def streams(self, message: object) -> bool:
         """Whether to have this announced message's attachments one by one (``UM-19``).

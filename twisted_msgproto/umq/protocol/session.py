@@ -15,6 +15,7 @@ from ...core.connection import WorkLost
 from ...core.errors import ConnectionClosed, Fault, TimedOut, shown
 from ...core.limits import Limit
 from ...net.authentication import LOGIN_LIMITS
+from ...net.authorising import PUBLISH
 from ...net.outbox import fail_all
 from ...net.session import SessionHooks
 from ...net.wires.websocket import WEBSOCKET_LIMITS
@@ -56,6 +57,9 @@ LIMITS: Final = (
     Limit("backlog", 1000, "messages", "updates not taken yet: reading pauses", 1),
 )
 """Both sides have these limits (``UM-14``, ``UM-19`` … ``UM-21``)."""
+
+ATTRIBUTE_PREFIX: Final = "attribute/"
+"""An authoriser knows an attribute by this and its name."""
 
 _REPLY_CODES: Final = (Code.FORMAT, Code.UNSUPPORTED_COMMAND)
 
@@ -130,7 +134,7 @@ class UmqSession(Answering):
         self._slowTopics: dict[Topic, None] = {}
         self._streams = {}
         self._gathered = Gathered()
-        self._selective = kind.admit is not Answering.admit
+        self._selective = kind.admit is not Answering.admit or factory.authoriser is not None
         self._stores = (
             factory.sink is not None
             or kind.batchReceived is not SessionHooks.batchReceived
@@ -285,6 +289,10 @@ class UmqSession(Answering):
             topic._end("unsubscribed")
 
     def _onAttribute(self, event: AttributeSet | AttributeUnset) -> None:
+        if self.factory.authoriser is not None and self.refuses(
+            PUBLISH, ATTRIBUTE_PREFIX + event.name
+        ):
+            return  # nobody answers ``S`` and ``X``
         if self._stores:
             self._gathered.add("attribute", event)
         value = event.value if isinstance(event, AttributeSet) else None

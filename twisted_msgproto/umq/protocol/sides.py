@@ -37,6 +37,7 @@ from zope.interface import Interface, implementer
 from ...core.errors import ConnectionClosed, Fault, MsgprotoError, Refused
 from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn, Passcode
+from ...net.authorising import CALL, PUBLISH, SUBSCRIBE
 from ...net.backpressure import OctetBudget
 from ...net.clients.client import ClientLink
 from ...net.factory import MsgprotoServerFactory, SessionFactory
@@ -219,6 +220,7 @@ class UmqServerFactory(MsgprotoServerFactory):
 
     protocolName = PROTOCOL
     LIMITS = LIMITS
+    actions = frozenset({CALL, PUBLISH, SUBSCRIBE})
     protocol = UmqServer
 
     def __init__(
@@ -232,9 +234,17 @@ class UmqServerFactory(MsgprotoServerFactory):
         methods: MethodRegistry | None = None,
         portal: Portal | None = None,
         origins: Sequence[str] = (),
+        authoriser: Any = None,
     ) -> None:
         """As :class:`MsgprotoServerFactory`; ``origins`` are the web pages that may connect."""
-        super().__init__(sink, limits=limits, clock=clock, wallClock=wallClock, budget=budget)
+        super().__init__(
+            sink,
+            limits=limits,
+            clock=clock,
+            wallClock=wallClock,
+            budget=budget,
+            authoriser=authoriser,
+        )
         self.webSocket = WebSocketServerFactory(
             self, super().buildProtocol, self.limits, origins=origins, protocols=[SUBPROTOCOL]
         )

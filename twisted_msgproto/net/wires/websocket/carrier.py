@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from twisted_msgproto.core.errors import ConnectionClosed, shown
 
 from ...comeback import tls_refusal
-from ...factory import host_of
+from ...factory import host_of, peer_name
 from ...prompt import prompt_write
 from ..output import Output
 from .frames import BINARY, TEXT, close_reason, xored
@@ -159,6 +159,11 @@ class Carrier(_Mixin):
         )
         self.send = prompt_write(self.transport, self.output.write)
         self.session.wire = self.wire = factory.wire(self)
+        if factory.sessions.turnWatch is not None:
+            peer = self.transport.getPeer()
+            factory.sessions.turnWatch.measure(
+                self, "dataReceived", "resumeReading", peer=peer_name(peer), host=host_of(peer)
+            )
         super().connectionMade()  # type: ignore[misc]  # autobahn's Twisted class has it
         factory.connectionBegun(self)
 

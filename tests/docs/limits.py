@@ -1,0 +1,48 @@
+"""Writes ``docs/limits.md`` from the tables of limits: ``python -m tests.docs.limits``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from twisted_msgproto import registry
+from twisted_msgproto.core.limits import Limit, amount
+from twisted_msgproto.net.factory import COMMON_LIMITS
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "limits.md"
+
+INTRODUCTION = """\
+# Limits
+
+Everything that a peer can make a server hold or wait for has a limit. `--limit NAME=VALUE` changes
+one on the command line; in a gateway.toml `[limits]` holds for every server that has a limit of
+that name, and `limit = { NAME = VALUE }` in a server's table for that server alone.
+`twistd NAME --help` prints the same tables.
+
+A value is a plain number of the unit: `--limit unsafe-octets=1048576`. The ids in brackets name the
+clauses of the [protocol pages](protocols/lumberjack.md). A limit that is met is an event, a counter
+and a line that names the option.
+"""
+
+
+def table(limits: Iterable[Limit]) -> Iterator[str]:
+    """Yield the lines of a table of ``limits``."""
+    yield "| name | default | what it bounds |"
+    yield "|---|---|---|"
+    for limit in limits:
+        text = limit.reason.replace("|", "\\|")
+        yield f"| `{limit.name}` | {amount(limit.default, limit.unit)} | {text} |"
+
+
+def page() -> str:
+    """Return the whole page."""
+    lines = [INTRODUCTION, "## Every server", "", *table(COMMON_LIMITS)]
+    for name, row in registry.PROTOCOLS.items():
+        options = registry.part(name, "service", "Options")
+        _, own = options.limitTables().values()
+        lines += ["", f"## {row.title}", "", *table(own)]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,235 @@
+"""Check Python, Java, packages, the system's limits and the disk of a queue.
+
+Each line is one finding.  ``ok`` needs nothing; ``note`` works, and could be
+better; ``missing`` has to be mended for the part it names.  The exit status is 1 if anything is
+missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from twisted_msgproto.core.errors import ConfigurationError
+
+SUMMARY = "say what this machine lacks"
+
+OK, NOTE, MISSING = "ok", "note", "missing"
+
+OPEN_FILES_LEAST = 10_000
+"""A server admits this many connections by default; each needs an open file."""
+
+FREE_OCTETS_LEAST = 1 << 30
+"""A queue's disk with less free space than this is nearly full: senders wait when it is."""
+
+SYNCS = 20
+"""The disk is timed over this many syncs of 4 KiB."""
+
+SYNC_OCTETS = 4096
+
+SLOW_SYNC_SECONDS = 0.02
+"""A disk that needs longer for a sync is worth a note: each acknowledgement waits for one."""
+
+MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "overlay"})
+"""On these what was synced may be gone after a restart."""
+
+PARTS = (
+    ("queue", "pyarrow", "the durable queue"),
+    ("spark", "pyspark", "the bridge into Spark"),
+    ("delta", "deltalake", "the landed table"),
+    ("sasl", "scramp", "log-ins by SCRAM"),
+    ("fast", "isal", "quicker zlib"),
+    ("cli", "rich", "progress on a terminal"),
+)
+"""Each row has an extra of this package, the distribution that it brings, and its purpose."""
+
+NEEDED = frozenset({"queue", "spark", "delta"})
+"""Without these extras something that the first page promises cannot be done."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Holds one finding: its subject, its state, a text, and a remedy unless it is ``ok``."""
+
+    subject: str
+    state: str
+    text: str
+    remedy: str = ""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--queue", metavar="DIR", type=Path, help="look at the disk of this queue as well"
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what was found; 1 if anything is missing."""
+    found = list(look(arguments.queue))
+    if arguments.json:
+        print(json.dumps([asdict(finding) for finding in found], indent=2))
+    else:
+        for line in table(found):
+            print(line)
+    return int(any(finding.state == MISSING for finding in found))
+
+
+def table(found: list[Finding]) -> Iterator[str]:
+    """Yield the findings as lines."""
+    width = max(len(finding.subject) for finding in found)
+    for finding in found:
+        yield f"{finding.state:<8} {finding.subject:<{width}}  {finding.text}"
+        if finding.remedy:
+            yield f"{'':<8} {'':<{width}}  → {finding.remedy}"
+
+
+def look(queue: Path | None) -> Iterator[Finding]:
+    """Yield all findings in turn."""
+    yield python()
+    for extra, package, purpose in PARTS:
+        yield extra_installed(extra, package, purpose)
+    yield java()
+    yield compiled_parts()
+    yield open_files(resource.getrlimit(resource.RLIMIT_NOFILE))
+    if queue is not None:
+        yield from disk(queue)
+
+
+def python() -> Finding:
+    """Return the version of Python; setup refuses one that is too old."""
+    return Finding("Python", OK, f"{sys.version.split()[0]} ({sys.executable})")
+
+
+def extra_installed(extra: str, package: str, purpose: str) -> Finding:
+    """Say whether an extra of this package is installed."""
+    try:
+        return Finding(package, OK, f"{version(package)}: {purpose}")
+    except PackageNotFoundError:
+        state = MISSING if extra in NEEDED else NOTE
+        remedy = f"pip install 'twisted-msgproto[{extra}]'"
+        return Finding(package, state, f"not installed: {purpose}", remedy)
+
+
+def java() -> Finding:
+    """Return the Java that Spark would use."""
+    from twisted_msgproto.spark.java import find_java
+
+    try:
+        found = find_java()
+    except ConfigurationError as error:
+        return Finding("Java", MISSING, str(error), "pip install 'twisted-msgproto[java]'")
+    return Finding("Java", OK, f"{found.major} ({found.origin}: {found.home})")
+
+
+def compiled_parts() -> Finding:
+    """Say whether the compiled loops are in use."""
+    missing = []
+    for name, module in (
+        ("packed columns", "twisted_msgproto.core.packed"),
+        ("Lumberjack frames", "twisted_msgproto.lumberjack.wire.scan"),
+    ):
+        if not importlib.import_module(module).COMPILED:
+            missing.append(name)
+    if not missing:
+        return Finding("compiled parts", OK, "in use")
+    return Finding(
+        "compiled parts",
+        NOTE,
+        f"not built: {', '.join(missing)} are read several times as slowly",
+        "install a C compiler, then pip install --force-reinstall --no-deps twisted-msgproto",
+    )
+
+
+def open_files(limit: tuple[int, int]) -> Finding:
+    """Compare the limit of open files with the connections that a server admits."""
+    soft, hard = limit
+    text = f"{soft} of at most {hard}"
+    if soft == resource.RLIM_INFINITY or soft >= OPEN_FILES_LEAST:
+        return Finding("open files", OK, text)
+    return Finding(
+        "open files",
+        NOTE,
+        f"{text}: a server admits {OPEN_FILES_LEAST} connections",
+        "LimitNOFILE=65536 in the unit, or ulimit -n 65536",
+    )
+
+
+def disk(queue: Path, clock: Callable[[], float] = time.perf_counter) -> Iterator[Finding]:
+    """Check the disk of a queue: its kind, its space, and the time of a sync."""
+    directory = nearest(queue)
+    if not os.access(directory, os.W_OK):
+        remedy = f"run it as the owner of {directory}, or choose another directory"
+        yield Finding("queue's disk", MISSING, f"{directory} cannot be written", remedy)
+        return
+    kind = file_system(directory, read_mounts())
+    if kind in MEMORY_FILE_SYSTEMS:
+        remedy = "put the queue on a disk"
+        yield Finding("queue's disk", NOTE, f"{kind}: it may be gone after a restart", remedy)
+    else:
+        yield Finding("queue's disk", OK, f"{kind} at {directory}")
+    free = shutil.disk_usage(directory).free
+    text = f"{free / (1 << 30):.1f} GiB free"
+    if free < FREE_OCTETS_LEAST:
+        yield Finding("queue's space", NOTE, text, "when it is full, senders wait")
+    else:
+        yield Finding("queue's space", OK, text)
+    yield sync_time(directory, clock)
+
+
+def nearest(path: Path) -> Path:
+    """Return ``path``, or the nearest directory above it that exists."""
+    path = path.absolute()
+    while not path.is_dir():
+        path = path.parent
+    return path
+
+
+def read_mounts() -> str:
+    """Return the kernel's table of mounts; empty where there is none."""
+    try:
+        return Path("/proc/self/mounts").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def file_system(directory: Path, mounts: str) -> str:
+    """Return the kind of file system that ``directory`` is on."""
+    best, kind = "", "unknown file system"
+    for line in mounts.splitlines():
+        _, point, name, *_ = line.split(" ")
+        point = point.replace("\\040", " ")
+        inside = directory == Path(point) or Path(point) in directory.parents
+        if inside and len(point) >= len(best):
+            best, kind = point, name
+    return kind
+
+
+def sync_time(directory: Path, clock: Callable[[], float]) -> Finding:
+    """Say how long the disk needs to make a small write durable."""
+    with tempfile.TemporaryFile(dir=directory) as file:
+        times = []
+        for _ in range(SYNCS):
+            file.write(bytes(SYNC_OCTETS))
+            file.flush()
+            begun = clock()
+            os.fdatasync(file.fileno())
+            times.append(clock() - begun)
+    median = sorted(times)[len(times) // 2]
+    text = f"{median * 1000:.2f} ms (median of {SYNCS})"
+    if median > SLOW_SYNC_SECONDS:
+        remedy = "acknowledgements wait for it: more messages in flight, or a faster disk"
+        return Finding("one sync", NOTE, text, remedy)
+    return Finding("one sync", OK, text)

@@ -1,0 +1,220 @@
+"""Write a gateway.toml, and systemd units for the gateway and the bridge, into a directory.
+
+The file serves all five protocols on this machine alone, over one durable queue beside it, and its
+comments say what to change for other machines.  Nothing that exists is written over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from twisted_msgproto import registry
+from twisted_msgproto.core.errors import ConfigurationError
+
+SUMMARY = "write a gateway.toml and systemd units to begin with"
+
+CONFIGURATION = "gateway.toml"
+GATEWAY_UNIT = "msgproto-gateway.service"
+BRIDGE_UNIT = "msgproto-bridge.service"
+
+OPEN_FILES = 65_536
+"""The gateway's unit allows this many open files: each connection needs one; systemd's default of
+1,024 is fewer than the 10,000 connections that a server admits.
+"""
+
+STOP_SECONDS = 15
+"""systemd kills after this time: the gateway ends within 5 s, and the bridge ends its batch."""
+
+HEAD = """\
+# What this gateway serves.  `msgproto check {file}` says whether it would start, and
+# `msgproto gateway --config {file}` starts it in the foreground.
+#
+# Every server listens on this machine alone.  For other machines replace an endpoint, for example
+#   endpoint = ["tls:/etc/msgproto/keys:{port}"]
+# where the directory holds HOSTNAME.pem files with a key and its certificates.
+# The tables take the options of `twistd NAME --help` as keys.
+
+[queue]
+# Acknowledged means on this disk.  It grows while the bridge is away; above max-bytes senders wait.
+directory = {queue}
+max-bytes = {max_octets}
+
+# [limits]                          # of every server that has a limit of this name
+# connections = 10000
+"""
+
+MAX_OCTETS = 10 << 30
+
+UNIT = """\
+[Unit]
+Description={description}
+After={after}
+
+[Service]
+Type=exec
+User={user}
+ExecStart={command}
+WorkingDirectory={directory}
+Restart=always
+RestartSec=1
+TimeoutStopSec={stop_seconds}
+KillSignal=SIGTERM
+{more}NoNewPrivileges=yes
+ProtectSystem=full
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "directory",
+        metavar="DIR",
+        type=Path,
+        nargs="?",
+        default=Path(),
+        help="where the files are written; it is made if need be (default: here)",
+    )
+    parser.add_argument(
+        "--queue", metavar="DIR", type=Path, help="the durable queue (default: DIR/queue)"
+    )
+    parser.add_argument(
+        "--table", metavar="LOCATION", help="where the bridge lands (default: DIR/table)"
+    )
+    parser.add_argument("--user", metavar="NAME", help="whom systemd runs them as (default: you)")
+    parser.add_argument(
+        "--protocol",
+        metavar="NAME",
+        action="append",
+        choices=list(registry.PROTOCOLS),
+        help="a protocol to serve, repeatable (default: all five)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the files, and say what to do next; ConfigurationError if one of them exists."""
+    directory: Path = arguments.directory.resolve()
+    queue = (arguments.queue or directory / "queue").resolve()
+    table = arguments.table or str(directory / "table")
+    protocols = arguments.protocol or list(registry.PROTOCOLS)
+    user = arguments.user or getpass.getuser()
+    files = {
+        CONFIGURATION: configuration(directory / CONFIGURATION, queue, protocols),
+        GATEWAY_UNIT: gateway_unit(directory, user),
+        BRIDGE_UNIT: bridge_unit(directory, user, queue, table),
+    }
+    write(directory, files)
+    for line in next_steps(directory, queue, table, protocols):
+        print(line)
+    return 0
+
+
+def write(directory: Path, files: Mapping[str, str]) -> None:
+    """Write ``files``, all or none; ConfigurationError if that cannot be."""
+    present = [name for name in files if (directory / name).exists()]
+    if present:
+        raise ConfigurationError(
+            f"{directory / present[0]} exists, and nothing was written: remove it, or give another"
+            " directory"
+        )
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (directory / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{directory}: {error.strerror or error}") from None
+
+
+def configuration(file: Path, queue: Path, protocols: list[str]) -> str:
+    """Return the text of the gateway.toml."""
+    from twisted_msgproto.gateway import toml_value
+
+    rows = [registry.registered(name) for name in protocols]
+    port = next(iter(rows[0].ports.values()))
+    lines = [
+        HEAD.format(
+            file=shlex.quote(str(file)),
+            port=port,
+            queue=toml_value(str(queue)),
+            max_octets=MAX_OCTETS,
+        )
+    ]
+    for row in rows:
+        options = registry.part(row.name, "service", "Options")
+        kinds = ", ".join(f"{port} ({kind})" for kind, port in row.ports.items())
+        lines += [
+            f"[{row.name}]",
+            f"# Its ports are {kinds} on 127.0.0.1 unless you say otherwise.",
+        ]
+        lines += [f"# endpoint = [{toml_value(options.defaultEndpoint)}]", ""]
+    return "\n".join(lines)
+
+
+def program() -> list[str]:
+    """Return the words that run ``msgproto`` of this installation, wherever they are run."""
+    script = Path(sys.executable).with_name("msgproto")
+    return [str(script)] if script.exists() else [sys.executable, "-m", "twisted_msgproto"]
+
+
+def gateway_unit(directory: Path, user: str) -> str:
+    """Return the systemd unit of the gateway."""
+    words = [*program(), "gateway", "--config", str(directory / CONFIGURATION)]
+    return UNIT.format(
+        description="msgproto gateway",
+        after="network-online.target",
+        command=escaped(words),
+        directory=str(directory).replace("%", "%%"),
+        user=user,
+        stop_seconds=STOP_SECONDS,
+        more=f"LimitNOFILE={OPEN_FILES}\n",
+    )
+
+
+def bridge_unit(directory: Path, user: str, queue: Path, table: str) -> str:
+    """Return the systemd unit of the bridge."""
+    words = [*program(), "bridge", "--queue", str(queue), "--table", table]
+    return UNIT.format(
+        description="msgproto bridge into Spark",
+        after=f"network-online.target {GATEWAY_UNIT}",
+        command=escaped(words),
+        directory=str(directory).replace("%", "%%"),
+        user=user,
+        stop_seconds=STOP_SECONDS,
+        more="",
+    )
+
+
+def escaped(words: list[str]) -> str:
+    """Return ``words`` as a unit file has them: quoted where need be, ``%`` and ``$`` doubled."""
+    quoted = []
+    for word in words:
+        plain = word.replace("%", "%%").replace("$", "$$")
+        if any(sign.isspace() or sign in "\"'\\;" for sign in plain):
+            plain = '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        quoted.append(plain)
+    return " ".join(quoted)
+
+
+def next_steps(directory: Path, queue: Path, table: str, protocols: list[str]) -> Iterator[str]:
+    """Yield what to type next."""
+    file = shlex.quote(str(directory / CONFIGURATION))
+    yield f"{directory}: {CONFIGURATION}, {GATEWAY_UNIT}, {BRIDGE_UNIT}"
+    yield ""
+    yield "Next, each in a terminal of its own:"
+    yield f"  msgproto gateway --config {file}"
+    row = registry.registered(protocols[0])
+    port = next(iter(row.ports.values()))
+    if row.name == "lumberjack":
+        yield f"  echo '{{\"hello\": 1}}' | msgproto send lumberjack tcp:127.0.0.1:{port}"
+    yield f"  msgproto bridge --queue {shlex.quote(str(queue))} --table {shlex.quote(table)}"
+    yield ""
+    yield "For systemd:"
+    yield f"  systemctl enable --now {shlex.quote(str(directory / GATEWAY_UNIT))}"
+    yield f"  systemctl enable --now {shlex.quote(str(directory / BRIDGE_UNIT))}"

@@ -1,0 +1,35 @@
+"""Try whether ZeroMQ could listen, as a start would (``FC-02``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import zmq
+
+from ...net.trying import BindingReactor
+
+
+class BoundSockets:
+    """Binds sockets of ZeroMQ and holds them until it is closed."""
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+
+    def bind(self, address: str) -> None:
+        """Bind one more; raises ZMQError."""
+        self._context.socket(zmq.ROUTER).bind(address)
+
+    def close(self) -> None:
+        """Let go of all addresses."""
+        self._context.destroy(linger=0)
+
+
+def try_addresses(addresses: Sequence[str], reactor: BindingReactor) -> Iterator[str]:
+    """Bind every address until ``reactor`` is closed, and yield a line for each refusal."""
+    bound = BoundSockets()
+    reactor.hold(bound)
+    for address in addresses:
+        try:
+            bound.bind(address)
+        except zmq.ZMQError as error:
+            yield f"cannot listen on {address}: {error.strerror}"

@@ -1,0 +1,181 @@
+"""Try what a start would do: bind every endpoint of a gateway and let go of it (``FC-02``)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from typing import Any, Final, Protocol, cast, runtime_checkable
+
+from twisted.application.service import IServiceCollection
+from twisted.internet.defer import Deferred
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IListeningPort, IReactorTCP, IReactorUNIX
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+BACKLOG: Final = 1
+"""Nobody is accepted, so this is as good as any number."""
+
+PORT_MOST: Final = 65535
+
+
+@runtime_checkable
+class CanBeTried(Protocol):
+    """Is a service that can tell whether it could listen."""
+
+    def refusals(self, reactor: BindingReactor) -> Iterator[str]:
+        """Yield a line for each endpoint that it could not listen on.
+
+        What is bound for it stays bound until the reactor is closed, so that an endpoint that is
+        given twice is found.
+        """
+
+
+class Closable(Protocol):
+    """Is bound to an address until it is closed."""
+
+    def close(self) -> object:
+        """Let go of the address."""
+
+
+@implementer(IListeningPort)
+class BoundPort:
+    """Holds a socket that is bound, and accepts nobody."""
+
+    def __init__(self, address: object) -> None:
+        self._address = address
+
+    def startListening(self) -> None:
+        """Do nothing: it was bound by the reactor."""
+
+    def stopListening(self) -> None:
+        """Do nothing: the reactor lets go of all."""
+
+    def getHost(self) -> Any:
+        """Return the address as it was asked for."""
+        return self._address
+
+
+@implementer(IReactorTCP, IReactorUNIX)
+class BindingReactor:
+    """Binds sockets where a reactor would listen, and holds them until :meth:`close`.
+
+    Only what server endpoints call is here.  A socket that another process passes (``systemd:``)
+    is not tried.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[Closable] = []
+        self._files: list[str] = []
+
+    def hold(self, bound: Closable) -> None:
+        """Keep ``bound`` until all are let go of."""
+        self._held.append(bound)
+
+    def listenTCP(
+        self, port: int, factory: object, backlog: int = BACKLOG, interface: str = ""
+    ) -> BoundPort:
+        """Bind a port as Twisted would; raises CannotListenError."""
+        family = socket.AF_INET6 if ":" in interface else socket.AF_INET
+        bound = socket.socket(family)
+        try:
+            if not 0 <= port <= PORT_MOST:
+                raise OSError(f"a port is at most {PORT_MOST}")
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((interface, port))
+            bound.listen(BACKLOG)
+        except OSError as error:
+            bound.close()
+            raise CannotListenError(interface, port, error) from None
+        self.hold(bound)
+        return BoundPort(bound.getsockname())
+
+    def connectTCP(self, *arguments: object, **settings: object) -> Any:
+        """Refuse: nobody connects while endpoints are tried."""
+        raise NotImplementedError
+
+    connectUNIX = connectTCP
+
+    def listenSSL(
+        self,
+        port: int,
+        factory: object,
+        contextFactory: object,
+        backlog: int = BACKLOG,
+        interface: str = "",
+    ) -> BoundPort:
+        """Bind a port as :meth:`listenTCP`."""
+        return self.listenTCP(port, factory, backlog, interface)
+
+    def listenUNIX(
+        self,
+        address: str,
+        factory: object,
+        backlog: int = BACKLOG,
+        mode: int = 0o666,
+        wantPID: bool = False,
+    ) -> BoundPort:
+        """Bind a UNIX socket, unless somebody listens on it; raises CannotListenError."""
+        bound = socket.socket(socket.AF_UNIX)
+        self.hold(bound)
+        try:
+            if wantPID:
+                _remove_stale(address)
+            bound.bind(address)
+        except OSError as error:
+            raise CannotListenError(None, address, error) from None
+        self._files.append(address)
+        bound.listen(BACKLOG)
+        return BoundPort(address)
+
+    def adoptStreamPort(self, fileno: int, addressFamily: int, factory: object) -> BoundPort:
+        """Leave a socket of the parent process alone."""
+        return BoundPort(fileno)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for bound in self._held:
+            bound.close()
+        for path in self._files:
+            os.unlink(path)
+        self._held, self._files = [], []
+
+
+def _remove_stale(address: str) -> None:
+    """Remove the socket of a process that has ended; OSError if somebody listens on it."""
+    try:
+        if not stat.S_ISSOCK(os.stat(address).st_mode):
+            return
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX) as caller:
+        try:
+            caller.connect(address)
+        except ConnectionRefusedError:
+            os.unlink(address)
+            return
+    raise OSError("another process listens on it")
+
+
+def refusals(service: object, reactor: BindingReactor) -> Iterator[str]:
+    """Yield a line for each endpoint below ``service`` that could not be listened on."""
+    if isinstance(service, CanBeTried):
+        yield from service.refusals(reactor)
+    if IServiceCollection.providedBy(service):
+        for child in cast(Any, service):
+            yield from refusals(child, reactor)
+
+
+def refusal_of(listening: Deferred[Any]) -> str | None:
+    """Return why an endpoint that was tried refuses; None if it does not."""
+    failures: list[Failure] = []
+    listening.addErrback(failures.append)
+    if not failures:
+        return None
+    error = failures[0].value
+    return str(getattr(error, "socketError", None) or error)
+
+
+__all__ = ["BindingReactor", "CanBeTried", "refusal_of", "refusals"]
