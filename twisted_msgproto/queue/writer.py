@@ -21,7 +21,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted_msgproto.core.errors import QueueClosed, QueueError, QueueFull
 from twisted_msgproto.core.message import MessageBatch
@@ -35,6 +35,9 @@ from .disk import OS_DISK, Disk
 from .fair import FairQueue, GroupCost
 from .log import SegmentLog
 from .recovery import Recovery
+
+if TYPE_CHECKING:
+    from .brokered import BrokerState
 
 GROUP_OCTETS = 8 << 20
 GROUP_MESSAGES = 16_384
@@ -232,6 +235,17 @@ class QueueWriter:
             self._waiting_octets += entry.octets
             if self._idle:
                 self._changed.notify()
+
+    def broker(self, **options: Any) -> BrokerState:
+        """Return what a broker keeps on disk over this queue; ``options`` are its own.
+
+        Call it once, before the first batch is submitted, and close what it returns before the
+        writer.  Its lines go where the writer's go.  Raises QueueError if the broker's files cannot
+        be opened.
+        """
+        from .brokered import BrokerState
+
+        return BrokerState(self._log, **{"report": self._report} | options)
 
     @staticmethod
     def _encoded_at_once(batch: MessageBatch) -> MessageBatch | Encoded:

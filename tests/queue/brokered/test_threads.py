@@ -12,7 +12,6 @@ from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.broker.terms import LETTER_OCTETS, QueueName
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import QueueReader, QueueWriter
-from twisted_msgproto.queue.brokered import BrokerState
 
 HERE = QueueName("mtl/v/p", "here")
 MESSAGES = 40
@@ -42,7 +41,7 @@ def test_what_is_published_and_settled_from_several_threads_is_there_after_a_sta
     monkeypatch.setattr("twisted_msgproto.queue.writer.IDLE_S", 0.005)  # it trims as often
     lines: list[str] = []
     writer = QueueWriter(tmp_path, segment_bytes=20_000, report=lines.append)
-    state = BrokerState(writer.log, pin=30_000, report=lines.append, kept_segment_bytes=20_000)
+    state = writer.broker(pin=30_000, kept_segment_bytes=20_000)
     assert state.restored() == {}
     state.declare({HERE: state.end})
     reader = QueueReader(tmp_path)
@@ -91,7 +90,7 @@ def test_what_is_published_and_settled_from_several_threads_is_there_after_a_sta
     state.close()
     writer.close()
     again = QueueWriter(tmp_path, segment_bytes=20_000, report=lines.append)
-    other = BrokerState(again.log, report=lines.append)
+    other = again.broker()
     found = other.restored()[HERE]
     assert found.places.tolist() == sorted(waiting)
     for place, weight, second in zip(found.places, found.weights, found.arrived, strict=True):
