@@ -344,7 +344,9 @@ class BrokerState:
 
     def _write_names(self) -> None:
         self._names.write()
-        gone = set(self._forgotten)
+        used = set(self._marks.moved.values())
+        # A queue is known as long as messages are in its dead letters.
+        gone = {name for name in set(self._forgotten) if not used & {name, name.dead}}
         self._names.forget(gone)
         self._forgotten -= gone
 
