@@ -89,6 +89,7 @@ class QueuesInMemory:
         """``limits`` are the broker's."""
         self.machine = Broker(limits)
         self._place = 0
+        self._within = False
 
     def declare(self, name: QueueName, *, kept: bool = False) -> None:
         """Do what :class:`Queues` says."""
@@ -100,8 +101,7 @@ class QueuesInMemory:
             self._place += 1
             octets = weight(envelope, body)
             letter = Letter(self._place, octets, envelope, body, IN_MEMORY_SECONDS)
-            self.machine.publish(name, [letter], IN_MEMORY_SECONDS)
-        self._go_on()
+            self._do(self.machine.publish, name, [letter], IN_MEMORY_SECONDS)
 
     def when_accepted(self, names: Iterable[QueueName], accepted: Callable[[], None]) -> None:
         """Do what :class:`Queues` says; profiles ask for one queue at a time."""
@@ -118,32 +118,38 @@ class QueuesInMemory:
 
     def settle(self, consumer: Any, places: Sequence[int]) -> None:
         """Do what :class:`Queues` says."""
-        self.machine.settle(consumer, places)
-        self._go_on()
+        self._do(self.machine.settle, consumer, places)
 
     def reject(self, consumer: Any, places: Sequence[int], *, requeue: bool) -> None:
         """Do what :class:`Queues` says."""
-        self.machine.reject(consumer, places, requeue=requeue)
-        self._go_on()
+        self._do(self.machine.reject, consumer, places, requeue=requeue)
 
     def ready(self, consumer: Any) -> None:
         """Do what :class:`Queues` says."""
-        self.machine.ready(consumer)
-        self._go_on()
+        self._do(self.machine.ready, consumer)
 
     def gone(self, consumer: Any, *, orderly: bool = False) -> None:
         """Do what :class:`Queues` says."""
-        self.machine.gone(consumer, IN_MEMORY_SECONDS, orderly=orderly)
-        self._go_on()
+        self._do(self.machine.gone, consumer, IN_MEMORY_SECONDS, orderly=orderly)
 
     def snapshot(self) -> Mapping[str, int]:
         """Do what :class:`Queues` says."""
         return self.machine.snapshot()
 
-    def _go_on(self) -> None:
-        while self.machine.unfinished:
-            self.machine.go_on()
-        self.machine.take_events()
+    def _do(self, call: Callable[..., None], *arguments: Any, **named: Any) -> None:
+        """Call the machine, and then let it deliver all that can be delivered.
+
+        A consumer that was called may call back; the outermost call continues with that.
+        """
+        within, self._within = self._within, True
+        try:
+            call(*arguments, **named)
+            while self.machine.unfinished and not within:
+                self.machine.go_on()
+        finally:
+            self._within = within
+        if not within:
+            self.machine.take_events()
 
 
 @dataclass(slots=True)
