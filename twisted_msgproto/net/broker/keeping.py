@@ -283,7 +283,7 @@ class KeptBroker(ServedBroker):
             waiting.append(call)
 
     def read(self, places: Sequence[int]) -> Deferred[list[Letter]]:
-        """Read back the letters with these places, for people to look at."""
+        """Read back the letters with these places, for people."""
         return self._keeping.load(places).addCallback(lambda found: found.letters)
 
     # ── what the machine says ───────────────────────────────────────────────────────────────────

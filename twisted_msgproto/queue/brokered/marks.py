@@ -92,14 +92,6 @@ class Segment:
         """Return the bits from ``first`` on, the lowest bit of each octet first."""
         return bytes(self._bits)
 
-    def cut(self, end: int) -> None:
-        """Forget the bits of offsets at or above ``end``."""
-        if self.first >= end:
-            self._bits = bytearray()
-        elif self.first + 8 * len(self._bits) > end:
-            self._bits = self._bits[: (end - self.first + 7) >> 3]
-            self._bits[-1] &= (1 << ((end - self.first - 1) % 8 + 1)) - 1
-
     def settled(self, lo: int, hi: int) -> int:
         """Return how many of lo ≤ offset < hi are settled."""
         if self.done:
@@ -150,11 +142,14 @@ class Marks:
     Attributes:
         tries: place → number of tries, where there was one, of messages that are in queues.
         moved: place → queue, of messages that are in another queue than the one they came for.
+        limit: there are no offsets from this one on; what is told of them is passed over.
     """
 
     def __init__(self) -> None:
         self._segments: dict[int, Segment] = {}
         self._firsts: list[int] = []
+        self.limit = OPEN_END
+        self._beyond = False
         self.tries: dict[int, int] = {}
         self.moved: dict[int, QueueName] = {}
 
@@ -198,6 +193,8 @@ class Marks:
         """
         changed = set()
         for lo, hi in ranges:
+            if hi > self.limit:
+                self._beyond, hi = True, self.limit
             for segment, part_lo, part_hi in self._parts(lo, hi):
                 new = segment.set(part_lo, part_hi)
                 if new:
@@ -253,12 +250,7 @@ class Marks:
 
         Such offsets will be given to other messages: log and marks were not copied together.
         """
-        dropped = False
-        for segment in self._segments.values():
-            known = segment.ranges()
-            if known and known[-1][1] > end:
-                segment.cut(end)
-                dropped = True
+        dropped = self._beyond
         for of_place in (self.tries, self.moved):
             for place in [place for place in of_place if place >= end]:
                 del of_place[place]

@@ -27,7 +27,7 @@ from . import scan, settled
 from .bodies import Bodies, Loaded
 from .frames import Frame, gathered, read_frame
 from .kept import COPY_MESSAGES, COPY_OCTETS, Chunk, Copy, Kept, copied
-from .marks import Marks, ranges_of
+from .marks import OPEN_END, Marks, ranges_of
 from .names import FILE as NAMES_FILE
 from .names import Names
 from .settled import Group, SettledFile
@@ -117,6 +117,7 @@ class BrokerState:
             self._marks.begun(first, end)
         if firsts:
             self._marks.begun(firsts[-1])
+        self._marks.limit = self._log.end
         found = self._file.read()
         again = "what it says is settled is delivered again"
         if found is not None:
@@ -125,13 +126,15 @@ class BrokerState:
                 self._report(f"broker: {path} is damaged or is another queue's: {again}")
                 self._put_aside(settled.FILE)
             nonsense = settled.taken(found.groups, self._marks)
-            self._dirty = bool(not found.ours or found.damaged_octets or nonsense)
+            # What is there may be what a disk could not write, if that process was killed then.
+            self._dirty = True
             if found.damaged_octets or nonsense:
                 self._report(
                     f"broker: {found.damaged_octets} octets of {path} are damaged, {nonsense} "
                     f"groups make no sense: {again}"
                 )
         self._dropped = self._marks.drop_from(self._log.end)
+        self._marks.limit = OPEN_END
         if self._dropped:
             self._report(
                 f"broker: {os.path.join(self._directory, settled.FILE)} tells of messages behind "
@@ -171,10 +174,16 @@ class BrokerState:
             for name in self._names.first:
                 found.queues.setdefault(name, scan.Waiting())
             if self._dropped:  # before an offset is given again
-                self._file.write(Group(), self._marks)
-                self._dropped = False
+                self._write_again()
+            elif self._dirty:
+                self._attempt("what is settled", self._write_again)
             self._restored = True
             return found.queues
+
+    def _write_again(self) -> None:
+        """Write all that is known of what is settled."""
+        self._file.write(Group(), self._marks)
+        self._dropped = self._dirty = False
 
     def _scan(self, found: scan.Scan, first: int) -> None:
         """Take one segment of the log."""
@@ -310,15 +319,16 @@ class BrokerState:
     def _write_settled(self) -> None:
         # In this order: what was settled was appended before, and what belongs to a segment was
         # appended before that segment was ended.
-        ended = self._log.firsts[:-1]
+        ended = list(pairwise(self._log.firsts))
         group = self._take_noted()
         self._take_appended()
         for place, tries in group.tries.items():
             self._marks.note_tries(place, tries)
         self._marks.moved.update(group.moved)
         self._changed |= self._marks.settle(group.settled)
-        for first in ended:
+        for first, end in ended:
             segment = self._marks.begun(first)
+            segment.end = min(segment.end, end)  # the one behind it may have no message yet
             if not segment.done and not segment.outstanding:
                 segment.finish()
                 group.settled.append((segment.first, segment.end))
@@ -344,7 +354,9 @@ class BrokerState:
 
     def _write_names(self) -> None:
         self._names.write()
-        gone = set(self._forgotten)
+        used = set(self._marks.moved.values())
+        # A queue is known as long as messages are in its dead letters.
+        gone = {name for name in set(self._forgotten) if not used & {name, name.dead}}
         self._names.forget(gone)
         self._forgotten -= gone
 
