@@ -1,7 +1,8 @@
 """Marks say what a broker is done with, how often it tried, and where messages were moved.
 
 They are kept by segment of the log, a bit for each message: a million messages that were
-acknowledged here and there are 125 KB.  In a file, few ranges stand as ranges (see :mod:`.settled`).
+acknowledged here and there are 125 KB.  In a file, few ranges stand as ranges (see
+:mod:`.settled`).
 """
 
 from __future__ import annotations
