@@ -105,7 +105,7 @@ def test_check_says_where_users_prove_nothing(
     (tmp_path / "users").write_text("ada:secret\n")
     file = tmp_path / "gateway.toml"
     file.write_text(f"{RULES}[umq]\nauth = 'file:{tmp_path}/users'\n[sabc]\n[micromsg2]\n")
-    assert cli.main(["check", str(file)]) == 0
+    assert cli.main(["check", "--file-only", str(file)]) == 0
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("access: ")]
     assert told[0] == "access: 4 rules; the first that fits decides, what none fits is refused"
     assert told[1].startswith("access: sabc: without auth a user is the name that a client ann")
