@@ -25,17 +25,23 @@ from tests.tools.processes import (
     environment,
     launching,
 )
+from tests.tools.s3 import Store, running_store
 from tests.tools.turns import Turns, check_servers, watched_turns
 
 KEPT_THREADS = ("PoolThread-", "execnet", "pytest", "Thread-Socket")
 """Threads which belong to a reactor's pool, to pytest's own workers, or to a Spark session."""
 
-KEPT_COMMANDS = ("java", "pyspark", "multiprocessing", "resource_tracker")
-"""Processes of a Spark session or of the standard library, which live as long as ours."""
+KEPT_COMMANDS = ("java", "pyspark", "multiprocessing", "resource_tracker", "tests.tools.s3")
+"""Processes of a Spark session, of the standard library or of the S3 server, which live as long as
+ours."""
 
 
-QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Java's options for each of its machines: none lives long enough for its best compiler to pay."""
+QUICK_JAVA = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""Java's options for each of its machines: none lives long enough for its best compiler to pay, and
+whether Spark's own classes are well-formed is not asked in each start."""
 
 JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS")
 """Where Spark's own scripts look for options: of drivers, of what starts them, of a cluster."""
@@ -46,11 +52,12 @@ settings.load_profile("no deadline")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--long``, and ``--worlds N`` and ``--fuzz N`` for other numbers than its own."""
-    parser.addoption("--long", action="store_true", help="the long form of what is random")
+    """``--long``, and an option for each number which depends on it."""
+    parser.addoption("--long", action="store_true", help="the long form of what is random or large")
     for name, what in {
         "worlds": "simulated worlds a protocol",
         "fuzz": "spoiled streams a decoder",
+        "gateways": "gateways which land into one table, a multiple of 20",
     }.items():
         text = f"{what} ({SHORT[name]}; with --long {LONG[name]})"
         parser.addoption(f"--{name}", type=int, help=text)
@@ -163,6 +170,13 @@ def temporary_names(request: pytest.FixtureRequest) -> None:
         directory = request.getfixturevalue("tmp_path")
         numbers = itertools.count()
         request.instance.mktemp = lambda: str(directory / f"temporary-{next(numbers)}")
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[Store]:
+    """One S3 server for each of pytest's workers: a start costs more than a second."""
+    with running_store() as store:
+        yield store
 
 
 @pytest.fixture(scope="session")

@@ -55,6 +55,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         "STAMP": venv / "installed.json",
         "LOG": venv / "install.log",
         "FOREIGN": tmp_path / "foreign",
+        "CLIENTS": tmp_path / "clients",
     }.items():
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(module, "java_places", lambda: [])
@@ -339,23 +340,32 @@ def test_what_each_sub_command_runs(run: Any) -> None:
 
 
 def test_the_sub_command_takes_its_place_in_the_environment(world: World) -> None:
-    """The exit status and the output are the sub-command's; PATH begins with the environment's."""
+    """The exit status and the output are the sub-command's; PATH begins with the environment's.
+
+    What the tests start is compiled once, whatever the environment says.
+    """
     copied = world.run.ROOT / "run"
     shutil.copy(RUN, copied)
     world.run.set_up()
-    script(world.run.PYTHON, 'echo "$@"; echo "$PATH"; exit 7')
+    script(world.run.PYTHON, 'echo "$@"; echo "$PATH"; echo "$PYTHONDONTWRITEBYTECODE"; exit 7')
     path = world.run.ROOT / "java-path"
     script(path / "java", "echo 'openjdk version \"21\"'")
-    ended = subprocess.run(
-        [sys.executable, str(copied), "queue", "ls"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PATH": f"{path}:{os.environ['PATH']}"},
-    )
-    assert (ended.returncode, ended.stderr) == (7, "")
-    words, path_line = ended.stdout.splitlines()
-    assert words == "-m twisted_msgproto queue ls"
-    assert path_line.startswith(str(world.run.VENV / "bin"))
+    paths = f"{path}:{os.environ['PATH']}"
+    for arguments, run, compiles in (
+        (["queue", "ls"], "-m twisted_msgproto queue ls", "1"),
+        (["quick", "-k", "x"], "-m pytest -q -m not slow -k x", ""),
+    ):
+        ended = subprocess.run(
+            [sys.executable, str(copied), *arguments],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PATH": paths, "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+        assert (ended.returncode, ended.stderr) == (7, "")
+        words, path_line, unwritten = ended.stdout.splitlines()
+        assert words == run
+        assert path_line.startswith(str(world.run.VENV / "bin"))
+        assert unwritten == compiles
 
 
 def test_it_is_stdlib_only_and_an_old_python_can_read_it_far_enough_to_complain() -> None:

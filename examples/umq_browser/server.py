@@ -1,13 +1,16 @@
-"""A web page which calls a method and shows the updates of a topic.
+"""A web page that calls a method, follows topics, and sends drawings as attachments to all others.
 
-Run it, then open the address which it prints::
+Run it, then open the address which it prints, twice::
 
     python examples/umq_browser/server.py
 
 It listens on two ports of this machine: one serves the page, the other speaks UMQ and lets in
-pages of the first one alone.
+pages of the first one alone.  The page uses the package in ``clients/js``.
 """
 
+import json
+import math
+import random
 from pathlib import Path
 
 from twisted.internet import reactor, task
@@ -15,9 +18,16 @@ from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.web.server import Site
 from twisted.web.static import File
 
-from twisted_msgproto.umq import MethodRegistry, UmqServerFactory
+from twisted_msgproto.umq import MethodRegistry, Topic, UmqServer, UmqServerFactory, refusal
+from twisted_msgproto.umq.wire import Code
+
+HERE = Path(__file__).parent
+PACKAGE = HERE.parent.parent / "clients" / "js" / "src"
+PNG = b"\x89PNG\r\n\x1a\n"
 
 methods = MethodRegistry()
+viewers: set[Topic] = set()
+visitors: set[UmqServer] = set()
 
 
 @methods.register
@@ -27,25 +37,74 @@ def greet(name):
 
 
 @methods.register(with_request=True)
-def ticks(request, topic_id):
-    """Publish a count to the caller's topic, twice a second."""
+def readings(request, topic_id):
+    """Publish a made-up reading to the caller's topic, twice a second."""
     topic = request.session.openTopic(topic_id)
     count = iter(range(1, 1_000_000))
-    ticking = task.LoopingCall(lambda: topic.publish(f"tick {next(count)}"))
+
+    def publish():
+        number = next(count)
+        value = 20 + 4 * math.sin(number / 7) + random.uniform(-0.8, 0.8)
+        topic.publish(json.dumps({"number": number, "value": value}))
+
+    ticking = task.LoopingCall(publish)
     topic.whenClosed().addCallback(lambda reason: ticking.running and ticking.stop())
     ticking.start(0.5)
     return True
 
 
+@methods.register(with_request=True)
+def drawings(request, topic_id):
+    """Publish what any page draws to the caller's topic."""
+    topic = request.session.openTopic(topic_id)
+    viewers.add(topic)
+    topic.whenClosed().addCallback(lambda reason: viewers.discard(topic))
+    return True
+
+
+@methods.register(with_request=True)
+def draw(request):
+    """Send the caller's drawing to every page; how many there are."""
+    pictures = [one for one in request.attachments if isinstance(one, bytes)]
+    if len(pictures) != 1 or not pictures[0].startswith(PNG):
+        raise refusal(Code.FORMAT, "a drawing is one PNG")
+    return sum(topic.publish("drawing", pictures) for topic in list(viewers))
+
+
+class Page(UmqServer):
+    """Is the session of one page; each of them has an attribute that says how many there are."""
+
+    def sessionEstablished(self):
+        """Count it."""
+        visitors.add(self)
+        self.tell()
+
+    def sessionLost(self, reason):
+        """Count it no longer."""
+        visitors.discard(self)
+        self.tell()
+
+    def tell(self):
+        """Tell every page."""
+        for page in visitors:
+            page.setAttribute("visitors", str(len(visitors)))
+
+
+def website():
+    """Return the page, with the package beside it."""
+    root = File(str(HERE))
+    root.contentTypes = {**root.contentTypes, ".js": "text/javascript"}
+    root.putChild(b"twisted-msgproto", File(str(PACKAGE)))
+    return root
+
+
 async def main():
     """Listen on both ports; the page's origin is known when its port is."""
-    page = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(
-        Site(File(str(Path(__file__).parent)))
-    )
+    page = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(Site(website()))
     origin = f"http://127.0.0.1:{page.getHost().port}"
-    umq = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(
-        UmqServerFactory(methods=methods, origins=[origin])
-    )
+    factory = UmqServerFactory(methods=methods, origins=[origin])
+    factory.protocol = Page
+    umq = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(factory)
     print(f"umq listening on tcp:127.0.0.1:{umq.getHost().port}", flush=True)
     print(f"open {origin}/?umq=ws://127.0.0.1:{umq.getHost().port}/", flush=True)
 

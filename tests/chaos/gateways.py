@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import sys
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher
+from tests.tools.five import ANYWHERE, CLIENTS, SERVERS
+from tests.tools.processes import PATIENCE_SECONDS, START_SECONDS, Launched, Launcher
 from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
 from twisted_msgproto.queue import QueueReader
 
@@ -81,3 +85,48 @@ def closed(line: socket.socket, seconds: float = PATIENCE_SECONDS) -> bytes:
     except ConnectionError:
         pass
     return said
+
+
+class Five:
+    """A gateway of all five protocols over one queue.
+
+    Attributes:
+        server: the process.
+        ports: the port for each client of :data:`tests.tools.five.CLIENTS`.
+    """
+
+    def __init__(
+        self,
+        launch: Launcher,
+        *before: str,
+        module: str = "tests.chaos.watched",
+        options: Iterable[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it in the launcher's directory; ``before`` are words in front of its command."""
+        self.queue = launch.directory / "queue"
+        file = launch.directory / "gateway.toml"
+        file.write_text(SERVERS.format(queue=self.queue, **ANYWHERE))
+        command = [*before, sys.executable, "-m", module, "gateway", "--config", str(file)]
+        self.server = launch.command([*command, *options], env=env)
+        self._asked = 0
+        self.ports = {
+            name: int(
+                self.server.line(
+                    rf"\b{client.server} listening on \S+:(\d+)",
+                    nth=client.nth,
+                    seconds=START_SECONDS,
+                )[1]
+            )
+            for name, client in CLIENTS.items()
+        }
+
+    def longest_turn(self) -> float:
+        """Milliseconds of CPU time of the longest turn since this was asked last."""
+        self._asked += 1
+        self.server.signal(signal.SIGUSR1)
+        return float(self.server.line(r"longest turn (\S+) ms", nth=self._asked)[1])
+
+    def lost(self, told: Set[bytes]) -> set[bytes]:
+        """Which of these bodies are not in the queue."""
+        return set(told) - {row["body"] for row in rows(self.queue)}

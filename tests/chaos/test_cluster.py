@@ -240,7 +240,9 @@ def test_workers_which_cannot_run_the_task_end_the_bridge_with_one_line(
     """TB-14: a cluster whose workers lack the Python which the driver names."""
     write(tmp_path / "queue", messages(0, 10))
     start = Bridges(launch, spark_cluster, [tmp_path / "queue"], tmp_path / "table")
-    bridge = start("--conf", f"spark.pyspark.python={python}")
+    # One executor is enough: each costs a start of Java.
+    words = ("--conf", f"spark.pyspark.python={python}", "--conf", "spark.cores.max=1")
+    bridge = start(*words)
     assert bridge.wait(seconds=START_SECONDS) == 2, bridge.output
     [line] = [line for line in bridge.lines if line.startswith("msgproto bridge:")]
     assert "Python" in line

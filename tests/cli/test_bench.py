@@ -307,6 +307,15 @@ def test_a_good_client_is_measured_beside_a_bulk_sender__NB_01(launch: Launcher)
     assert notes["messages"] == 8 and notes["p50 ms"] >= 1 and notes["alone p50 ms"] >= 1
 
 
+def test_the_broker_is_measured_beside_a_deque(launch: Launcher) -> None:
+    rows = rows_of(launch, "broker", scale=0.01)
+    bulk = rows["broker, publish to acknowledged, 100 at a time"]
+    assert (bulk["beside"], bulk["mark"]) == ("a deque", 4.0)
+    assert rows["broker, publish to acknowledged, 1 at a time"]["mark"] is None
+    assert 12 <= rows["broker, memory of a waiting place, 10 M"]["value"] <= 16
+    assert rows["broker, 1 M places restored"]["value"] < 3
+
+
 def test_connections_are_counted_when_they_were_accepted() -> None:
     from twisted_msgproto.cli.benches import idle
 

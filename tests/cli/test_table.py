@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from tests.tools.s3 import Store, running_store
+from tests.tools.s3 import Store
 from tests.tools.upkept import Gateway, create, land
 from twisted_msgproto.cli import main
 from twisted_msgproto.queue.flight import QueueFlightServer
@@ -47,10 +47,9 @@ def landed(tmp_path: Path) -> Landed:
     return Landed(tmp_path)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def store() -> Iterator[Store]:
-    with running_store() as running:
-        yield running
+@pytest.fixture
+def store(s3: Store) -> Store:
+    return s3
 
 
 def test_counts(landed: Landed, capsys: pytest.CaptureFixture[str]) -> None:

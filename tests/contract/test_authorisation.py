@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,11 +12,15 @@ from zope.interface import implementer
 
 from tests.contract.cases import CASES, Peer
 from tests.contract.world import World, only, over_all
+from tests.micromsg2.streams import message
+from tests.tools.calls import Calls, counting_calls
 from tests.tools.sinks import SafeSink
 from twisted_msgproto.core.errors import ConfigurationError, Refused
 from twisted_msgproto.lumberjack import LumberjackServerFactory
+from twisted_msgproto.micromsg2.machine import MessagesReceived
+from twisted_msgproto.micromsg2.protocol.connection import READ_OCTETS
 from twisted_msgproto.net.authorising import Access, IAuthoriser, Rules
-from twisted_msgproto.net.authorising.asking import ANSWERS_MAX
+from twisted_msgproto.net.authorising.asking import ANSWERS_MAX, LINES_MAX
 from twisted_msgproto.net.factory import MsgprotoServerFactory
 from twisted_msgproto.sabc import SabcServerFactory
 from twisted_msgproto.umq import Hub, MethodRegistry
@@ -250,8 +255,6 @@ class WhoMayWhat:
         world = self.ruled(("publish", "b"))
         peer = self.joined(world)
         machine = peer.server.machine
-        from twisted_msgproto.micromsg2.machine import MessagesReceived
-
         event = MessagesReceived(
             [5, 5, 5], ["a", "b", "c"], [{}, {}, {}], [b"a", b"b", b"c"], [b""] * 3, [{}] * 3, 3
         )
@@ -301,6 +304,51 @@ class WhoMayWhat:
         assert world.factory.counters["not_allowed"] == count
         assert len(peer.server._permissions._answers) <= ANSWERS_MAX
         assert len(refusals(world)) == 5  # of this address, within a minute
+
+    @only("micromsg2")
+    def test_a_storm_of_refused_names_is_no_long_turn(self: Any) -> None:
+        """NB-07: about 20 calls a message, a read is small, and few lines are logged."""
+        world = self.ruled(authoriser=Rules.of([{"allow": "*", "name": "orders"}]))
+        server = world.join().server
+        assert server.readOctets == 128 << 10
+        count = 2000
+        storm = b"".join(message(number, b"x", f"n{number}") for number in range(1, count))
+        calls = Calls()
+        with counting_calls(calls):
+            server.dataReceived(storm)
+        assert world.factory.counters["not_allowed"] == count - 1
+        assert calls.count / count <= 22, calls.where.most_common(20)
+        assert server._permissions._told == LINES_MAX
+        assert type(server).readOctets == READ_OCTETS  # without an authoriser as before
+
+    # ── sABC ────────────────────────────────────────────────────────────────────────────────────
+
+    @only("sabc", "sabc-ws")
+    def test_a_refused_send_only_message_is_answered_with_403_and_reaches_no_hook(
+        self: Any,
+    ) -> None:
+        heard: list[Any] = []
+        hooks = {
+            "messageReceived": lambda server, message: heard.append(message),
+            "requestReceived": lambda server, message: b"answer",
+        }
+        world = self.world(SafeSink(), hooks=hooks)
+        world.factory.authoriser = Judge(("publish", ""))
+        errors: list[Any] = []
+        told = {"errorReceived": lambda client, error: errors.append(error)}
+        peer = world.join(hooks=told)
+        self.successResultOf(peer.client.sendOnly(b"x"))
+        world.pump()
+        assert [(error.code, error.body) for error in errors] == [
+            ("403", b"not allowed to publish")
+        ]
+        assert heard == world.factory.sink.messages == []
+        answered = peer.send(b"asked")
+        world.pump()
+        assert self.successResultOf(answered).body == b"answer"
+        left = peer.client.close()  # in order: nothing is owed for what was refused
+        world.pump()
+        self.successResultOf(left)
 
     # ── UMQ ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -380,6 +428,17 @@ class WhoMayWhat:
         assert (counters["not_allowed:publish"], counters["not_allowed:consume"]) == (1, 2)
         assert len(refusals(world)) == 2
         assert world.factory.authoriser.asked[0].virtual_host == "host"
+
+    @only("mtl")
+    def test_who_authenticates_anew_is_asked_about_anew(self: Any) -> None:
+        world = self.ruled(authoriser=Rules.of([{"allow": "publish", "user": "ada"}]))
+        session = SimpleNamespace(
+            user="bob", key=b"", address="192.0.2.1", name="s", virtual_host="v", permissions=None
+        )
+        assert not world.factory._may(session, False, "events")
+        session.user = "ada"
+        assert world.factory._may(session, False, "events")
+        assert not world.factory._may(session, True, "events")
 
     def successResultOf_(self: Any, world: Any, asked: Any) -> Any:
         done = ensureDeferred(asked) if not isinstance(asked, Deferred) else asked

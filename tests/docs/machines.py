@@ -18,6 +18,7 @@ from typing import Any
 from tests.docs import drawings
 from tests.test_floors import MODULES, imports, relative
 from twisted_msgproto import registry
+from twisted_msgproto.core.broker.states import LETTER
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 DIRECTORY = DOCS / "machines"
@@ -107,7 +108,12 @@ def rooms_imports() -> dict[str, set[str]]:
 
 def general() -> dict[str, str]:
     """Return the pictures that belong to no protocol, by file name below docs/."""
-    return {"way.svg": drawings.way(), "house.svg": drawings.house(rooms_imports())}
+    letter = drawings.machine(LETTER, initial(LETTER), "The broker: what may happen to a message")
+    return {
+        "way.svg": drawings.way(),
+        "house.svg": drawings.house(rooms_imports()),
+        "machines/broker-letter.svg": letter,
+    }
 
 
 def main() -> None:

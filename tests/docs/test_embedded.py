@@ -27,4 +27,4 @@ def test_the_sixth_protocol_is_shown_whole() -> None:
 
 
 def test_some_pages_show_files() -> None:
-    assert {page.stem for page in SHOWING} == {"extending", "sixth-protocol"}
+    assert {page.stem for page in SHOWING} == {"extending", "javascript", "sixth-protocol"}

@@ -55,7 +55,8 @@ def line_matches(told: str, shown: str) -> bool:
 @pytest.mark.parametrize("page", with_blocks("python"), ids=name_of)
 def test_python_examples_run(launch: Launcher, page: Path) -> None:
     program = "\n".join(blocks(page, "python"))
-    env = environment(JAVA_HOME=str(find_java().home)) if "pyspark" in program else None
+    java = {"JAVA_HOME": str(find_java().home)} if "pyspark" in program else {}
+    env = environment(pandas="pandas" in program, **java)
     command = [sys.executable, "-W", "error::RuntimeWarning", "-c", program]
     ended = launch.command(command, env=env)
     assert ended.wait(seconds=600) == 0, ended.output

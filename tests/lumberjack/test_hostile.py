@@ -10,6 +10,7 @@ import zlib
 import pytest
 
 from tests.chaos.gateways import LISTEN, bodies, most_resident, needs_proc, resident, served
+from tests.tools.bombs import deflated
 from tests.tools.processes import PATIENCE_SECONDS
 from tests.tools.turns import turn_warn
 from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
@@ -30,13 +31,6 @@ def frame(kind, *numbers, version=b"2"):
 
 def compressed(payload):
     return frame(b"C", len(payload)) + payload
-
-
-def deflated(octets, times=1, level=9):
-    """``octets`` × ``times`` as a zlib stream, made without ever having them."""
-    deflating = zlib.compressobj(level)
-    parts = [deflating.compress(octets) for _ in range(times)]
-    return b"".join(parts) + deflating.flush()
 
 
 def nested(depth, inner):

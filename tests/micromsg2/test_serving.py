@@ -94,6 +94,8 @@ class Serving(Case):
         self.clock.advance(5)
         self.assertEqual(sending.value(), b"")
         self.assertEqual(factory.withheld.waiting, 2 * (len(message(1, b"1", "q")) + LETTER_OCTETS))
+        (told,) = [line for line in self.lines if "is full" in line]
+        self.assertIn("the queue 'q' is full and its senders wait; queue-messages is 1", told)
         consumer, consuming = self.connect(factory, "pub-sub;ack")
         self.subscribe(consumer, "q")
         self.assertEqual(self.bodies(consuming), [b"1"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,9 @@ from tests.mtl.cases import IMPATIENT, HeldSink, MtlCase, run, until
 from tests.mtl.plain import Plain
 from tests.mtl.test_sockets import dealer_from
 from twisted_msgproto.core.errors import TimedOut
-from twisted_msgproto.mtl.zeromq.door import Door
+from twisted_msgproto.mtl.protocol import server
+from twisted_msgproto.mtl.zeromq.door import Door, silent_seconds
+from twisted_msgproto.net import room
 
 
 class Limited(MtlCase):
@@ -62,6 +67,67 @@ class Limited(MtlCase):
         await deferToThread(knock)
         self.assertGreaterEqual(factory.counters["turned_away:connections-per-address"], 2)
         await until(lambda: not factory.snapshot()["connections"])
+
+    @run
+    async def test_silent_connections_do_not_lock_others_out__NB_08(self) -> None:
+        """NB-08: the longest silent one of the largest group is closed for who comes from another.
+
+        Loopback is no group, and nobody waits a minute here: both are said to be otherwise.
+        """
+        self.patch(room, "network_of", lambda address: address)
+        self.patch(server, "silent_seconds", silent_for(61.0))
+        factory = self.server(HeldSink(), limits={"connections": 10})
+        address = factory.addresses[0].removeprefix("tcp://").split(":")
+        with contextlib.ExitStack() as stack:
+            silent = []
+            for number in range(9):
+                silent.append(socket.create_connection(address, 10, ("127.0.0.2", 0)))
+                stack.enter_context(silent[-1])
+                await until(lambda number=number: factory.snapshot()["connections"] == number + 1)
+            client = self.client(factory.addresses[0], limits=IMPATIENT)
+            await client.open("host")
+            gone = [line for line in silent if closed(line)]
+        self.assertEqual(len(gone), factory.counters["displaced"])
+        self.assertGreaterEqual(len(gone), 1)
+        self.assertEqual(factory.counters["turned_away:connections"], 0)
+
+
+def silent_for(seconds: float) -> Callable[[int], float | None]:
+    """What takes the system's place: everybody was silent for so long."""
+    return lambda descriptor: seconds
+
+
+def closed(line: socket.socket) -> bool:
+    """Whether the other side has closed a connection; what it has said is read."""
+    line.setblocking(False)
+    try:
+        while line.recv(4096):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+def test_the_system_says_how_long_a_connection_is_silent() -> None:
+    """NB-08: from the last octets that came."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far = listener.accept()[0]
+        with near, far:
+            near.sendall(b"x")
+            assert far.recv(1) == b"x"
+            before = silent_seconds(far.fileno())
+            assert before is not None
+            deadline = time.monotonic() + 60
+            while (silent_seconds(far.fileno()) or 0.0) < before + 0.05:
+                assert time.monotonic() < deadline
+            near.sendall(b"x")
+            assert far.recv(1) == b"x"
+            assert (silent_seconds(far.fileno()) or 0.0) < before + 0.05
+        with socket.socket(socket.AF_UNIX) as other:
+            assert silent_seconds(other.fileno()) is None
 
 
 def accepted(descriptor: int, endpoint: str) -> list[bytes]:

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from tests.mtl.broker import NONE, OPEN, Broker, bodies, contents, write
+from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.mtl.application import IngestProfile, QueueProfile, TestProfile
 from twisted_msgproto.mtl.machine import Profile
 from twisted_msgproto.mtl.machine.profile import by_name
 from twisted_msgproto.mtl.terms.events import ContentReceived
+from twisted_msgproto.mtl.terms.limits import SERVER_LIMITS
 from twisted_msgproto.mtl.wire import fields
 from twisted_msgproto.mtl.wire.data import Confirm, Content, Dismiss, Ping, Reject, Response, Summon
 
@@ -277,6 +279,26 @@ def test_a_reader_which_dismisses_before_it_leaves_has_tried_nothing__BK_07() ->
         got = broker.command(reader, Summon(2, "a"), Dismiss(3, "a"))
         assert bodies(got) == [b"1", b"2"]
         broker.leave(reader)
+
+
+def test_a_content_that_cannot_be_sent_ends_its_readers_and_is_a_dead_letter() -> None:
+    """BK-02: whatever stands in the log, what is behind it is delivered."""
+    profile = QueueProfile(Limits.of(SERVER_LIMITS).replace({"deliveries": 2}))
+    broker = Broker([profile])
+    name = profile.queue("host", "a")
+    nonsense = [(name, b"no envelope", b"x")]
+    profile._broker.publish(nonsense)
+    write(broker, 1)
+    for _ in range(4):
+        reader = broker.flow("Reader")
+        got = bodies(broker.command(reader, Summon(2, "a")))
+        if got:
+            break
+        assert broker.command(reader, Summon(3, "a")) == [Response(3, 403)]  # it has ended
+    assert got == [b"1"]
+    figures = broker.server.profiles["queue"].snapshot()
+    assert (figures["broker_dead_letters"], broker.server.counters["flows_failed"]) == (1, 3)
+    assert len(broker.server.take_profile_errors()) == 3
 
 
 def test_the_end_of_the_server_is_no_try__BK_07() -> None:

@@ -602,6 +602,10 @@ def test_on_websocket_a_command_may_end_after_its_last_header(command: str, end:
         (b"DISCONNECT\r\na::b\r\n\r\nbody", "framing"),
         (b"DISCONNECT\r\na::b\r\n\r\n\r\n", "framing"),
         (b"DISCONNECT\r\na::b\r\n\r\n\0\0", "framing"),
+        # What is itself no frame, or a whole one, is behind an end mark all the same.
+        (b"DISCONNECT\r\na::b\r\n\r\n\0\r\n", "framing"),
+        (b"DISCONNECT\r\na::b\r\n\r\nMORE THAN A COMMAND", "framing"),
+        (b"DISCONNECT\r\na::b\r\n\r\n\0MESSAGE\r\na::b\r\n\r\n\0", "framing"),
         (b"DISCONNECT\r\na::b\r", "header-syntax"),
         (b"MESSAGE\r\na::b\r\n\r\nx\r\n\r\n\0y", "framing"),
         (b"MESSAGE\r\na::b\r\n\r\n\0\0", "framing"),

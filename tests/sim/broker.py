@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import ExitStack
+from unittest import mock
 
 from tests.core.broker.model import Peer, Watched
 from tests.sim.world import Violation
-from twisted_msgproto.core.broker import Letter, QueueName
+from twisted_msgproto.core.broker import Letter, QueueName, machine, places, stock, turns
 
 STEPS = 60
 
@@ -53,23 +55,36 @@ class BrokerWorld:
             "dead_letters": choice((0, 4, 1000)),
             "queue_idle": 100,
         }
+        # Sizes that only long backlogs reach otherwise.
+        self.sizes = {
+            (stock, "READ_PLACES"): choice((2, 5, 512)),
+            (machine, "SERVED_MAX"): choice((1, 3, 512)),
+            (turns, "SHARED_MAX"): choice((1, 16)),
+            (places, "CHUNK"): choice((1, 3, 4096)),
+        }
         self.watched = Watched(**self.options)
         # Some kinds of steps are frequent in one world and rare in another.
         self._weights = [choice((1, 3, 9)) for _ in self.KINDS]
 
     def run(self) -> BrokerWorld:
         """Take all steps, and let everything be delivered and acknowledged at the end."""
-        try:
-            for _ in range(STEPS):
-                (kind,) = self.source.choices(self.KINDS, self._weights)
-                kind(self)
-            self._tell("finish")
-            self.watched.finish()
-        except Violation:
-            raise
-        except Exception as error:
-            raise Violation(f"{type(error).__name__}: {error}") from error
+        with ExitStack() as patched:
+            for (module, name), size in self.sizes.items():
+                patched.enter_context(mock.patch.object(module, name, size))
+            try:
+                self._walk()
+            except Violation:
+                raise
+            except Exception as error:
+                raise Violation(f"{type(error).__name__}: {error}") from error
         return self
+
+    def _walk(self) -> None:
+        for _ in range(STEPS):
+            (kind,) = self.source.choices(self.KINDS, self._weights)
+            kind(self)
+        self._tell("finish")
+        self.watched.finish()
 
     def _tell(self, verb: str, *what: object) -> None:
         self.told.append(" ".join(map(str, (verb, *what))))

@@ -155,6 +155,11 @@ def dead_letters_are_not_told() -> AbstractContextManager[object]:
     return mock.patch.object(Stock, "_bury", burying)
 
 
+def senders_wait_for_ever() -> AbstractContextManager[object]:
+    """Who waits for room in a queue is not called."""
+    return mock.patch.object(Stock, "_freed", lambda self, queue: None)
+
+
 def more_than_there_is_room() -> AbstractContextManager[object]:
     """The first consumer in turn gets everything."""
 
@@ -188,6 +193,7 @@ BROKER_BUGS: dict[str, Bug] = {
     "memory-is-not-freed": memory_is_not_freed,
     "written-too-early": written_too_early,
     "dead-letters-are-not-told": dead_letters_are_not_told,
+    "senders-wait-for-ever": senders_wait_for_ever,
     "more-than-there-is-room": more_than_there_is_room,
 }
 """Name → what plants it."""

@@ -1,4 +1,8 @@
-"""A thousand gateways: real Flight endpoints, a tenth of which dies and comes back."""
+"""Many gateways: real Flight endpoints, a tenth of which dies and comes back.
+
+``./run test`` has 200 of them, ``./run long`` a thousand; ``tests/table/test_plan.py`` and
+``tests/spark/test_gateways.py`` plan for a thousand each time.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +31,22 @@ PATIENCE_SECONDS = 600.0
 """How long nothing of what is waited for may move."""
 
 
-def test_a_thousand_gateways_land_and_the_dead_tenth_when_it_is_back__TB_09_TB_13(
-    tmp_path: Path,
+def test_many_gateways_land_and_the_dead_tenth_when_it_is_back__TB_09_TB_13(
+    tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    """TB-09, TB-13: 900 gateways' rows land while 50 are silent and 50 are gone."""
+    """TB-09, TB-13: nine tenths of the gateways' rows land while half of the others are silent and
+    half are gone.
+    """
+    count = int(pytestconfig.getoption("gateways"))
+    few, half = count // 20, count * 9 // 20
+    well = 2 * half
     table, queues = tmp_path / "table", tmp_path / "queues"
     queues.mkdir()
     with (
-        reserved(50) as ports,
+        reserved(few) as ports,
         serving(
             queues,
-            [450, 450, 50, 50],
+            [half, half, few, few],
             rows=ROWS,
             delay=ANSWER_SECONDS,
             ports={3: ports},
@@ -50,14 +59,14 @@ def test_a_thousand_gateways_land_and_the_dead_tenth_when_it_is_back__TB_09_TB_1
         said: list[str] = []
         pace = Pace(trigger=0, cores=CORES)
         with running(loop_over(table, locations, pace=pace, say=said.append)) as loop:
-            until(loop, lambda: landed(loop) == 1000 * ROWS)
+            until(loop, lambda: landed(loop) == count * ROWS)
 
             silent.stop()
             killed.kill()
             for one in alive:
                 one.write(MORE)
-            until(loop, lambda: landed(loop) == 1000 * ROWS + 900 * MORE)
-            until(loop, lambda: len(loop.report("running").aside) == 100)
+            until(loop, lambda: landed(loop) == count * ROWS + well * MORE)
+            until(loop, lambda: len(loop.report("running").aside) == 2 * few)
             assert {one.location for one in loop.report("running").aside} == dead
             assert {one.state for one in loop.report("running").aside} == {AWAY}
             assert {place for place in dead if any(f"{place} (" in line for line in said)} == dead
@@ -66,16 +75,16 @@ def test_a_thousand_gateways_land_and_the_dead_tenth_when_it_is_back__TB_09_TB_1
             with again(killed, ports) as back:
                 for one in (silent, back):
                     one.write(MORE)
-                until(loop, lambda: landed(loop) == 1000 * (ROWS + MORE))
+                until(loop, lambda: landed(loop) == count * (ROWS + MORE))
                 until(loop, lambda: not loop.report("running").aside)
                 until(loop, lambda: not loop.marks.unsent())
                 loop.stop.set()
                 finish(loop)
     ids = {QueueReader(path).queue_id for path in queues.glob("*/*")}
-    assert len(ids) == 1000
+    assert len(ids) == count
     assert landed_offsets(table) == {name: list(range(ROWS + MORE)) for name in ids}
     marks = [QueueReader(path).consumers() for path in queues.glob("*/*")]
-    assert [list(each.values()) for each in marks] == [[ROWS + MORE]] * 1000
+    assert [list(each.values()) for each in marks] == [[ROWS + MORE]] * count
     assert {place.offset for place in places(table).values()} == {ROWS + MORE}
     for commit, files in files_of_commits(table).items():
         assert files <= CORES * len(days(table)), commit

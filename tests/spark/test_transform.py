@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import damage_record, identity, messages, write
-from tests.tools.processes import Launched, Launcher
+from tests.tools.processes import Launched, Launcher, environment
 from tests.tools.s3 import running_store
 from twisted_msgproto.core.errors import ConfigurationError, TableError
 from twisted_msgproto.queue import SCHEMA, QueueReader
@@ -250,6 +250,15 @@ class TestWithSpark:
             landing(f"{module}:{name}", [0, 1500])
         assert "\n" not in str(caught.value)
 
+    def test_without_pandas_it_is_one_line_at_the_start(
+        self, landing: Landing, module: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Spark wants it for functions over Arrow, and the extra ``spark`` does not bring it."""
+        monkeypatch.setitem(sys.modules, "pandas", None)
+        with pytest.raises(ConfigurationError, match="a transform needs pandas") as caught:
+            landing(f"{module}:same", [0, 1500])
+        assert "\n" not in str(caught.value)
+
     @pytest.mark.parametrize(
         ("name", "text"),
         [("raises_in_a_task", "ZeroDivisionError"), ("no_day", "has no day")],
@@ -324,6 +333,7 @@ class TestBridge:
         ended = launch(
             *("bridge", "--queue", queue, "--table", table, "--once", "--master", "local[1]"),
             *("--transform", name),
+            env=environment(pandas=True),
         )
         ended.wait(seconds=START_SECONDS)
         return ended
@@ -333,15 +343,13 @@ class TestBridge:
     ) -> None:
         import deltalake
 
-        ended = self.run(launch, queue, f"{module}:even")
-        assert ended.process.returncode == 0, ended.output
-        write(queue, messages(1500, 100))
+        """The next test starts a bridge anew over such a table."""
         ended = self.run(launch, queue, f"{module}:even")
         assert ended.process.returncode == 0, ended.output
         table = deltalake.DeltaTable(str(queue.with_name("table"))).to_pyarrow_dataset().to_table()
-        assert sorted(table.column("offset").to_pylist()) == list(range(0, 1600, 2))
+        assert sorted(table.column("offset").to_pylist()) == list(range(0, 1500, 2))
         assert table.schema.names == ["gateway", "offset", "received_at", "day"]
-        assert set(QueueReader(queue).consumers().values()) == {1600}
+        assert set(QueueReader(queue).consumers().values()) == {1500}
 
     def test_a_table_in_an_object_store_is_exact_over_a_kill_and_a_restart(
         self, launch: Launcher, queue: Path, module: str
@@ -354,12 +362,12 @@ class TestBridge:
             words += ["--transform", f"{module}:even", "--max-rows", "600", "--trigger", "200ms"]
             for pair in store.options.items():
                 words += ["--storage", "=".join(pair)]
-            running = launch(*words)
+            running = launch(*words, env=environment(pandas=True))
             running.line(r"batch \d+: ", seconds=START_SECONDS)  # a quick one has no line
             running.signal(signal.SIGKILL)
             running.wait()
             write(queue, messages(1500, 100))
-            ended = launch(*words, "--once")
+            ended = launch(*words, "--once", env=environment(pandas=True))
             assert ended.wait(seconds=START_SECONDS) == 0, ended.output
             landed = deltalake.DeltaTable(table, storage_options=store.options)
             rows = landed.to_pyarrow_dataset().to_table()

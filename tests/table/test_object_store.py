@@ -26,6 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Store]:
+    """A server of its own: the many copies of tables here would slow it down for other rooms."""
     with running_store() as store:
         yield store
 

@@ -7,7 +7,7 @@ What every reader has to find is computed here by plain Python from the rows whi
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tests.tools.s3 import running_store
+from tests.tools.s3 import Store
 from tests.tools.tables import rows_of
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table.actions import Run
@@ -77,11 +77,11 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-def bucket() -> Iterator[Place]:
-    """A bucket of an S3 server on loopback, which is a process of its own."""
+def bucket(request: pytest.FixtureRequest) -> Place:
+    """A place in an S3 server on loopback, which is a process of its own."""
     pytest.importorskip("moto.server", reason="pip install 'moto[server]'")
-    with running_store() as store:
-        yield Place(store.new_location(), store.options)
+    store: Store = request.getfixturevalue("s3")
+    return Place(store.new_location(), store.options)
 
 
 def make_table(place: Place, partition_by: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -292,9 +292,16 @@ class TestSpark:
             found = frame.where(words).select("gateway", "offset").collect()
             assert sorted(map(tuple, found)) == expected(rows, asked), asked.column
 
+    @pytest.mark.parametrize(
+        ("place", "rows"),
+        list(zip(["s3", "disk"], PARTITIONINGS, strict=True)),
+        indirect=True,
+        ids=["s3-day", "disk-protocol-day"],
+    )
     def test_the_table_source_reads_it(
         self, spark: Any, place: Place, rows: list[dict[str, Any]]
     ) -> None:
+        """Each storage and each partitioning once; the readers above have all four pairs."""
         frame = self.load(spark, place)
         assert frame.schema["gateway"].dataType.simpleString() == "string"
         assert frame.schema["day"].dataType.simpleString() == "date"

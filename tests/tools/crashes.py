@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,6 +66,12 @@ class Scene:
 
     def create(self) -> Table:
         return Table.create(self.location, TABLE_SCHEMA, disk=self.disk, clock=self.clock)
+
+    def copied(self, location: Path) -> Scene:
+        """The same after a crash, elsewhere: the files, and what is promised of them."""
+        if self.location.exists():
+            shutil.copytree(self.location, location)
+        return Scene(location, CutDisk(), self.clock, dict(self.promised))
 
     def land(self, table: Table, gateway: str, hi: int, run: Run = RUN) -> None:
         """Lands a gateway's rows up to ``hi``: a synced file, and a commit that names it."""

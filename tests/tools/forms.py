@@ -1,15 +1,16 @@
-"""How much of what is random is tested: ``./run test`` has the short form, ``./run long`` the long.
+"""How much of what is random or large is tested: ``./run test`` has the short form, ``./run long``
+the long one.
 
 What is planted (the simulator's bugs, the fuzzers' bugs) must be caught in the short form.
 """
 
 from __future__ import annotations
 
-SHORT = {"worlds": 800, "fuzz": 10_000}
-"""Option → how many: simulated worlds a protocol, spoiled streams a decoder.
+SHORT = {"worlds": 800, "fuzz": 10_000, "gateways": 200}
+"""Option → how many: simulated worlds a protocol, spoiled streams a decoder, gateways of a bridge.
 
 The simulator's rarest planted bug shows in world 181, the fuzzers' rarest fault in stream 1,918.
 """
 
-LONG = {"worlds": 3000, "fuzz": 50_000}
+LONG = {"worlds": 3000, "fuzz": 50_000, "gateways": 1000}
 """The same with ``--long``."""

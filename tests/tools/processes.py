@@ -15,6 +15,9 @@ from pathlib import Path
 
 PROJECT = Path(__file__).parent.parent.parent
 
+LEAN = Path(__file__).parent / "lean"
+"""On the path of the processes which tests start: an installation without pandas, as most are."""
+
 START_SECONDS = 300.0
 """How long a process may take to start on a machine with far more work than processors; a test is
 told at once of one that ends."""
@@ -23,10 +26,11 @@ PATIENCE_SECONDS = 60.0
 """How long a line may take on a busy machine before the test is failed."""
 
 
-def environment(**changes: str) -> dict[str, str]:
-    """This process's environment with the project in front of PYTHONPATH."""
+def environment(*, pandas: bool = False, **changes: str) -> dict[str, str]:
+    """This process's environment with the project in front of PYTHONPATH, and ``pandas`` or not."""
     before = os.environ.get("PYTHONPATH")
-    path = os.pathsep.join([str(PROJECT), before] if before else [str(PROJECT)])
+    places = [str(PROJECT), "" if pandas else str(LEAN), before]
+    path = os.pathsep.join(filter(None, places))
     return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **changes}
 
 

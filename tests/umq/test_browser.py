@@ -1,46 +1,18 @@
-"""A real browser runs the example page: it calls a method and shows a topic's updates."""
+"""A real browser runs the example page: calls, topics, attachments, and coming back."""
 
 import asyncio
-import itertools
-import json
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.tools.browser import Page, needs_browser, start_browser
+from tests.tools.processes import Launcher
+
 websockets = pytest.importorskip("websockets")
 from websockets.asyncio.client import connect  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "umq_browser" / "server.py"
-
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-
-QUIET = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-    "--remote-debugging-port=0",
-    "about:blank",
-)
-
-SHOWN = """
-new Promise((resolve) => {
-  const look = () => {
-    const text = document.body ? document.body.innerText : "";
-    if (/WANTED/.test(text)) resolve(text); else setTimeout(look, 20);
-  };
-  look();
-})
-"""
 
 FOREIGN = """
 new Promise((resolve) => {
@@ -59,61 +31,45 @@ new Promise((resolve) => {
 })
 """
 
+DRAW = """
+(() => {
+  const canvas = document.getElementById("canvas");
+  const box = canvas.getBoundingClientRect();
+  const at = (type, x, y) => canvas.dispatchEvent(new PointerEvent(type, {
+    pointerId: 1, buttons: 1, clientX: box.left + x * box.width, clientY: box.top + y * box.height,
+  }));
+  canvas.setPointerCapture = () => {};
+  at("pointerdown", 0.1, 0.5);
+  for (let x = 0.1; x < 0.9; x += 0.02) at("pointermove", x, 0.5 - 0.35 * Math.sin(x * 12));
+  document.getElementById("send").click();
+  return new Promise((resolve) => {
+    const look = () => {
+      const image = document.querySelector("#wall img");
+      if (image && image.complete) resolve(image.naturalWidth); else setTimeout(look, 20);
+    };
+    look();
+  });
+})()
+"""
 
-class Page:
-    """One page of a browser, through its debugging protocol."""
-
-    def __init__(self, socket):
-        self.socket = socket
-        self.numbers = itertools.count(1)
-        self.session = None
-
-    async def ask(self, method, **parameters):
-        number = next(self.numbers)
-        message = {"id": number, "method": method, "params": parameters}
-        if self.session:
-            message["sessionId"] = self.session
-        await self.socket.send(json.dumps(message))
-        while True:
-            answer = json.loads(await self.socket.recv())
-            if answer.get("id") == number:
-                return answer
-
-    async def open(self, url):
-        self.session = None
-        target = await self.ask("Target.createTarget", url=url)
-        attached = await self.ask(
-            "Target.attachToTarget", targetId=target["result"]["targetId"], flatten=True
-        )
-        self.session = attached["result"]["sessionId"]
-
-    async def value(self, expression):
-        answer = await self.ask(
-            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
-        )
-        if "destroyed" in answer.get("error", {}).get("message", ""):
-            return await self.value(expression)  # the page was just being loaded
-        return answer["result"]["result"]["value"]
-
-    async def shown(self, wanted):
-        return await self.value(SHOWN.replace("WANTED", wanted))
+WIDE = "document.documentElement.scrollWidth <= innerWidth"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
-def test_a_browser_page_calls_a_method_and_shows_updates(launch, tmp_path):
+@needs_browser
+def test_a_browser_page_calls_draws_and_shows_updates(launch: Launcher) -> None:
     """The issue: UM-09, UM-12 from a real browser; a page of a foreign origin is kept out."""
     server = launch.command([sys.executable, str(EXAMPLE)])
     url = server.line(r"^open (\S+)$")[1]
     umq = server.address("umq").replace("tcp:", "ws://") + "/"
-    browser = launch.command([BROWSER, f"--user-data-dir={tmp_path / 'profile'}", *QUIET])
-    debugging = browser.line(r"DevTools listening on (ws://\S+)")[1]
+    debugging = start_browser(launch)
+    pictures = launch.directory
 
-    async def visit():
+    async def visit() -> None:
         async with connect(debugging, compression=None, max_size=None, origin=None) as socket:
             page = Page(socket)
             await page.open(url)
-            text = await page.shown("Hello, world![^]*tick 3")
+            text = await page.shown("open[^]*1 page is open[^]*Hello, world![^]*tick 3")
             assert "tick 1" in text and "tick 2" in text
             await page.value(
                 "document.getElementById('name').value = 'Ünï';"
@@ -121,9 +77,38 @@ def test_a_browser_page_calls_a_method_and_shows_updates(launch, tmp_path):
                 " ?? 'sent'"
             )
             await page.shown("Hello, Ünï!")
+            # FC-08: a drawing goes to the server and comes back as an attachment.
+            assert await page.value(DRAW) == 320
+            shown = {
+                await page.look(pictures / "light.png"),
+                await page.look(pictures / "dark.png", dark=True),
+                await page.look(pictures / "phone.png", width=390, height=1400),
+            }
+            assert len(shown) == 3
+            assert await page.value(WIDE), "a phone must not scroll sideways"
             # HO-18: the server begins the closing hand-shake, and the browser sees no reset.
             assert await page.value(FAULTY.replace("URL", umq)) == "clean: true"
             await page.open("about:blank")
             assert await page.value(FOREIGN.replace("URL", umq)) == "kept out"
+
+    asyncio.run(asyncio.wait_for(visit(), 50))
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_page_says_so_when_its_server_is_gone(launch: Launcher) -> None:
+    """FC-08: what is asked for then waits, or fails in words."""
+    server = launch.command([sys.executable, str(EXAMPLE)])
+    url = server.line(r"^open (\S+)$")[1]
+    debugging = start_browser(launch)
+
+    async def visit() -> None:
+        async with connect(debugging, compression=None, max_size=None, origin=None) as socket:
+            page = Page(socket)
+            await page.open(url)
+            await page.shown("Hello, world!")
+            server.end()
+            await page.shown("down: ")
+            assert await page.value("document.getElementById('send').disabled")
 
     asyncio.run(asyncio.wait_for(visit(), 50))

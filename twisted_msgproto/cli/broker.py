@@ -1,4 +1,4 @@
-"""Look into the broker's queues, empty them, and give dead letters another chance.
+"""List the broker's queues, show and purge what waits in them, and requeue dead letters.
 
 WHERE is a queue's directory, or the URL of a gateway's status endpoint.  Where a gateway runs on
 the directory, it is asked through its socket there; else the files themselves are read and changed.
@@ -42,7 +42,7 @@ COLUMNS: Final = (
 """``ls`` prints these."""
 
 AGES: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-"""An age is shown in the first of these units (in seconds) of which it has two at least."""
+"""An age is shown in the first of these units (in seconds) that it has two of."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

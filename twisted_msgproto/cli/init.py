@@ -46,6 +46,11 @@ max-bytes = {max_octets}
 
 # [limits]                          # of every server that has a limit of this name
 # connections = 10000
+
+# [[access]]                        # who may what: then what no rule allows is refused
+# allow = ["publish", "subscribe"]
+# user = "sensor-*"
+# name = "topic/{{user}}/*"
 """
 
 MAX_OCTETS = 10 << 30

@@ -29,7 +29,7 @@ from .rows import row
 SUMMARY = "print what arrives: topics, published messages, summoned content"
 
 QUIET_SECONDS = 1.0
-"""``--until-empty`` takes a queue for empty when nothing has come of it for this long."""
+"""With ``--until-empty`` a queue is empty when nothing has come of it for this long."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

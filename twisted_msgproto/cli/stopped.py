@@ -1,4 +1,4 @@
-"""The queues of a broker whose gateway has stopped: they are made again from its files."""
+"""The queues of a broker are made again from its files while its gateway is stopped."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class StoppedBroker:
         ]
 
     def purge(self, space: str, name: str) -> int:
-        """Settle all that waits in a queue; return how many messages that were."""
+        """Drop everything that waits in a queue; return how many messages that were."""
         places = self._taken(space, name)
         assert self._state is not None
         self._state.settle(places)

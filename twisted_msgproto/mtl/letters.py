@@ -1,4 +1,4 @@
-"""Contents of the queue profile as letters of the broker.
+"""Contents of the queue profile become letters of the broker, and letters contents.
 
 A letter has an envelope beside its body (:mod:`twisted_msgproto.core.broker.envelopes`).  In those
 of this protocol the field table stands behind the head, as it came.

@@ -1,5 +1,6 @@
 """The Twisted adapters of all protocols share these modules (floor 2)."""
 
+from .authorising import Access, IAuthoriser
 from .backpressure import OctetBudget, ReadControl
 from .counters import Counters
 from .delivery import Delivery
@@ -13,9 +14,11 @@ IngestHooks = SessionHooks
 """This is the older name."""
 
 __all__ = [
+    "Access",
     "Counters",
     "Delivery",
     "DurableSink",
+    "IAuthoriser",
     "IMessageSink",
     "IngestHooks",
     "Link",

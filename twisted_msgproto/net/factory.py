@@ -24,12 +24,12 @@ from twisted.python.failure import Failure
 
 from ..core.errors import ConfigurationError, ConnectionClosed, Refused, shown
 from ..core.limits import Limit, Limits
-from .addresses import network_of
 from .authorising import IAuthoriser
 from .backpressure import OctetBudget
 from .counters import Counters
 from .ledger import MIN_RATE, Ledger
 from .peerlog import FAULTS, LIMITS, TURNS, PeerLog, Topic
+from .room import CROWDED, Room
 from .sink import IMessageSink
 from .turns import TurnWatch
 
@@ -74,22 +74,6 @@ COMMON_LIMITS: Final = (
 """Every server has these limits."""
 
 
-CROWDED: Final = 0.9
-"""From this share of ``connections`` on, silent connections make room for newcomers."""
-
-SILENT_SECONDS: Final = 60.0
-"""A connection whose peer said nothing for so long may be closed for a newcomer."""
-
-ROOM_SEARCH_SECONDS: Final = 1.0
-"""After a search in vain, silent connections are not looked for in this time."""
-
-NO_NETWORK: Final = ""
-"""Newcomers that have no address group, as those on this machine, stand under this name."""
-
-ALL_NETWORKS: Final = "*"
-"""A search was in vain for newcomers of every address group: no connection is silent."""
-
-
 @runtime_checkable
 class Displaceable(Shape):
     """Describes what is needed of a connection that may be closed for a newcomer."""
@@ -103,6 +87,13 @@ class Displaceable(Shape):
 
     def displace(self) -> None:
         """Close the connection at once."""
+
+
+def silentSince(connection: Any) -> float | None:
+    """Return when the peer of a connection was heard last; None if it may not be displaced."""
+    if isinstance(connection, Displaceable) and not connection.owes:
+        return connection.heard
+    return None
 
 
 class SessionNames:
@@ -339,9 +330,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self.liveConnections: dict[Any, str] = {}
         self._named: dict[str, Any] = {}
         self._perAddress: Counter[str] = Counter()
-        # Until then nobody who is silent is looked for, for newcomers of these address groups.
-        self._roomlessUntil = 0.0
-        self._roomless: set[str] = set()
+        self._room = Room()
         self._taken = 0  # connections: the live ones, and those that have no session yet
         self._drained: Deferred[None] | None = None
         self.draining = False
@@ -362,39 +351,16 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         return cast(Protocol | None, super().buildProtocol(addr))
 
     def _makesRoom(self, host: str) -> bool:
-        """Whether a silent connection of the largest address group was closed for a newcomer.
+        """Whether a silent connection was closed for a newcomer; see :class:`.room.Room`."""
+        longest = self._room.search(host, self.liveConnections, silentSince, self.clock.seconds())
+        if longest is None:
+            return False
+        self.displaced(longest.peer)
+        longest.displace()
+        return True
 
-        The newcomer's group is smaller than that one, with it as well.  A search in vain is not
-        repeated for a second: it looks at every connection.  One in vain for the newcomer's group
-        alone says nothing of the next newcomer's, or a crowd of one group would lock out all.
-        """
-        now = self.clock.seconds()
-        if now >= self._roomlessUntil:
-            self._roomless.clear()
-        newcomers = network_of(host) or NO_NETWORK
-        if not self._roomless.isdisjoint((newcomers, ALL_NETWORKS)):
-            return False
-        groups: dict[str, list[Any]] = {}
-        networks = {address: network_of(address) for address in set(self.liveConnections.values())}
-        for protocol, address in self.liveConnections.items():
-            network = networks[address]
-            if network is not None:
-                groups.setdefault(network, []).append(protocol)
-        largest = max(groups.values(), key=len, default=[])
-        own = len(groups.get(newcomers, ()))
-        silent = [
-            protocol
-            for protocol in largest
-            if isinstance(protocol, Displaceable)
-            and protocol.heard + SILENT_SECONDS <= now
-            and not protocol.owes
-        ]
-        if not silent or own + 1 >= len(largest):
-            if not self._roomless:
-                self._roomlessUntil = now + ROOM_SEARCH_SECONDS
-            self._roomless.add(newcomers if silent else ALL_NETWORKS)
-            return False
-        longest = min(silent, key=lambda protocol: protocol.heard)
+    def displaced(self, peer: str) -> None:
+        """Log and count that the connection of ``peer`` is closed for a newcomer."""
         self.counters["displaced"] += 1
         self.writeOf(
             self.log,
@@ -404,11 +370,9 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             reason="displaced",
             topic=LIMITS,
             protocol=self.protocolName,
-            peer=longest.peer,
+            peer=peer,
             most=self.limits.integer("connections"),
         )
-        longest.displace()
-        return True
 
     def _turnedAway(self, limit: str) -> None:
         self.counters["turned_away"] += 1

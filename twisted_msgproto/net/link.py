@@ -79,7 +79,7 @@ class Link(Protocol):
     answerEvents: ClassVar[frozenset[type]] = frozenset()
     """These events answer our own calls: they are followed after our own end as well."""
 
-    readOctets: ClassVar[int] = 64 << 10
+    readOctets: int = 64 << 10
     """One read returns at most this many octets."""
 
     faultEnds: ClassVar[str] = "closed"

@@ -187,7 +187,7 @@ class ServerOptions(LegibleOptions):
         return sink
 
     def opt_access(self, path: str) -> None:
-        """A TOML file of rules that say who may what, [[access]]; what none fits is refused."""
+        """Clients may do what the rules of this TOML file allow ([[access]]), and nothing else."""
         try:
             rules = read_rules(path)
             rules.check_protocols([self.protocolName])
@@ -197,7 +197,7 @@ class ServerOptions(LegibleOptions):
         self["access"] = path
 
     def opt_authoriser(self, name: str) -> None:
-        """An object of your own says who may what; its class or maker is MODULE:NAME."""
+        """Clients may do what this object of your own allows; it is MODULE:NAME."""
         try:
             found = load_named(name)[1]
         except ConfigurationError as error:

@@ -80,7 +80,7 @@ class Session(SessionHooks, OrderlyLink):
     protocolName: ClassVar[str]
 
     refusalEnds: ClassVar[str] = ""
-    """What the line in the log adds that a refusal led to."""
+    """This is added to the line in the log that tells of a refusal."""
 
     _permissions: Permissions | None = None  # nothing was asked yet
 

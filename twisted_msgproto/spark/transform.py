@@ -26,6 +26,7 @@ from pyspark import cloudpickle
 from pyspark.accumulators import AccumulatorParam
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
+from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
 from ..core.errors import ConfigurationError, MsgprotoError, TableError
 from ..core.named import load_named
@@ -70,7 +71,7 @@ class Transform:
 
     ``schema`` is what it lands: the function's columns, and ``day`` where they have
     ``received_at``.  Raises ConfigurationError, one line, when there is no such function, when it
-    raises, or when its result cannot be a table.
+    raises, when its result cannot be a table, or when pandas is not installed.
     """
 
     def __init__(self, runner: SparkRunner, name: str, access: object = None) -> None:
@@ -79,6 +80,12 @@ class Transform:
         self._name = name
         self._function = load_function(name)
         self._access = access
+        try:
+            require_minimum_pandas_version()
+        except ImportError as error:
+            raise ConfigurationError(
+                f"a transform needs pandas (pip install 'pandas<3'): {first_line(error)}"
+            ) from None
         try:
             empty = self._apply(self._spark.createDataFrame([], spark_schema()))
         except MsgprotoError as error:

@@ -155,6 +155,7 @@ class Watched:
         self.untold: list[Peer] = []  # a push of theirs has raised, and they were not told so
         self.fresh: set[int] = set()  # came or came back during this step
         self.given: list[tuple[QueueName, int]] = []  # delivered during this step
+        self.senders: dict[int, QueueName] = {}  # the last place of each that waits for room
         self.place = 0
         self.connected = 0
         self.broker = self.made()
@@ -217,6 +218,9 @@ class Watched:
             self.first_queue[self.place] = queue
             letters.append(letter)
         self.broker.publish(queue, letters, self.now)
+        sender = self.place
+        self.senders[sender] = queue
+        self.broker.when_room(queue, lambda: self.senders.__delitem__(sender))
         self.check()
 
     def connect(self, window: int, acknowledges: bool = True) -> Peer:
@@ -332,6 +336,7 @@ class Watched:
         self.pending.clear()
         self.wanted.clear()
         self.peers.clear()
+        self.senders.clear()
         self.fresh.clear()
         self.given.clear()
         self.broker = self.made()
@@ -424,6 +429,9 @@ class Watched:
             self._check_progress(name, waiting.pop(name, []))
         if waiting or flying:
             raise Violation(f"queues are gone: {waiting}, {flying}")
+        for name in set(self.senders.values()):
+            if not self.broker.full(name):
+                raise Violation(f"{name}: senders wait, and it is not full")
         self._check_memory()
         self.fresh.clear()
         self.given.clear()

@@ -65,8 +65,24 @@ def test_a_sender_that_is_gone_is_not_called() -> None:
 
     one.when_room(ORDERS, call)
     one.no_longer_waits(ORDERS, call)
+    one.no_longer_waits(ORDERS, call)
+    assert of_type(one, QueueFull, QueueRoom) == [QueueFull(ORDERS), QueueRoom(ORDERS)]
     subscribed(one).settle(one)
     assert called == []
+
+
+def test_a_queue_whose_senders_wait_is_not_forgotten() -> None:
+    one = broker(broker_memory=10 * LETTER_OCTETS, queue_idle=100)
+    called: list[str] = []
+    one.publish(OTHERS, letters(range(10)), NOW)
+    one.declare(ORDERS, NOW)
+    one.when_room(ORDERS, lambda: called.append("room"))
+    one.advance(NOW + 100)
+    assert one.knows(ORDERS) and not one.forget(ORDERS)
+    one.purge(OTHERS, 10)
+    assert called == ["room"]
+    one.advance(NOW + 200)
+    assert not one.knows(ORDERS)
 
 
 def test_a_queue_with_twice_what_it_may_have_refuses_more() -> None:

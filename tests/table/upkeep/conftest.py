@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.tools.s3 import Store, running_store
+from tests.tools.s3 import Store
 from tests.tools.upkept import Gateway, create
 from twisted_msgproto.table.log import Table
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    with running_store() as running:
-        yield running
+@pytest.fixture
+def store(s3: Store) -> Store:
+    return s3
 
 
 @pytest.fixture

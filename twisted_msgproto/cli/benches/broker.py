@@ -118,7 +118,7 @@ def through_deque(messages: int, batch: int) -> Figures:
 
 
 def made(backlog: int = 0) -> Broker:
-    """Return a broker with so many letters on disk that wait in another queue."""
+    """Return a broker with this many letters on disk that wait in another queue."""
     limits = Limits.of(LIMITS).replace({"queue-messages": 2 * LONGEST})
     broker = Broker(limits, durable=True)
     fill(broker, backlog)
@@ -135,7 +135,7 @@ def fill(broker: Broker, count: int) -> None:
 
 
 def octets_a_place(count: int) -> Reading:
-    """Return what one of so many waiting places costs in memory."""
+    """Return what a waiting place costs in memory, if there are ``count``."""
     broker = made()
     gc.collect()
     tracemalloc.start()
@@ -149,7 +149,7 @@ def octets_a_place(count: int) -> Reading:
 
 
 def restore_seconds(count: int) -> Reading:
-    """Return the CPU seconds until so many places wait again."""
+    """Return the CPU seconds until ``count`` places wait again."""
     broker = made()
     begun = time.process_time()
     fill(broker, count)

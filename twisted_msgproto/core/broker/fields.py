@@ -17,8 +17,8 @@ from typing import Any
 from .envelopes import Opened
 
 Fields = Mapping[str, Any]
-"""Properties by name; values are text, bool, int, float, Decimal, datetime, bytes, None, lists and
-mappings of these.
+"""These are properties by name; the values are text, bool, int, float, Decimal, datetime, bytes,
+None, lists and mappings of these.
 """
 
 Foreign = Callable[[Opened], Fields]

@@ -144,7 +144,7 @@ class BrokerQueue:
     @property
     def idle(self) -> bool:
         """Return whether nobody uses it."""
-        return not (self.kept or self.subscribers or len(self))
+        return not (self.kept or self.subscribers or self.withheld or len(self))
 
     @property
     def first(self) -> Row | None:

@@ -134,9 +134,9 @@ class Stock:
         return name in self._queues
 
     def forget(self, name: QueueName) -> bool:
-        """Remove a queue that is empty and has no consumers; False for any other."""
+        """Remove a queue that is empty and that nobody uses; False for any other."""
         queue = self._queues.get(name)
-        if queue is None or queue.subscribers or len(queue):
+        if queue is None or queue.subscribers or queue.withheld or len(queue):
             return False
         del self._queues[name]
         self._idles.clear(name)
@@ -223,8 +223,15 @@ class Stock:
     def no_longer_waits(self, name: QueueName, call: Callable[[], None]) -> None:
         """Forget a call of :meth:`when_room`, because its sender is gone."""
         queue = self._queues.get(name)
-        if queue is not None:
-            queue.withheld.pop(call, None)
+        if queue is not None and call in queue.withheld:
+            del queue.withheld[call]
+            if not queue.withheld:
+                self._nobody_waits(queue)
+
+    def _nobody_waits(self, queue: BrokerQueue) -> None:
+        del self._withholding[queue]
+        self._events.append(QueueRoom(queue.name))
+        self._look_idle(queue)
 
     def _freed(self, queue: BrokerQueue) -> None:
         """A queue has become smaller: its senders may continue."""
@@ -233,10 +240,9 @@ class Stock:
         # Without places that can be read back, all queues together must fit into the memory.
         for one in (queue,) if self._durable else tuple(self._withholding):
             if one in self._withholding and not self._over(one):
-                del self._withholding[one]
-                withheld, one.withheld = one.withheld, {}
-                self._events.append(QueueRoom(one.name))
-                self._calls.extend(withheld)
+                self._calls.extend(one.withheld)
+                one.withheld.clear()
+                self._nobody_waits(one)
 
     # ── letters that come, and that are done with ───────────────────────────────────────────────
 

@@ -42,6 +42,11 @@ READ_OCTETS: Final = 256 << 10
 """One read returns at most this many octets: each costs a turn, and senders send in bulk."""
 
 
+AUTHORISED_READ_OCTETS: Final = 128 << 10
+"""One read returns at most this many octets where an authoriser is asked: each message of it may
+have another destination, and be refused (``NB-07``).
+"""
+
 Listener = Callable[[Message], Any]
 """Hears of a message, as the hook ``messageReceived`` does."""
 
@@ -116,6 +121,8 @@ class MicroMsg2Protocol(Sending):
     def connectionMade(self) -> None:
         """Begin; a subclass that overrides this calls it."""
         self._arrived: list[Arrived] = []  # oldest first
+        if self.factory.authoriser is not None:
+            self.readOctets = AUTHORISED_READ_OCTETS
         super().connectionMade()
 
     def connectionCounters(self) -> Mapping[str, int]:

@@ -26,8 +26,8 @@ from typing import Any, ClassVar, Final
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.python.failure import Failure
 
-from ...core.broker import LETTER_OCTETS, WAIT, TooManyQueues
-from ...core.errors import ConfigurationError, ConnectionClosed, Fault, PeerError, Refused
+from ...core.broker import WAIT, QueueName, TooManyQueues
+from ...core.errors import ConfigurationError, ConnectionClosed, Fault, PeerError, Refused, shown
 from ...core.limits import Limit, Limits
 from ...core.message import Message, MessageBatch
 from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, refusal_text
@@ -36,6 +36,7 @@ from ...net.broker import ServedBroker, Withheld, broker_of
 from ...net.clients.client import ClientLink
 from ...net.clients.subscriptions import UNSUBSCRIBED
 from ...net.factory import MsgprotoServerFactory
+from ...net.peerlog import LIMITS as LIMITS_MET
 from ...net.sink import IMessageSink
 from ...net.turns import TurnWatch
 from .. import application, machine
@@ -62,6 +63,7 @@ from ..terms import REFUSED_BY_PEER
 from ..wire import LIMIT_EXCEEDED, NO_PROPERTIES, Filter, Offer, Writable
 from . import sending
 from .connection import PROTOCOL, Arrived, MessageRefused, MicroMsg2Protocol
+from .publication import Publication
 from .subscriptions import Arrivals, Subscription, Subscriptions
 
 LIMITS: Final = (
@@ -163,8 +165,8 @@ class MicroMsg2Server(MicroMsg2Protocol):
     def addressed(self, arrived: Arrived) -> None:
         """Messages have come: those for queues get envelopes.
 
-        Here it is decided which message is for a queue.  A queue that outlives the process has its
-        messages from the log, so they take their envelopes there.
+        A message is for a queue if its destination is one now.  A queue that outlives the process
+        gets its messages from the log, so their envelopes are stored with them.
         """
         broker, event = self.factory.broker, arrived.event
         if broker is None or broker.queues.keys().isdisjoint(event.destinations):
@@ -266,7 +268,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
 
     @property
     def owes_settlements(self) -> bool:
-        """Whether it has messages of queues to acknowledge."""
+        """Return whether it has messages of queues to acknowledge."""
         return self.factory.broker is not None and self.factory.broker.owes(self)
 
     def withheld_too_long(self) -> None:
@@ -278,50 +280,6 @@ class MicroMsg2Server(MicroMsg2Protocol):
             self.machine.break_off(code, text)
             assert self.machine.fault is not None
             self.peerFaulted(self.machine.fault)
-
-
-class Publication:
-    """Follows messages of one read to topics and queues; then they are acknowledged."""
-
-    __slots__ = ("_accepted", "_arrived", "_octets", "_parts", "_paused", "_server")
-
-    def __init__(self, server: MicroMsg2Server, arrived: Arrived, parts: int) -> None:
-        """``parts`` says how often :meth:`came` will be called."""
-        self._server = server
-        self._arrived = arrived
-        self._parts = parts
-        self._accepted = arrived.envelopes is None
-        self._octets = 0
-        self._paused = False
-
-    def wait(self) -> None:
-        """Unless all is done, the octets are withheld; and a sender of much waits for its turn."""
-        if not self._parts and self._accepted:
-            return
-        event = self._arrived.event
-        self._octets = event.octets + LETTER_OCTETS * len(event.sequences)
-        if self._parts:
-            self._paused = True
-            self._server.control.pause("fan-out")
-        self._server.factory.withheld.add(self._server, self._octets)
-
-    def came(self) -> None:
-        """Some of it is where it belongs: with the subscribers of topics, or in its queues."""
-        self._parts -= 1
-        if self._paused and not self._parts:
-            self._server.control.resume("fan-out")
-        self._look()
-
-    def accepted(self) -> None:
-        """The queues have room."""
-        self._accepted = True
-        self._look()
-
-    def _look(self) -> None:
-        if not self._parts and self._accepted:
-            if self._octets:
-                self._server.factory.withheld.remove(self._server, self._octets)
-            self._server.settled(self._arrived)
 
 
 class MicroMsg2ServerFactory(MicroMsg2Factory):
@@ -376,7 +334,23 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         self._brokerWork: Any = None  # the call in which the topics go on
         self.queues.join()
         if broker:
+            self.queues.told_full = self._queueFull
             self.queues.when_opened(self._declare)
+
+    def _queueFull(self, name: QueueName) -> None:
+        """Say that senders to a queue wait from now on."""
+        self.writeOf(
+            self.log,
+            f"{self.protocolName}: queue full",
+            "{protocol}: the queue {name} is full and its senders wait; queue-messages is"
+            " {messages}, queue-octets {octets} (--limit NAME=NUMBER changes them)",
+            reason="queue-full",
+            topic=LIMITS_MET,
+            protocol=self.protocolName,
+            name=shown(name.name),
+            messages=self.queues.limits.integer("queue-messages"),
+            octets=self.queues.limits.integer("queue-octets"),
+        )
 
     def _declare(self) -> None:
         """The queues of before are there: now those come that were named."""

@@ -107,7 +107,7 @@ class Profile:
     def rejected(
         self, flow: ReadingFlow, contents: list[tuple[str, Stored]], recycle: bool
     ) -> None:
-        """Called when the reader refuses these contents."""
+        """Do something about contents that the reader refuses."""
 
     def gone(
         self, flow: ReadingFlow, contents: list[tuple[str, Stored]], orderly: bool = False

@@ -1,6 +1,6 @@
-"""The queue profile: named queues with competing readers, on the broker (``MT-26``, ``MT-27``).
+"""The queue profile has named queues with competing readers (``MT-26``, ``MT-27``).
 
-The broker (:mod:`twisted_msgproto.core.broker`) decides which reader gets what.  A factory hands
+The broker (:mod:`twisted_msgproto.core.broker`) decides what each reader gets.  A factory hands
 the profile one that runs on a reactor and may keep its queues on disk; without that the profile has
 one in memory for itself, and is a machine like any other profile.
 """
@@ -30,7 +30,7 @@ ALIASES: Final[Mapping[str, str]] = {
 """The broker's limits → what MTL's servers call them."""
 
 SPACES: Final = "mtl/"
-"""The names of all spaces of a server begin like this, unless it shares that of another server."""
+"""Every space of a server has a name that begins with this, unless it is a shared one."""
 
 IN_MEMORY_SECONDS: Final = 0.0
 """A broker without a clock is always called at this time."""
@@ -89,66 +89,72 @@ class QueuesInMemory:
         """``limits`` are the broker's."""
         self.machine = Broker(limits)
         self._place = 0
+        self._within = False
 
     def declare(self, name: QueueName, *, kept: bool = False) -> None:
-        """As :class:`Queues`."""
+        """Do what :class:`Queues` says."""
         self.machine.declare(name, IN_MEMORY_SECONDS, kept=kept)
 
     def publish(self, rows: Sequence[tuple[QueueName, bytes, bytes]]) -> None:
-        """As :class:`Queues`."""
+        """Do what :class:`Queues` says."""
         for name, envelope, body in rows:
             self._place += 1
             octets = weight(envelope, body)
             letter = Letter(self._place, octets, envelope, body, IN_MEMORY_SECONDS)
-            self.machine.publish(name, [letter], IN_MEMORY_SECONDS)
-        self._go_on()
+            self._do(self.machine.publish, name, [letter], IN_MEMORY_SECONDS)
 
     def when_accepted(self, names: Iterable[QueueName], accepted: Callable[[], None]) -> None:
-        """As :class:`Queues`; profiles ask for one queue at a time."""
+        """Do what :class:`Queues` says; profiles ask for one queue at a time."""
         for name in names:
             self.machine.when_room(name, accepted)
 
     def subscribe(self, consumer: Any, name: QueueName) -> None:
-        """As :class:`Queues`; call :meth:`ready` afterwards."""
+        """Do what :class:`Queues` says; call :meth:`ready` afterwards."""
         self.machine.subscribe(consumer, name, IN_MEMORY_SECONDS)
 
     def unsubscribe(self, consumer: Any, name: QueueName) -> bool:
-        """As :class:`Queues`."""
+        """Do what :class:`Queues` says."""
         return self.machine.unsubscribe(consumer, name, IN_MEMORY_SECONDS)
 
     def settle(self, consumer: Any, places: Sequence[int]) -> None:
-        """As :class:`Queues`."""
-        self.machine.settle(consumer, places)
-        self._go_on()
+        """Do what :class:`Queues` says."""
+        self._do(self.machine.settle, consumer, places)
 
     def reject(self, consumer: Any, places: Sequence[int], *, requeue: bool) -> None:
-        """As :class:`Queues`."""
-        self.machine.reject(consumer, places, requeue=requeue)
-        self._go_on()
+        """Do what :class:`Queues` says."""
+        self._do(self.machine.reject, consumer, places, requeue=requeue)
 
     def ready(self, consumer: Any) -> None:
-        """As :class:`Queues`."""
-        self.machine.ready(consumer)
-        self._go_on()
+        """Do what :class:`Queues` says."""
+        self._do(self.machine.ready, consumer)
 
     def gone(self, consumer: Any, *, orderly: bool = False) -> None:
-        """As :class:`Queues`."""
-        self.machine.gone(consumer, IN_MEMORY_SECONDS, orderly=orderly)
-        self._go_on()
+        """Do what :class:`Queues` says."""
+        self._do(self.machine.gone, consumer, IN_MEMORY_SECONDS, orderly=orderly)
 
     def snapshot(self) -> Mapping[str, int]:
-        """As :class:`Queues`."""
+        """Do what :class:`Queues` says."""
         return self.machine.snapshot()
 
-    def _go_on(self) -> None:
-        while self.machine.unfinished:
-            self.machine.go_on()
-        self.machine.take_events()
+    def _do(self, call: Callable[..., None], *arguments: Any, **named: Any) -> None:
+        """Call the machine, and then let it deliver all that can be delivered.
+
+        A consumer that was called may call back; the outermost call continues with that.
+        """
+        within, self._within = self._within, True
+        try:
+            call(*arguments, **named)
+            while self.machine.unfinished and not within:
+                self.machine.go_on()
+        finally:
+            self._within = within
+        if not within:
+            self.machine.take_events()
 
 
 @dataclass(slots=True)
 class Given(Stored):
-    """One content that a reader has, and the place of its letter."""
+    """Is one content that a reader has, with the place of its letter."""
 
     place: int = 0
 
@@ -175,7 +181,7 @@ class QueueReader:
         return flow.grant.confirm
 
     def failed(self, error: Exception) -> None:
-        """Sending failed: the flow ends."""
+        """End the flow, because sending failed."""
         self._profile.failed(self._flow, error)
 
 
@@ -223,7 +229,7 @@ class QueueProfile(Profile):
         self.foreign: Callable[[Opened], Fields] = no_fields
 
     def serve(self, broker: Queues, space: str | None = None) -> None:
-        """Have the queues in ``broker`` from now on, unless one was given before."""
+        """Have the queues in ``broker`` from now on, unless there is a broker already."""
         if not self._served:
             self._served = True
             self._broker, self._space = broker, space
@@ -313,7 +319,7 @@ class QueueProfile(Profile):
             self._broker.ready(reader)
 
     def confirmed(self, flow: ReadingFlow, contents: list[tuple[str, Stored]]) -> None:
-        """Settle them: they are done with."""
+        """Tell the broker that they are done with."""
         self.counters["confirmed"] += len(contents)
         self._broker.settle(self._readers[flow], _places(contents))
 
@@ -327,7 +333,7 @@ class QueueProfile(Profile):
     def gone(
         self, flow: ReadingFlow, contents: list[tuple[str, Stored]], orderly: bool = False
     ) -> None:
-        """Take back what the reader has not confirmed."""
+        """Return to the queues what the reader has not confirmed."""
         reader = self._readers.pop(flow, None)
         if reader is not None:
             self.counters["recycled"] += len(contents)

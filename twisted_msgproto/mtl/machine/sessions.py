@@ -347,7 +347,8 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
                 raise Invalid(404, "there is no such resource")
         for resource in request.resources:
             if not self._may(session, reads, resource):
-                raise Invalid(403, f"not allowed to {'read' if reads else 'write'} {resource}")
+                what = "consume from" if reads else "publish to"
+                raise Invalid(403, f"not allowed to {what} {resource}")
         if len(session.grants) + len(session.flows) >= self.limits.integer("session-leases"):
             raise Invalid(403, "too many leases")
         token = self._random(TOKEN_OCTETS).hex()

@@ -53,7 +53,7 @@ from ..zeromq import (
     port_of,
     with_port,
 )
-from ..zeromq.door import Door
+from ..zeromq.door import Door, silent_seconds
 from ..zeromq.hooks import guarded
 from .link import PROTOCOL, BrokerLink, SocketPair
 
@@ -316,6 +316,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             limits.integer("connections-per-address"),
             self._turnedAway,
             self._refused,
+            self._roomFor,
         )
         self._link = link = BrokerLink()
         link.factory = self
@@ -368,6 +369,22 @@ class MtlServerFactory(MsgprotoServerFactory):
             for socket in {self._control, self._data}:
                 self.turnWatch.measure(socket, "doRead", peer="all clients")
         return link
+
+    def _roomFor(self, address: str, connections: Mapping[int, str]) -> int | None:
+        """Return the descriptor of a silent connection that is closed for a newcomer (NB-08).
+
+        The data connections of clients have heartbeats; a control connection comes back by itself.
+        """
+        now = self.clock.seconds()
+
+        def heard(descriptor: int) -> float | None:
+            silent = silent_seconds(descriptor)
+            return None if silent is None else now - silent
+
+        found = self._room.search(address, connections, heard, now)
+        if found is not None:
+            self.displaced(connections[found])
+        return found
 
     def _refused(self, address: str, text: str) -> None:
         """libzmq turns a client away for its keys: it tries for ever."""

@@ -11,15 +11,22 @@ import os
 import socket
 import struct
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 import zmq
+
+from ...net.room import CROWDED
 
 EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 """What a socket is asked to tell."""
 
 EVENT: Final = struct.Struct("=Hi")
+
+TCP_INFO: Final = struct.Struct("=24xI24xI")
+"""The beginning of Linux's ``tcp_info``: segments that are not acknowledged, and milliseconds since
+data came last."""
 
 
 class Door:
@@ -37,12 +44,16 @@ class Door:
         per_address: int,
         turned_away: Callable[[str], None],
         refused: Callable[[str, str], None] = lambda address, text: None,
+        room: Callable[[str, Mapping[int, str]], int | None] = lambda address, connections: None,
     ) -> None:
         """``limit`` connections in all, ``per_address`` of one address (0: any number).
 
         ``turned_away(limit)`` is called with the name of the limit, ``refused(address, text)`` for
-        who may not connect for another reason.
+        who may not connect for another reason.  ``room(address, connections)`` returns the
+        descriptor that is closed for a newcomer, or None; it is asked when nearly all that may
+        connect have.
         """
+        self._room = room
         self.refused = refused
         self.connections: dict[int, str] = {}
         self._limit = limit
@@ -93,6 +104,8 @@ class Door:
                 if not _belongs(connection, endpoint):
                     return
                 address = address_of(connection)
+                if len(self.connections) >= self._limit * CROWDED:
+                    self._make_room(address)
                 limit = self._exceeded(address)
                 if limit:
                     connection.shutdown(socket.SHUT_RDWR)
@@ -103,6 +116,17 @@ class Door:
         self.connections[descriptor] = address
         if address:
             self._addresses[address] += 1
+
+    def _make_room(self, address: str) -> None:
+        """Close a silent connection for a newcomer, if there is one (NB-08)."""
+        silent = self._room(address, self.connections)
+        if silent is not None:
+            where = self.connections[silent]
+            self._forget(silent)
+            with suppress(OSError), socket.socket(fileno=os.dup(silent)) as connection:
+                # It may be somebody else's by now.
+                if address_of(connection) == where:
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def _exceeded(self, address: str) -> str:
         if len(self.connections) >= self._limit:
@@ -123,6 +147,18 @@ def failed_hand_shake(error: int, curve: bool) -> str:
     if error == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
         return "it has another public key for this server than that of --curve-key"
     return "its hand-shake is none of ZeroMQ's"
+
+
+def silent_seconds(descriptor: int) -> float | None:
+    """Return how long nothing has come from the other end of a TCP connection, in seconds.
+
+    None if something of ours is not acknowledged by it, or where the system does not tell.
+    """
+    with suppress(OSError, AttributeError), socket.socket(fileno=os.dup(descriptor)) as connection:
+        octets = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
+        unacknowledged, milliseconds = TCP_INFO.unpack(octets)
+        return None if unacknowledged else float(milliseconds / 1e3)
+    return None
 
 
 def address_of(connection: socket.socket) -> str:

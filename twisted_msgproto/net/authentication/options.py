@@ -40,7 +40,7 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
     """Adds ``--auth``, ``--help-auth`` and ``--help-auth-type`` to a server's options."""
 
     unnamed: ClassVar[str] = "without auth no client has a user's name"
-    """What to know of users where nobody has to log in."""
+    """This is what to know of users where nobody has to log in."""
 
     supportedInterfaces = (IUsernamePassword, IAnonymous)
 

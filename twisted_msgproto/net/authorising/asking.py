@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
 from typing import Any, ClassVar, Final, NamedTuple
 from typing import Protocol as Shape
 
@@ -10,6 +9,7 @@ from twisted.logger import Logger
 from zope.interface import Interface
 
 from ...core.errors import shown
+from ..counters import Counters
 from ..peerlog import Topic
 
 log = Logger(namespace="twisted_msgproto.authorisation")
@@ -29,6 +29,11 @@ that a peer with ever new names cannot fill the memory.
 
 REFUSALS: Final = Topic("more refusals")
 """This kind of line tells of what clients tried and may not do."""
+
+LINES_MAX: Final = 20
+"""At most this many refusals of one session are logged: a flood of them would cost a turn."""
+
+_COUNTED: Final = {action: f"not_allowed:{action}" for action in ACTIONS}
 
 _SPOKEN: Final = {
     PUBLISH: "publish to",
@@ -79,11 +84,8 @@ class Told(Shape):
     """Describes what is needed of the factory that counts and logs refusals."""
 
     authoriser: Any
+    counters: Counters
     protocolName: ClassVar[str]
-
-    @property
-    def counters(self) -> MutableMapping[str, int]:
-        """Return the counters by name."""
 
     def writeOf(
         self, log: Logger, host: str, text: str, /, *, reason: str, topic: Topic, **fields: Any
@@ -94,7 +96,16 @@ class Told(Shape):
 class Permissions:
     """Asks the authoriser of a factory what one client may do, and remembers what it says."""
 
-    __slots__ = ("_address", "_answers", "_ends", "_factory", "_peer", "_virtual_host", "user")
+    __slots__ = (
+        "_address",
+        "_answers",
+        "_ends",
+        "_factory",
+        "_peer",
+        "_told",
+        "_virtual_host",
+        "user",
+    )
 
     def __init__(
         self,
@@ -115,6 +126,7 @@ class Permissions:
         self._peer = peer
         self._virtual_host = virtual_host
         self._answers: dict[tuple[str, str], bool] = {}
+        self._told = 0  # lines
 
     def refuses(self, action: str, name: str, count: int = 1) -> bool:
         """Return whether the client may not do this; then it is counted, as ``count`` attempts.
@@ -127,12 +139,13 @@ class Permissions:
             if len(self._answers) >= ANSWERS_MAX:
                 self._answers.clear()
             allowed = self._answers[key] = self._ask(action, name)
-            if not allowed:
+            if not allowed and self._told < LINES_MAX:
+                self._told += 1
                 self._tell(action, name)
         if not allowed:
-            counters = self._factory.counters
-            counters["not_allowed"] += count
-            counters[f"not_allowed:{action}"] += count
+            tally = self._factory.counters.settled
+            tally["not_allowed"] += count
+            tally[_COUNTED[action]] += count
         return not allowed
 
     def _ask(self, action: str, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Properties of messages for queues, whichever protocol wrote their envelopes.
+"""Read the properties of messages for queues, whatever protocol wrote their envelopes.
 
 Each protocol with queues has a module ``letters`` with ``fields_of(own)``.
 """

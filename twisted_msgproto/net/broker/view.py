@@ -61,7 +61,7 @@ class ServedQueues:
         return [_shown(row, letters[row.place]) for row in rows if row.place in letters]
 
     async def purge(self, space: str, name: str) -> int:
-        """Settle what waits now; return how many messages that were."""
+        """Drop what waits now; return how many messages that were."""
         queue = QueueName(space, name)
         broker = self._of(queue)
         return await self._in_turns(queue, lambda most: broker.purge(queue, most))

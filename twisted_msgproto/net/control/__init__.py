@@ -1,10 +1,10 @@
 """A running gateway can be asked and told things by its operator, over HTTP.
 
-The gateway listens on a UNIX socket ``control`` in its queue's directory, which only its own user
-may connect to.  Answers are JSON.
+The gateway listens on a UNIX socket ``control`` in its queue's directory; only its own user may
+connect to it.  Answers are JSON.
 
-* :mod:`.shapes` says what a broker shows of its queues, and what can be done with them.
-* :mod:`.resources` is the site: which path answers what.
+* :mod:`.shapes` describes what a broker shows of its queues, and what can be done with them.
+* :mod:`.resources` is the site: it says what each path answers.
 * :mod:`.service` listens.
 * :mod:`.asking` is the other side: it asks a gateway, without a reactor.
 * :mod:`.address` is where the socket lies, also below a directory with a long name.

@@ -11,7 +11,7 @@ SOCKET_NAME: Final = "control"
 """A running gateway listens on the socket of this name in its queue's directory."""
 
 PATH_OCTETS_MAX: Final = 103
-"""A path of a UNIX socket may have this many octets on every system (Linux takes 107)."""
+"""A path of a UNIX socket may have this many octets on every system (107 on Linux)."""
 
 DESCRIPTORS: Final = "/proc/self/fd"
 """Linux shows the files that a process has open here, so a short path leads to each directory."""

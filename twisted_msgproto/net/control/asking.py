@@ -17,14 +17,14 @@ from .address import SocketPath
 from .shapes import MessageShown, NoSuchQueue, QueueShown, from_json
 
 ANSWER_SECONDS: Final = 30.0
-"""A gateway may take this long for one answer."""
+"""A gateway may need this long for one answer."""
 
 ANSWER_OCTETS_MAX: Final = 64 << 20
 """An answer above this is not read."""
 
 
 class _OverUnix(http.client.HTTPConnection):
-    """HTTP on a UNIX socket in a queue's directory."""
+    """Speaks HTTP on a UNIX socket in a queue's directory."""
 
     def __init__(self, directory: str, timeout: float) -> None:
         super().__init__("gateway", timeout=timeout)

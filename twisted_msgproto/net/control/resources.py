@@ -58,11 +58,11 @@ class BodilessRequest(Request):
     """Keeps nothing of its body: everything that can be asked stands in its path and query."""
 
     def gotLength(self, length: int | None) -> None:
-        """For the channel: a body of this length follows."""
+        """Prepare for a body of this length; the channel calls this."""
         self.content = BytesIO()
 
     def handleContentChunk(self, data: bytes) -> None:
-        """For the channel: octets of the body came."""
+        """Drop octets of the body; the channel calls this."""
 
 
 class Answering(Resource):
@@ -71,13 +71,15 @@ class Answering(Resource):
     isLeaf = True
 
     def __init__(self, answer: Callable[[Query], Any], *, changes: bool = False) -> None:
-        """``changes``: the answer changes something, so it takes POST and a field in the header."""
+        """``changes`` says that the answer changes something, so it needs POST and a field in the
+        header.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
         self._answer = answer
         self._changes = changes
 
     def render(self, request: Request) -> Any:
-        """For the site: answer the request."""
+        """Answer the request; the site calls this."""
         request.setHeader(b"content-type", b"application/json")
         request.setHeader(b"cache-control", b"no-store")
         gone: list[Failure] = []
@@ -133,11 +135,11 @@ class Paths(Resource):
         super().__init__()  # type: ignore[no-untyped-call]
 
     def getChild(self, path: bytes, request: Request) -> Resource:
-        """For the site: nothing is at ``path``."""
+        """Return what answers that nothing is at ``path``; the site calls this."""
         return Answering(_nothing)
 
     def render(self, request: Request) -> Any:
-        """For the site: the path ends too early."""
+        """Answer that the path ends too early; the site calls this."""
         return self.getChild(b"", request).render(request)
 
 

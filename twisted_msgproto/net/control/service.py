@@ -33,13 +33,13 @@ class ControlSite(Site):
     noisy = False
 
     def startFactory(self) -> None:
-        """For the port: it listens."""
+        """Do nothing; the port calls this when it listens."""
 
     def stopFactory(self) -> None:
-        """For the port: it listens no more."""
+        """Do nothing; the port calls this when it listens no more."""
 
     def log(self, request: Any) -> None:
-        """For the site: a request is answered."""
+        """Write nothing; the site calls this when a request is answered."""
 
 
 class ControlService(Service):

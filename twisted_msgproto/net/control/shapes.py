@@ -92,7 +92,7 @@ class BrokerView(Protocol):
         """Return the first ``count`` messages as a sequence of :class:`MessageShown`."""
 
     def purge(self, space: str, name: str) -> Any:
-        """Settle all that waits, without a consumer; return how many messages that were."""
+        """Drop everything that waits; return how many messages that were."""
 
     def requeue(self, space: str, name: str, to: str) -> Any:
         """Put all that waits to the queue ``to`` of the same space, with no tries; return how

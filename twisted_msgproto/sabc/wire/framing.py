@@ -599,8 +599,7 @@ def read_frame(
         return frame
     if not isinstance(piece, Frame):
         return piece if isinstance(piece, Fault) else Fault(*_INCOMPLETE_HEAD)
-    if decoder.held and (lenient or not piece.has_body):
-        decoder.next()
-    if decoder.held:
+    behind = decoder.next() if decoder.held and (lenient or not piece.has_body) else None
+    if decoder.held or behind is not None:  # a fault, too, leaves nothing to hold
         return Fault(*(_AFTER_END if piece.has_body else _AFTER_BODYLESS))
     return piece

@@ -7,8 +7,9 @@ of anything here; it sees only its wire.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from autobahn.twisted import websocket as autobahn
 from autobahn.websocket.types import ConnectingRequest, ConnectionDeny, ConnectionRequest
@@ -32,6 +33,39 @@ _SLICE = 16384
 
 _PIECES = 256
 """A message that came in more pieces is put together as it comes."""
+
+_FOR_UPGRADE: Final = (
+    "_wskey",
+    "allowNullOrigin",
+    "allowedOrigins",
+    "allowedOriginsPatterns",
+    "flashSocketPolicy",
+    "http_headers",
+    "http_request_data",
+    "http_request_host",
+    "http_request_params",
+    "http_request_path",
+    "http_request_uri",
+    "http_response_data",
+    "http_status_line",
+    "maxConnections",
+    "openHandshakeTimeout",
+    "perMessageCompressionAccept",
+    "perMessageCompressionOffers",
+    "serveFlashSocketPolicy",
+    "tcpNoDelay",
+    "trustXForwardedFor",
+    "versions",
+    "webStatus",
+    "websocket_extensions",
+    "websocket_key",
+    "websocket_origin",
+    "websocket_protocols",
+)
+"""autobahn needs these attributes for the upgrade alone."""
+
+_NEVER_QUEUED: Final[deque[Any]] = deque(maxlen=0)
+"""All connections share this, since ours queue elsewhere: an empty deque weighs 760 octets."""
 
 _CONNECTING, _OPEN, _CLOSING, _CLOSED = (
     autobahn.WebSocketServerProtocol.STATE_CONNECTING,
@@ -303,6 +337,7 @@ class Carrier(_Mixin):
 
     def onOpen(self) -> None:
         """The upgrade is done: the session begins."""
+        self._forgetUpgrade()
         self.output.watch()
         self._full_size = self.maxMessagePayloadSize
         first = self.factory.first_octets
@@ -311,6 +346,17 @@ class Carrier(_Mixin):
         self._upgraded = True
         self._guarded(self.session.makeConnection, self.wire)
         self.factory.connectionUpgraded(self)
+
+    def _forgetUpgrade(self) -> None:
+        """Drop what only the upgrade needed: an idle connection weighs 3.7 KB less (``NB-11``).
+
+        A dict does not shrink, so the attributes that are left get one of their size.
+        """
+        attributes = self.__dict__
+        for name in _FOR_UPGRADE:
+            attributes.pop(name, None)
+        attributes["send_queue"] = _NEVER_QUEUED
+        self.__dict__ = dict(iter(attributes.items()))
 
     def onMessage(self, payload: bytes, isBinary: bool) -> None:
         """Accept a complete message that autobahn put together."""

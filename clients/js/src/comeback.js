@@ -1,0 +1,303 @@
+/** A client that comes back: it keeps one session with a server, and the next one after that. */
+
+import { ConnectionClosed, LimitExceeded, Refused, SessionRefused, TimedOut } from "./errors.js";
+import { limitsOf } from "./limits.js";
+import { realWorld } from "./world.js";
+
+/** @typedef {import("./world.js").World} World */
+
+/**
+ * `idle` before `start`, `down` while it waits to try again, `closed` for good.
+ *
+ * @typedef {"idle" | "connecting" | "open" | "down" | "closed"} ClientState
+ */
+
+/** How a client comes back; the option `limits` changes these by name. */
+export const COMEBACK_LIMITS = /** @type {const} */ ({
+  "socket-seconds": [10, "s", "until the socket is open"],
+  "retry-first": [1, "s", "the wait after a loss; it doubles, and half of it is left to chance"],
+  "retry-most": [60, "s", "the longest of these waits"],
+  "refused-first": [2, "s", "the wait after a refusal, likewise"],
+  "refused-most": [300, "s", "the longest of these"],
+  "steady-seconds": [10, "s", "after a session of this length the waits begin anew"],
+  "waiting-verbs": [10_000, "calls", "that wait for a session"],
+  drain: [30, "s", "close() waits so long for what is on its way"],
+});
+
+/**
+ * @typedef {object} ComebackOptions
+ * @property {boolean} [reconnect] false: the client is closed when its first session ends
+ * @property {boolean} [stopWhenRefused] true: a refusal of the server closes the client
+ * @property {(state: ClientState, error: Error | null) => void} [onState] is told each state, and
+ *   what ended the session before it
+ * @property {import("./world.js").SocketClass} [WebSocket] the class of sockets; by default that of
+ *   the platform, or of the package `ws`
+ * @property {World} [world] for tests: clock, timers, chance and sockets
+ */
+
+/**
+ * What a session has to have.
+ *
+ * @typedef {object} Session
+ * @property {Promise<unknown>} established fires when it stands
+ * @property {Promise<Error>} ended fires when it does no longer, with the reason
+ * @property {() => Promise<void>} close end it in order
+ * @property {() => void} abort end it at once
+ */
+
+/**
+ * @template {Session} S
+ * @typedef {object} Errand
+ * @property {(session: S, seconds: number) => Promise<any>} ask
+ * @property {number} deadline
+ * @property {boolean} safe
+ * @property {(value: any) => void} resolve
+ * @property {(error: unknown) => void} reject
+ * @property {() => void} forget cancels its timer
+ */
+
+/** @template {Session} S */
+export class Comeback {
+  /**
+   * @param {string} url
+   * @param {string} protocol the WebSocket subprotocol
+   * @param {ComebackOptions} options
+   * @param {Partial<import("./limits.js").Limits<typeof COMEBACK_LIMITS>>} limits
+   */
+  constructor(url, protocol, options, limits) {
+    this.url = url;
+    this._protocol = protocol;
+    this._options = options;
+    this._waits = limitsOf(COMEBACK_LIMITS, limits);
+    /** @type {World} */
+    this._world = options.world ?? realWorld(options.WebSocket);
+    /** @type {ClientState} */
+    this.state = "idle";
+    /** What ended the last session, or kept the next one from standing. @type {Error | null} */
+    this.error = null;
+    /** The session that stands, or null. @type {S | null} */
+    this.session = null;
+    /** @type {S | null} The one that is being established. */
+    this._next = null;
+    this._attempts = 0;
+    this._refusals = 0;
+    /** @type {Set<Errand<S>>} */
+    this._errands = new Set();
+    /** @type {() => void} */
+    this._cancelRetry = () => {};
+    /** @type {(error: Error | null) => void} */
+    this._ended = () => {};
+    /**
+     * Fires when the client is closed for good, with the error that did it, or null.
+     * @type {Promise<Error | null>}
+     */
+    this.closed = new Promise((resolve) => (this._ended = resolve));
+  }
+
+  /**
+   * Make a session on an open socket.
+   *
+   * @param {import("./world.js").Socket} _socket
+   * @returns {S | Promise<S>}
+   */
+  _session(_socket) {
+    throw new TypeError("a subclass makes the sessions");
+  }
+
+  /**
+   * A session stands: renew what belongs to it. Called before anything that waits is sent.
+   *
+   * @param {S} _session
+   */
+  _renew(_session) {}
+
+  /** Begin to connect, and come back from then on; fires when the first session stands. */
+  async start() {
+    if (this.state !== "idle") throw new TypeError("a client is started once");
+    void this._connect();
+    await this.perform(async () => {}, { seconds: Infinity });
+  }
+
+  /**
+   * @template {Comeback<any>} C
+   * @param {C} client
+   * @returns {Promise<C>} fires when the first attempt succeeds; rejected, and closed, if it fails
+   */
+  static async _connected(client) {
+    const failure = await client._connect();
+    if (failure) {
+      client._stop(failure);
+      throw failure;
+    }
+    return client;
+  }
+
+  /** @param {ClientState} state */
+  _enter(state) {
+    if (this.state === state) return;
+    this.state = state;
+    this._options.onState?.(state, this.error);
+  }
+
+  /** One attempt; returns what went wrong, or null. */
+  async _connect() {
+    this._enter("connecting");
+    try {
+      const socket = await this._world.open(this.url, this._protocol, this._waits["socket-seconds"]);
+      if (this._isClosed()) {
+        socket.close(1000);
+        return this._closedError();
+      }
+      const session = await this._session(socket);
+      this._next = session;
+      if (this._isClosed()) session.abort();
+      await session.established;
+      this._next = null;
+      if (this._isClosed()) return this._closedError();
+      this._stands(session);
+      return null;
+    } catch (caught) {
+      this._next = null;
+      const error = caught instanceof Error ? caught : new ConnectionClosed(String(caught));
+      if (!this._isClosed()) this._down(error);
+      return error;
+    }
+  }
+
+  _isClosed() {
+    return this.state === "closed";
+  }
+
+  _closedError() {
+    return this.error ?? new ConnectionClosed("the client was closed");
+  }
+
+  /** @param {S} session */
+  _stands(session) {
+    const since = this._world.now();
+    this.session = session;
+    this._refusals = 0;
+    this.error = null;
+    session.ended.then((error) => {
+      if (this.session !== session) return;
+      this.session = null;
+      if (this._world.now() - since >= this._waits["steady-seconds"]) this._attempts = 0;
+      if (!this._isClosed()) this._down(error);
+    });
+    this._renew(session);
+    this._enter("open");
+    for (const errand of [...this._errands]) this._run(errand);
+  }
+
+  /** @param {Error} error */
+  _down(error) {
+    const refused = error instanceof SessionRefused;
+    this.error = error;
+    if (this._options.reconnect === false || (refused && this._options.stopWhenRefused)) {
+      this._stop(error);
+      return;
+    }
+    const [first, most] = refused ? ["refused-first", "refused-most"] : ["retry-first", "retry-most"];
+    const count = refused ? this._refusals++ : this._attempts++;
+    const waits = /** @type {Record<string, number>} */ (this._waits);
+    const seconds = Math.min(waits[first] * 2 ** count, waits[most]);
+    this._cancelRetry = this._world.after(seconds * (0.5 + this._world.random() / 2), () => {
+      void this._connect();
+    });
+    this._enter("down");
+  }
+
+  /** @param {Error | null} error */
+  _stop(error) {
+    if (this._isClosed()) return;
+    this.error = error;
+    this._cancelRetry();
+    this._enter("closed");
+    for (const errand of [...this._errands]) this._fail(errand, this._closedError());
+    this._next?.abort();
+    this._ended(error);
+  }
+
+  /**
+   * Close the client: what is on its way is finished (within the limit `drain`), what waits for a
+   * session fails with ConnectionClosed. Fires when the connection is closed; never rejected.
+   */
+  async close() {
+    const { session } = this;
+    this._stop(null);
+    if (session) await session.close();
+  }
+
+  // ── errands ──────────────────────────────────────────────────────────────────────────────────
+
+  /**
+   * Do it in the session that stands, or in the next one.
+   *
+   * `safe`: it may be done twice, so it is repeated when a session ends before its answer.
+   *
+   * @template T
+   * @param {(session: S, seconds: number) => Promise<T>} ask with the seconds that are left
+   * @param {{seconds: number, safe?: boolean, signal?: AbortSignal}} options
+   * @returns {Promise<T>}
+   */
+  perform(ask, { seconds, safe = false, signal }) {
+    if (this._isClosed()) return Promise.reject(this._closedError());
+    if (signal?.aborted) return Promise.reject(signal.reason);
+    if (!this.session && this._errands.size >= this._waits["waiting-verbs"])
+      return Promise.reject(new LimitExceeded("too many calls wait for a session"));
+    const promise = new Promise((resolve, reject) => {
+      /** @type {Errand<S>} */
+      const errand = { ask, deadline: this._world.now() + seconds, safe, resolve, reject, forget() {} };
+      if (signal) {
+        const aborted = () => this._fail(errand, signal.reason);
+        signal.addEventListener("abort", aborted, { once: true });
+        const settled = () => signal.removeEventListener("abort", aborted);
+        errand.resolve = (value) => (settled(), resolve(value));
+        errand.reject = (error) => (settled(), reject(error));
+      }
+      if (this.session) this._run(errand);
+      else this._wait(errand);
+    });
+    return promise;
+  }
+
+  /** @param {Errand<S>} errand */
+  _wait(errand) {
+    const left = errand.deadline - this._world.now();
+    this._errands.add(errand);
+    if (left < Infinity)
+      errand.forget = this._world.after(Math.max(0, left), () =>
+        this._fail(errand, new TimedOut("no session came in time")),
+      );
+  }
+
+  /** @param {Errand<S>} errand */
+  _run(errand) {
+    const session = /** @type {S} */ (this.session);
+    this._errands.delete(errand);
+    errand.forget();
+    let asked;
+    try {
+      asked = errand.ask(session, errand.deadline - this._world.now());
+    } catch (error) {
+      errand.reject(error);
+      return;
+    }
+    asked.then(errand.resolve, (error) => {
+      const again = errand.safe && error instanceof ConnectionClosed && !(error instanceof Refused);
+      if (!again || this._isClosed()) errand.reject(error);
+      else if (this.session && this.session !== session) this._run(errand);
+      else this._wait(errand);
+    });
+  }
+
+  /**
+   * @param {Errand<S>} errand
+   * @param {unknown} error
+   */
+  _fail(errand, error) {
+    this._errands.delete(errand);
+    errand.forget();
+    errand.reject(error);
+  }
+}

@@ -1,0 +1,182 @@
+/**
+ * Attachments find their messages by order alone (UM-04): binary messages, or `-`, fill the slots
+ * of all announcements in order, whatever text comes between.
+ */
+
+import { AttachmentLost } from "../errors.js";
+
+/** @typedef {Uint8Array | AttachmentLost} Attachment */
+
+/**
+ * A message that waits for its attachments or for an earlier message of its key; `message` is null
+ * once nobody wants it, and its slots then swallow what fills them.
+ *
+ * @template M
+ * @typedef {object} Announcement
+ * @property {M | null} message
+ * @property {number} missing
+ * @property {string | null} key
+ * @property {number} octets
+ */
+
+/**
+ * The peer's announcements, oldest first, and the order of delivery.
+ *
+ * @template {{attachments?: Attachment[]}} M
+ */
+export class Incoming {
+  constructor() {
+    /** @type {Announcement<M>[]} */
+    this._announcements = [];
+    /** @type {Map<string, Announcement<M>[]>} */
+    this._queues = new Map();
+    /** Octets that wait here. */
+    this.octets = 0;
+    /** Messages that wait here. */
+    this.waiting = 0;
+  }
+
+  /** How many announcements have slots to fill. */
+  get open() {
+    return this._announcements.length;
+  }
+
+  /**
+   * @param {M | null} message null: what fills the slots is discarded
+   * @param {number} count ≥ 1 slots
+   * @param {string | null} key messages of one key are delivered in order
+   * @param {number} weight of the message's text
+   * @returns {Announcement<M>}
+   */
+  announce(message, count, key = null, weight = 0) {
+    const announcement = { message, missing: count, key, octets: message ? weight : 0 };
+    this._announcements.push(announcement);
+    if (message) this._wait(announcement);
+    return announcement;
+  }
+
+  /**
+   * Put a complete message behind earlier ones of `key`; false if there are none.
+   *
+   * @param {M} message
+   * @param {string} key
+   * @param {number} weight
+   */
+  queued(message, key, weight) {
+    if (!this._queues.has(key)) return false;
+    this._wait({ message, missing: 0, key, octets: weight });
+    return true;
+  }
+
+  /** @param {Announcement<M>} announcement */
+  _wait(announcement) {
+    this.octets += announcement.octets;
+    this.waiting++;
+    if (announcement.key === null) return;
+    const queue = this._queues.get(announcement.key);
+    if (queue) queue.push(announcement);
+    else this._queues.set(announcement.key, [announcement]);
+  }
+
+  /**
+   * Fill the first open slot of the oldest announcement; returns the messages that may be delivered.
+   *
+   * @param {Attachment} attachment
+   * @returns {M[]}
+   */
+  fill(attachment) {
+    const announcement = this._announcements[0];
+    announcement.missing--;
+    if (!announcement.missing) this._announcements.shift();
+    if (!announcement.message) return [];
+    announcement.message.attachments?.push(attachment);
+    const octets = attachment instanceof Uint8Array ? attachment.length : 0;
+    announcement.octets += octets;
+    this.octets += octets;
+    return announcement.missing ? [] : this._release(announcement);
+  }
+
+  /**
+   * Nobody wants its message any more; its slots stay.
+   *
+   * @param {Announcement<M>} announcement
+   */
+  forget(announcement) {
+    this.octets -= announcement.octets;
+    this.waiting--;
+    announcement.message = null;
+  }
+
+  /**
+   * @param {Announcement<M>} announcement
+   * @returns {M[]}
+   */
+  _release(announcement) {
+    const { key } = announcement;
+    if (key === null) return [this._give(announcement)];
+    const queue = /** @type {Announcement<M>[]} */ (this._queues.get(key));
+    const ready = [];
+    while (queue.length && !queue[0].missing)
+      ready.push(this._give(/** @type {Announcement<M>} */ (queue.shift())));
+    if (!queue.length) this._queues.delete(key);
+    return ready;
+  }
+
+  /** @param {Announcement<M>} announcement */
+  _give(announcement) {
+    this.octets -= announcement.octets;
+    this.waiting--;
+    return /** @type {M} */ (announcement.message);
+  }
+}
+
+/** An attachment of ours that comes later: pass it to a verb, then have the machine fill it. */
+export class Slot {
+  constructor() {
+    /** @type {Uint8Array | null} */
+    this.body = null;
+    /** @type {string | null} */
+    this.error = null;
+  }
+
+  /** It may be sent when its turn comes. */
+  get filled() {
+    return this.body !== null || this.error !== null;
+  }
+}
+
+/** Our own slots, in the order of sending. */
+export class Outgoing {
+  constructor() {
+    /** @type {Slot[]} */
+    this._slots = [];
+  }
+
+  /** The slot that holds up all others, or undefined. */
+  get first() {
+    return this._slots.at(0);
+  }
+
+  /** @param {readonly (Uint8Array | Slot)[]} attachments */
+  add(attachments) {
+    for (const attachment of attachments) {
+      if (attachment instanceof Slot) {
+        this._slots.push(attachment);
+      } else {
+        const slot = new Slot();
+        slot.body = attachment;
+        this._slots.push(slot);
+      }
+    }
+  }
+
+  /** Remove and return the slots whose turn has come. */
+  due() {
+    const open = this._slots.findIndex((slot) => !slot.filled);
+    return this._slots.splice(0, open < 0 ? this._slots.length : open);
+  }
+
+  clear() {
+    this._slots = [];
+  }
+}

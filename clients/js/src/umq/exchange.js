@@ -1,0 +1,211 @@
+/** What an application gives and gets: replies, requests, attachments, JSON methods. */
+
+import { CallFailed, NotJson, Refused, RemoteError } from "../errors.js";
+import { Slot } from "./attachments.js";
+import { Code } from "./wire.js";
+
+/** @typedef {import("./attachments.js").Attachment} Attachment */
+/** @typedef {Uint8Array | ArrayBuffer | ArrayBufferView | Blob} Octets */
+
+/**
+ * An attachment to send: octets, a Blob, or a promise for either (it is sent when it is there; if it
+ * is rejected, the peer is told that this attachment is lost).
+ *
+ * @typedef {Octets | Promise<Octets>} Sendable
+ */
+
+/** A text and its attachments: the answer to a call. */
+export class Reply {
+  /**
+   * @param {string} payload
+   * @param {readonly Sendable[]} [attachments]
+   */
+  constructor(payload, attachments = []) {
+    this.payload = payload;
+    this.attachments = attachments;
+  }
+}
+
+/**
+ * An answer that came: each attachment is its octets, or an AttachmentLost in their place.
+ *
+ * @typedef {object} Answer
+ * @property {string} payload
+ * @property {Attachment[]} attachments
+ */
+
+/**
+ * Something new on a topic.
+ *
+ * @typedef {object} Update
+ * @property {string} payload
+ * @property {Attachment[]} attachments
+ */
+
+/**
+ * A call of the peer (`callback` is null) or of a callback.
+ *
+ * @typedef {object} Request
+ * @property {import("./session.js").UmqSession} session
+ * @property {string} payload
+ * @property {Attachment[]} attachments
+ * @property {string | null} callback
+ */
+
+/**
+ * Answers a call: with text, a Reply, or nothing, now or later. What it throws is told to the peer
+ * if it is a Refused or a RemoteError; anything else is "internal error" there.
+ *
+ * @typedef {(request: Request) => Answered | Promise<Answered>} Answering
+ */
+
+/** @typedef {string | Reply | void | null | undefined} Answered */
+
+/**
+ * A stock server has no such method, and took the call in: `durable` says that it is on disk.
+ */
+export class Stored {
+  /** @param {boolean} durable */
+  constructor(durable) {
+    this.durable = durable;
+  }
+
+  /**
+   * What an answer's payload says; null if it is something else.
+   *
+   * @param {string} payload
+   */
+  static read(payload) {
+    const match = /^\s*\{\s*"stored"\s*:\s*(true|false)\s*\}\s*$/.exec(payload);
+    return match ? new Stored(match[1] === "true") : null;
+  }
+}
+
+/**
+ * The octets to send, and slots for those that come later; `fill` is told of these.
+ *
+ * @param {readonly Sendable[]} attachments
+ * @param {(slot: Slot, octets: Promise<Uint8Array>) => void} fill
+ * @returns {(Uint8Array | Slot)[]}
+ */
+export function bodiesOf(attachments, fill) {
+  return attachments.map((attachment) => {
+    const ready = octetsOf(attachment);
+    if (ready) return ready;
+    const slot = new Slot();
+    fill(slot, later(attachment));
+    return slot;
+  });
+}
+
+/** @param {unknown} value */
+function octetsOf(value) {
+  if (value instanceof Uint8Array) return value;
+  if (value instanceof ArrayBuffer) return new Uint8Array(value);
+  if (ArrayBuffer.isView(value)) return new Uint8Array(value.buffer, value.byteOffset, value.byteLength);
+  if (value instanceof Blob || (value && typeof (/** @type {any} */ (value).then) === "function")) return null;
+  throw new TypeError("an attachment is octets, a Blob, or a promise for one of these");
+}
+
+/** @param {Sendable} attachment */
+async function later(attachment) {
+  const value = await attachment;
+  const octets = value instanceof Blob ? new Uint8Array(await value.arrayBuffer()) : octetsOf(value);
+  if (!octets) throw new TypeError("an attachment is octets or a Blob");
+  return octets;
+}
+
+// ── JSON: a call's payload is ["method", args…], its answer the result ───────────────────────────
+
+/**
+ * The payload of a JSON call.
+ *
+ * @param {string} name
+ * @param {readonly unknown[]} args
+ */
+export function methodCall(name, args) {
+  return JSON.stringify([name, ...args]);
+}
+
+/**
+ * The value in a JSON answer; throws NotJson.
+ *
+ * @param {string} payload
+ * @returns {any}
+ */
+export function parseAnswer(payload) {
+  const stored = Stored.read(payload);
+  if (stored) return stored;
+  try {
+    return JSON.parse(payload);
+  } catch {
+    throw new NotJson("the answer is no JSON");
+  }
+}
+
+/**
+ * The error that a peer's `E` stands for.
+ *
+ * @param {string} payload
+ */
+export function failureOf(payload) {
+  if (payload.startsWith("{"))
+    try {
+      const value = JSON.parse(payload);
+      if (typeof value.type === "string") return new RemoteError(value.type, String(value.message ?? ""));
+    } catch {
+      // some text that begins like JSON
+    }
+  return new CallFailed(payload);
+}
+
+/**
+ * What the peer is told of an error of ours.
+ *
+ * @param {unknown} error
+ */
+export function errorText(error) {
+  if (error instanceof CallFailed) return error.payload;
+  if (error instanceof Refused) return `${error.code ?? Code.REJECTED} ${error.message}`;
+  return "internal error";
+}
+
+const requested = Symbol("the first argument is the request");
+
+/**
+ * Mark a method whose first argument is the {@link Request}: it has attachments, or opens topics.
+ *
+ * @template {(request: Request, ...args: any[]) => any} F
+ * @param {F} method
+ * @returns {F}
+ */
+export function withRequest(method) {
+  return Object.assign(method, { [requested]: true });
+}
+
+/** @typedef {Readonly<Record<string, (...args: any[]) => any>>} Methods */
+
+/**
+ * Call the method that a payload names; null if there is none.
+ *
+ * @param {Methods} methods
+ * @param {Request} request
+ * @returns {Promise<Reply> | null}
+ */
+export function answerMethod(methods, request) {
+  if (!request.payload.startsWith("[")) return null;
+  let call;
+  try {
+    call = JSON.parse(request.payload);
+  } catch {
+    return null;
+  }
+  const [name, ...args] = call;
+  if (typeof name !== "string" || !Object.hasOwn(methods, name)) return null;
+  const method = methods[name];
+  const given = requested in method ? [request, ...args] : args;
+  return (async () => {
+    const result = await method(...given);
+    return result instanceof Reply ? result : new Reply(JSON.stringify(result ?? null));
+  })();
+}

@@ -1,0 +1,401 @@
+/** One UMQ session on one socket: the machine's events become promises and calls of hooks. */
+
+import {
+  ConnectionClosed,
+  NoSuchMethod,
+  Refused,
+  SessionRefused,
+  TimedOut,
+} from "../errors.js";
+import { Link } from "../link.js";
+import { Reply, Stored, answerMethod, bodiesOf, errorText, failureOf } from "./exchange.js";
+import { Machine } from "./machine.js";
+import { Code } from "./wire.js";
+
+/** @typedef {import("./attachments.js").Attachment} Attachment */
+/** @typedef {import("./attachments.js").Slot} Slot */
+/** @typedef {import("./exchange.js").Answer} Answer */
+/** @typedef {import("./exchange.js").Answering} Answering */
+/** @typedef {import("./exchange.js").Sendable} Sendable */
+/** @typedef {import("./machine.js").UmqEvent} UmqEvent */
+/** @typedef {import("./subscription.js").Subscription} Subscription */
+
+/** @typedef {{value: string, attachments: Attachment[]}} Attribute */
+
+/**
+ * What the application does for its peer.
+ *
+ * @typedef {object} Serving
+ * @property {import("./exchange.js").Methods} [methods] the peer calls these with JSON
+ * @property {Answering} [onCall] answers all other calls of the peer
+ * @property {(name: string, attribute: Attribute | null) => void} [onAttribute] is told that an
+ *   attribute of the peer was set, or (null) unset
+ */
+
+/**
+ * @typedef {object} CallOptions
+ * @property {readonly Sendable[]} [attachments]
+ * @property {number} [timeout] seconds for all of it; by default the limit `call-seconds`
+ * @property {AbortSignal} [signal] gives the call up
+ */
+
+/** @typedef {{resolve: (answer: Answer) => void, reject: (error: unknown) => void}} Waiter */
+
+/** A topic that the peer subscribed here: publish to it. */
+export class Topic {
+  /**
+   * @param {UmqSession} session
+   * @param {string} topic
+   */
+  constructor(session, topic) {
+    this._session = session;
+    this._topic = topic;
+    /** @type {(why: "unsubscribed" | "closed" | "lost") => void} */
+    this._end = () => {};
+    /** Fires when nobody can publish to it any more. @type {Promise<"unsubscribed" | "closed" | "lost">} */
+    this.ended = new Promise((resolve) => (this._end = resolve));
+  }
+
+  /**
+   * Send an update; throws ConnectionClosed when the topic has ended.
+   *
+   * @param {string} payload
+   * @param {readonly Sendable[]} [attachments]
+   */
+  publish(payload, attachments = []) {
+    this._session._do((machine, bodies) => machine.publish(this._topic, payload, bodies), attachments);
+  }
+
+  /** Tell the subscriber that there are no more updates. */
+  close() {
+    if (!this._session._topics.delete(this._topic)) return;
+    this._session._do((machine) => machine.closeTopic(this._topic));
+    this._end("closed");
+  }
+}
+
+/** One session; {@link UmqClient} makes a new one each time it comes back. */
+export class UmqSession {
+  /**
+   * @param {import("../world.js").Socket} socket an open one
+   * @param {object} options
+   * @param {import("../world.js").World} options.world
+   * @param {Partial<import("./terms.js").UmqLimits>} options.limits
+   * @param {Serving} options.serving
+   * @param {Map<string, Answering>} options.callbacks by id
+   * @param {string} options.hello
+   * @param {readonly Sendable[]} options.helloAttachments
+   * @param {number} options.drainSeconds
+   */
+  constructor(socket, { world, limits, serving, callbacks, hello, helloAttachments, drainSeconds }) {
+    this._world = world;
+    this._serving = serving;
+    this._callbacks = callbacks;
+    this._drainSeconds = drainSeconds;
+    this._closing = false;
+    /** What the server said with its welcome. @type {Answer | null} */
+    this.welcome = null;
+    /** The peer's attributes. @type {Map<string, Attribute>} */
+    this.attributes = new Map();
+    /** @type {Map<string, Topic>} */
+    this._topics = new Map();
+    /** @type {Map<string, Subscription>} */
+    this._subscriptions = new Map();
+    /** @type {() => void} */
+    this._idle = () => {};
+    /** @type {(value?: unknown) => void} */
+    let stands;
+    /** @type {(error: Error) => void} */
+    let refused;
+    /** Fires when the server has welcomed us; rejected when it does not. */
+    this.established = new Promise((resolve, reject) => {
+      stands = resolve;
+      refused = reject;
+    });
+    this.established.catch(() => {});
+    this._stands = () => stands();
+    /** @type {(error: Error) => void} */
+    let ended;
+    /** Fires with what ended the session. @type {Promise<Error>} */
+    this.ended = new Promise((resolve) => (ended = resolve));
+    this._machine = new Machine({ limits, now: world.now() });
+    for (const id of callbacks.keys()) this._machine.registerCallback(id);
+    this._link = new Link(
+      socket,
+      this._machine,
+      world,
+      /** @param {UmqEvent} event */ (event) => this._on[event.type](/** @type {any} */ (event)),
+      (error) => {
+        refused(error);
+        this._lost(error);
+        ended(error);
+      },
+    );
+    this._do((machine, bodies) => machine.hello(hello, bodies), helloAttachments);
+  }
+
+  /**
+   * Let the machine do something now, and send what it says.
+   *
+   * @template T
+   * @param {(machine: Machine, bodies: (Uint8Array | Slot)[]) => T} verb
+   * @param {readonly Sendable[]} [attachments]
+   */
+  _do(verb, attachments = []) {
+    const machine = this._machine;
+    machine.advanceClock(this._world.now());
+    /** @type {[Slot, Promise<Uint8Array>][]} */
+    const later = [];
+    const bodies = attachments.length ? bodiesOf(attachments, (slot, octets) => later.push([slot, octets])) : [];
+    for (const [slot, octets] of later)
+      octets.then(
+        (body) => this._fill(() => machine.fill(slot, body)),
+        () => this._fill(() => machine.fillError(slot, "the attachment is not available")),
+      );
+    const result = verb(machine, bodies);
+    this._link.settle();
+    return result;
+  }
+
+  /** @param {() => void} fill */
+  _fill(fill) {
+    if (this._machine.closed) return;
+    this._machine.advanceClock(this._world.now());
+    fill();
+    this._link.settle();
+  }
+
+  // ── events ───────────────────────────────────────────────────────────────────────────────────
+
+  /** @type {{[type in UmqEvent["type"]]: (event: Extract<UmqEvent, {type: type}>) => void}} */
+  _on = {
+    welcome: ({ payload, attachments }) => {
+      this.welcome = { payload, attachments };
+      this._stands();
+    },
+    fatal: ({ code, text }) => this._link.because(new SessionRefused(text, code)),
+    fault: ({ fault }) => this._link.because(fault),
+    call: (event) => this._serve({ ...event, callback: null }, this._answering(event.payload)),
+    callback: (event) => this._serve(event, this._callbacks.get(event.callback)),
+    result: ({ waiter, payload, attachments }) =>
+      this._settled(waiter, ({ resolve }) => resolve({ payload, attachments })),
+    error: ({ waiter, payload }) => this._settled(waiter, ({ reject }) => reject(failureOf(payload))),
+    expired: ({ waiter }) =>
+      this._settled(waiter, ({ reject }) => reject(new TimedOut("no answer came in time"))),
+    update: ({ topic, payload, attachments }) =>
+      this._subscriptions.get(topic)?._updated({ payload, attachments }),
+    "topic-closed": ({ topic }) => {
+      const subscription = this._subscriptions.get(topic);
+      this._subscriptions.delete(topic);
+      subscription?._finish("closed");
+    },
+    unsubscribed: ({ topic }) => {
+      this._topics.get(topic)?._end("unsubscribed");
+      this._topics.delete(topic);
+    },
+    set: ({ name, value, attachments }) => {
+      this.attributes.set(name, { value, attachments });
+      this._serving.onAttribute?.(name, { value, attachments });
+    },
+    unset: ({ name }) => {
+      this.attributes.delete(name);
+      this._serving.onAttribute?.(name, null);
+    },
+  };
+
+  /**
+   * @param {unknown} waiter
+   * @param {(waiter: Waiter) => void} settle
+   */
+  _settled(waiter, settle) {
+    settle(/** @type {Waiter} */ (waiter));
+    if (this._closing && !this._machine.callsPending) this._idle();
+  }
+
+  /** @param {Error} error */
+  _lost(error) {
+    const closed = error instanceof ConnectionClosed ? error : null;
+    for (const waiter of this._machine.lost())
+      /** @type {Waiter} */ (waiter).reject(closed ?? lostBecause(error));
+    for (const topic of this._topics.values()) topic._end("lost");
+    this._topics.clear();
+    for (const subscription of this._subscriptions.values()) subscription._lost(error);
+    this._subscriptions.clear();
+    this._idle();
+  }
+
+  // ── the peer calls ───────────────────────────────────────────────────────────────────────────
+
+  /**
+   * @param {string} _payload
+   * @returns {Answering}
+   */
+  _answering(_payload) {
+    const { methods = {}, onCall } = this._serving;
+    return (request) => {
+      const answer = answerMethod(methods, request);
+      if (answer) return answer;
+      if (onCall) return onCall(request);
+      throw new Refused("not an RPC server", Code.NOT_AN_RPC_SERVER);
+    };
+  }
+
+  /**
+   * @param {{id: string, payload: string, attachments: Attachment[], callback: string | null}} event
+   * @param {Answering | undefined} answering
+   */
+  async _serve({ id, payload, attachments, callback }, answering) {
+    try {
+      if (!answering) throw new Refused("callback not found", Code.CALLBACK_NOT_FOUND);
+      const answer = await answering({ session: this, payload, attachments, callback });
+      if (this._machine.closed) return;
+      const reply = answer instanceof Reply ? answer : new Reply(answer ?? "");
+      this._do((machine, bodies) => machine.result(id, reply.payload, bodies), reply.attachments);
+    } catch (error) {
+      if (!this._machine.closed) this._do((machine) => machine.error(id, errorText(error)));
+      if (!(error instanceof Refused)) this._world.report(error);
+    }
+  }
+
+  // ── verbs ────────────────────────────────────────────────────────────────────────────────────
+
+  /**
+   * Call the peer (UM-09). Rejected with CallFailed (`E`), TimedOut, SessionRefused (`F`),
+   * ConnectionClosed, or LimitExceeded (nothing was sent).
+   *
+   * @param {string} payload
+   * @param {CallOptions} [options]
+   * @returns {Promise<Answer>}
+   */
+  call(payload, options = {}) {
+    return this._ask(options, (machine, bodies, waiter, deadline) =>
+      machine.call(payload, bodies, waiter, deadline),
+    );
+  }
+
+  /**
+   * Call what the peer registered as `callback` (UM-11); otherwise like `call`.
+   *
+   * @param {string} callback
+   * @param {string} argument
+   * @param {CallOptions} [options]
+   * @returns {Promise<Answer>}
+   */
+  callback(callback, argument, options = {}) {
+    return this._ask(options, (machine, bodies, waiter, deadline) =>
+      machine.callback(callback, argument, bodies, waiter, deadline),
+    );
+  }
+
+  /**
+   * @param {CallOptions} options
+   * @param {(machine: Machine, bodies: (Uint8Array | Slot)[], waiter: Waiter, deadline: number) => string} verb
+   * @returns {Promise<Answer>}
+   */
+  _ask({ attachments = [], timeout = this._machine.limits["call-seconds"], signal }, verb) {
+    return new Promise((resolve, reject) => {
+      if (this._closing) throw new ConnectionClosed("the session is closing");
+      signal?.throwIfAborted();
+      this._link.checkRoom();
+      const deadline = this._world.now() + timeout;
+      /** @type {Waiter} */
+      const waiter = { resolve, reject };
+      const number = this._do((machine, bodies) => verb(machine, bodies, waiter, deadline), attachments);
+      if (!signal) return;
+      const aborted = () => {
+        this._machine.cancel(number);
+        this._settled(waiter, (one) => one.reject(signal.reason));
+      };
+      const settled = () => signal.removeEventListener("abort", aborted);
+      signal.addEventListener("abort", aborted);
+      waiter.resolve = (answer) => (settled(), resolve(answer));
+      waiter.reject = (error) => (settled(), reject(error));
+    });
+  }
+
+  /**
+   * Ask the peer to publish to a new topic; its updates go to `subscription`.
+   *
+   * @param {Subscription} subscription
+   * @param {(id: string) => string} request
+   * @param {CallOptions} options
+   * @returns {Promise<void>} fires when the peer has agreed
+   */
+  async _subscribe(subscription, request, options) {
+    const topic = this._do((machine) => machine.subscribe());
+    this._subscriptions.set(topic, subscription);
+    subscription._begun(this, topic);
+    try {
+      const { payload } = await this.call(request(topic), options);
+      const stored = Stored.read(payload);
+      if (stored) throw new NoSuchMethod(stored.durable);
+    } catch (error) {
+      this._unsubscribe(topic);
+      throw error;
+    }
+  }
+
+  /** @param {string} topic */
+  _unsubscribe(topic) {
+    if (this._subscriptions.delete(topic) && this._machine.open)
+      this._do((machine) => machine.unsubscribe(topic));
+  }
+
+  /**
+   * The peer has chosen `id`: publish to the topic that this returns (UM-12). TypeError for what is
+   * no id or in use.
+   *
+   * @param {string} id
+   */
+  openTopic(id) {
+    const topic = this._do((machine) => machine.openTopic(id));
+    const opened = new Topic(this, topic);
+    this._topics.set(topic, opened);
+    return opened;
+  }
+
+  /**
+   * Set an attribute at the peer (UM-15).
+   *
+   * @param {string} name
+   * @param {string} value
+   * @param {readonly Sendable[]} [attachments]
+   */
+  setAttribute(name, value, attachments = []) {
+    this._do((machine, bodies) => machine.setAttribute(name, value, bodies), attachments);
+  }
+
+  /**
+   * Unset an attribute at the peer (UM-16).
+   *
+   * @param {string} name
+   */
+  unsetAttribute(name) {
+    this._do((machine) => machine.unsetAttribute(name));
+  }
+
+  /** Wait for the answers to our calls (within `drain`), then close. */
+  async close() {
+    if (!this._closing && this._machine.callsPending) {
+      const idle = new Promise((resolve) => (this._idle = () => resolve(null)));
+      const cancel = this._world.after(this._drainSeconds, this._idle);
+      this._closing = true;
+      await idle;
+      cancel();
+    }
+    this._closing = true;
+    this.abort();
+    await this._link.closed;
+  }
+
+  /** Close at once. */
+  abort() {
+    this._link.close();
+  }
+}
+
+/** @param {Error} error */
+function lostBecause(error) {
+  if (error instanceof SessionRefused) return error;
+  return new ConnectionClosed(`the session ended: ${error.message}`);
+}

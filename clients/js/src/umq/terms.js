@@ -1,0 +1,61 @@
+/** UMQ's limits, states and transitions, as data. */
+
+/** The limits of one session; the option `limits` changes them by name (UM-19, UM-20). */
+export const LIMITS = /** @type {const} */ ({
+  "payload-characters": [1 << 20, "characters", "text of one command"],
+  attachments: [32, "attachments", "of one command"],
+  "hello-seconds": [10, "s", "from the open socket to the server's W"],
+  "attachment-octets": [16 << 20, "octets", "one attachment"],
+  "attachments-octets": [64 << 20, "octets", "attachments that wait for the rest of their message"],
+  "attachment-seconds": [60, "s", "the next attachment's arrival"],
+  "attachment-fill-seconds": [45, "s", "ours, before - takes its place"],
+  announcements: [1024, "messages", "with attachments to come"],
+  "waiting-messages": [1024, "messages", "behind such attachments"],
+  calls: [1024, "calls", "of the server, not answered yet"],
+  "calls-octets": [64 << 20, "octets", "such calls, with attachments"],
+  "own-calls": [4096, "calls", "of ours, not answered yet"],
+  "call-seconds": [60, "s", "for the answer to a call"],
+  callbacks: [1024, "callbacks", "registered here"],
+  topics: [1024, "topics", "the server subscribed here"],
+  subscriptions: [1024, "topics", "we subscribed"],
+  "closing-seconds": [60, "s", "late updates are dropped silently"],
+  "closing-topics": [1024, "topics", "the oldest is forgotten above"],
+  attributes: [256, "attributes", "of the server"],
+  "attributes-octets": [1 << 20, "octets", "names, values and attachments of these"],
+});
+
+/** @typedef {import("../limits.js").Limits<typeof LIMITS>} UmqLimits */
+
+/** @typedef {"start" | "awaiting-welcome" | "open" | "closed"} State */
+
+const ENDS = { fatal: "closed", "fatal-sent": "closed", faulted: "closed", lost: "closed" };
+
+const SESSION = Object.fromEntries(
+  [
+    "call",
+    "callback",
+    "result",
+    "error",
+    "update",
+    "close-topic",
+    "unsubscribe",
+    "set",
+    "unset",
+    "attachment-error",
+    "attachment",
+    "command-sent",
+  ].map((event) => [event, "open"]),
+);
+
+/**
+ * State → event → next state. The peer's commands have their own names; what we do ourselves ends in
+ * `-sent`. A command that is in no row of its state is the peer's fault.
+ *
+ * @type {Readonly<Record<State, Readonly<Record<string, State>>>>}
+ */
+export const CLIENT = /** @type {any} */ ({
+  start: { "hello-sent": "awaiting-welcome", ...ENDS },
+  "awaiting-welcome": { welcome: "open", ...ENDS },
+  open: { ...SESSION, ...ENDS },
+  closed: {},
+});

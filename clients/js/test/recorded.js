@@ -1,0 +1,42 @@
+/** The recordings of the Python machines, and how their JSON stands for octets. */
+
+import { readFileSync } from "node:fs";
+
+import { AttachmentLost } from "../src/errors.js";
+
+/** @param {string} name */
+export function recording(name) {
+  const url = new URL(`../../../tests/data/recorded/${name}.json`, import.meta.url);
+  return JSON.parse(readFileSync(url, "utf-8"));
+}
+
+const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+
+/** Octets as the recordings have them: text where it is UTF-8. */
+export function jsonOf(octets) {
+  if (typeof octets === "string") return octets;
+  try {
+    return utf8.decode(octets);
+  } catch {
+    return hex(octets);
+  }
+}
+
+export function hex(octets) {
+  return { hex: Buffer.from(octets).toString("hex") };
+}
+
+/** What a recording's message is on the wire: text, or octets. */
+export function wire(message) {
+  return typeof message === "string" ? message : Uint8Array.from(Buffer.from(message.hex, "hex"));
+}
+
+export function octets(message) {
+  const found = wire(message);
+  return typeof found === "string" ? new TextEncoder().encode(found) : found;
+}
+
+/** An attachment that arrived, as the recordings have it. */
+export function attachment(one) {
+  return one instanceof AttachmentLost ? { lost: one.message } : hex(one);
+}

@@ -1,0 +1,132 @@
+/** sABC's codec and machine do what the Python ones did when they were recorded. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { ProtocolFault } from "../src/errors.js";
+import { Machine } from "../src/sabc/machine.js";
+import { encode, partStart, readFrame } from "../src/sabc/wire.js";
+import { jsonOf, octets, recording, wire } from "./recorded.js";
+
+test("every recorded message reads as the Python codec reads it (SA-01 … SA-04, SA-21)", () => {
+  const { bounds, cases } = recording("sabc-frames");
+  for (const [message, expected] of cases) {
+    const found = readFrame(octets(message), bounds);
+    const told =
+      found instanceof ProtocolFault
+        ? { fault: found.reason }
+        : {
+            command: found.command,
+            headers: Object.fromEntries(found.headers),
+            body: jsonOf(found.body),
+            final: found.final,
+          };
+    assert.deepEqual(told, expected, JSON.stringify(message));
+  }
+});
+
+/** How the verbs of a recording are said here. */
+const VERBS = {
+  connect: (machine, [id, passcode, headers]) => machine.connect(id, passcode, headers),
+  request: (machine, [body, waiter, headers], due) => machine.request(octets(body), waiter, due, headers),
+  pieces: (machine, [pieces, waiter], due) => opened(machine, pieces, waiter, due).finish(),
+  abort: (machine, [pieces, waiter], due) => opened(machine, pieces, waiter, due).abort(),
+  sendOnly: (machine, [body, headers]) => machine.sendOnly(octets(body), headers),
+  answer: (machine, [id, body, headers]) => machine.answer(id, octets(body), headers),
+  refuse: (machine, given) => machine.refuse(...given),
+  sendError: (machine, given) => machine.sendError(...given),
+  forget: (machine, [id]) => machine.forget(id),
+  disconnect: (machine) => machine.disconnect(),
+  stop: (machine) => machine.stop(),
+};
+
+function opened(machine, pieces, waiter, due) {
+  const outgoing = machine.openRequest(waiter, due);
+  for (const piece of pieces) outgoing.write(octets(piece));
+  return outgoing;
+}
+
+function follow(machine, step) {
+  machine.advanceClock(step.now);
+  if ("receives" in step) return step.receives.flatMap((one) => machine.receive(wire(one), step.now));
+  if ("advance" in step) return machine.advance(step.now);
+  VERBS[step.do](machine, step.with, step.now + machine.limits["response-seconds"]);
+  return [];
+}
+
+function told({ fault, ...event }) {
+  if (fault) return { type: "fault", reason: fault.reason };
+  if (event.body) event.body = jsonOf(event.body);
+  if (event.expires) event.expires = event.expires.toISOString().replace(".000Z", "+00:00");
+  return event;
+}
+
+/** What a client sends; of an ERROR's text only that there is one. */
+function sent(message) {
+  const text = jsonOf(message);
+  if (typeof text !== "string" || !text.startsWith("ERROR")) return text;
+  return text.slice(0, text.indexOf("\r\n\r\n") + 4);
+}
+
+for (const [name, session] of Object.entries(recording("sabc-sessions")))
+  test(`a recorded session: ${name}`, () => {
+    const machine = new Machine({ limits: session.limits });
+    for (const [number, step] of session.steps.entries()) {
+      const events = follow(machine, step).map(told);
+      const where = `step ${number}: ${JSON.stringify(step).slice(0, 300)}`;
+      assert.deepEqual(events, step.events ?? [], where);
+      assert.deepEqual(machine.outputs().map(sent), step.sends, where);
+    }
+  });
+
+function granted(limits) {
+  const machine = new Machine({ limits });
+  machine.connect("me");
+  machine.receive("CONNECTED\r\nsession-id::s\r\n\r\n\0", 0);
+  machine.outputs();
+  return machine;
+}
+
+test("a message in two parts is the same wherever it is split (SA-19)", () => {
+  const body = new TextEncoder().encode("Grüße \0 \r\n\r\n and 𝄞");
+  const head = "MESSAGE\r\nsession-id::s\r\nmsg-id::1\r\n";
+  for (let at = 0; at <= body.length; at++) {
+    if (partStart(body, at) !== at) continue; // no sender may split it there
+    const machine = granted();
+    const first = encode(`${head}msg-more::yes\r\n`, body.subarray(0, at), false);
+    const events = [...machine.receive(first, 0), ...machine.receive(encode(head, body.subarray(at), true), 0)];
+    assert.equal(events.length, 1, `split at ${at}`);
+    assert.equal(jsonOf(events[0].body), jsonOf(body), `split at ${at}`);
+  }
+});
+
+test("whatever the size of its parts, what is sent is read as it was (SA-18, SA-21)", () => {
+  const body = new TextEncoder().encode("a\0\0\r\n\0b\r\n\0\0ü\r\n\r\nend");
+  for (let size = 1; size <= body.length; size++) {
+    const machine = granted({ "part-octets": size });
+    machine.request(body, null, 1);
+    const parts = machine.outputs().map((one) => readFrame(octets(jsonOf(one)), machine.bounds));
+    assert.ok(parts.every((part) => !(part instanceof ProtocolFault)));
+    assert.equal(jsonOf(Buffer.concat(parts.map((part) => part.body))), jsonOf(body), `parts of ${size}`);
+    assert.deepEqual(parts.map((part) => part.final), parts.map((_, at) => at === parts.length - 1));
+  }
+});
+
+test("a body with an end mark is refused, in one piece and in several (SA-21)", () => {
+  for (const bad of ["\0", "\r\n\0x", "x\r\n\r\n\0", "x\r\n\r\n\0y"]) {
+    assert.throws(() => granted().request(octets(bad), null, 1), TypeError);
+    for (let at = 0; at <= bad.length; at++) {
+      const outgoing = granted().openRequest(null, 1);
+      assert.throws(() => {
+        outgoing.write(octets(bad.slice(0, at)));
+        outgoing.write(octets(bad.slice(at)));
+      }, TypeError, JSON.stringify([bad, at]));
+    }
+  }
+});
+
+test("headers that would be read as others are refused (SA-03)", () => {
+  for (const [key, value] of [["a::b", "c"], ["a", "b::c"], ["a\r", "b"], ["a", "b\nc"], ["a", "\0"], ["", "b"], ["a:", "b"], ["a", "\ud800"]])
+    assert.throws(() => granted().request(octets("x"), null, 1, { [key]: value }), TypeError);
+  assert.throws(() => granted().request(octets("x"), null, 1, { "msg-id": "1" }), TypeError);
+});

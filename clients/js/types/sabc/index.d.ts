@@ -1,0 +1,12 @@
+export { SabcClient } from "./client.js";
+export { SabcSession } from "./session.js";
+export * from "../errors.js";
+export type SabcOptions = import("./client.js").SabcOptions;
+export type RequestOptions = import("./client.js").RequestOptions;
+export type ClientLimits = import("./client.js").ClientLimits;
+export type Headers = import("./exchange.js").Headers;
+export type Octets = import("./exchange.js").Octets;
+export type Answered = import("./session.js").Answered;
+export type Body = import("./session.js").Body;
+export type ClientState = import("../comeback.js").ClientState;
+export { Message, Reply } from "./exchange.js";

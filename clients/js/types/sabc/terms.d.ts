@@ -1,0 +1,26 @@
+/** The limits of one session; the option `limits` changes them by name (SA-27). */
+export const LIMITS: {
+    readonly "connect-seconds": readonly [10, "s", "from the open socket to CONNECTED"];
+    readonly "message-octets": readonly [number, "octets", "a message is cut there, twice it closes"];
+    readonly "header-lines": readonly [32, "headers", "of a frame"];
+    readonly "header-line-octets": readonly [1024, "octets", "of one header"];
+    readonly "header-block-octets": readonly [8192, "octets", "of all headers of a frame"];
+    readonly "unfinished-messages": readonly [16, "messages", "whose last part has not come"];
+    readonly "unfinished-seconds": readonly [60, "s", "between two parts of a message"];
+    readonly "outstanding-requests": readonly [1024, "requests", "unanswered, each direction"];
+    readonly "response-seconds": readonly [60, "s", "for the answer to our request"];
+    readonly "session-drain": readonly [30, "s", "after DISCONNECT, while answers are owed"];
+    readonly "leave-seconds": readonly [4, "s", "after DISCONNECT, when nothing is owed"];
+    readonly "part-octets": readonly [65536, "octets", "of a body are sent as one frame"];
+};
+/**
+ * State → event → next state. The server's commands are upper case; what we do is lower case. A
+ * server's CONNECT and DISCONNECT are in no row: they are its fault (SA-05).
+ *
+ * @type {Readonly<Record<State, Readonly<Record<string, State>>>>}
+ */
+export const CLIENT: Readonly<Record<State, Readonly<Record<string, State>>>>;
+/** Reserved headers that must not stand on a command (SA-06). @type {Record<string, Set<string>>} */
+export const MISPLACED: Record<string, Set<string>>;
+export type SabcLimits = import("../limits.js").Limits<typeof LIMITS>;
+export type State = "idle" | "waiting" | "open" | "draining" | "closed";

@@ -1,0 +1,17 @@
+export { UmqClient } from "./client.js";
+export { Subscription } from "./subscription.js";
+export * from "../errors.js";
+export type UmqOptions = import("./client.js").UmqOptions;
+export type CallOptions = import("./client.js").CallOptions;
+export type ClientLimits = import("./client.js").ClientLimits;
+export type Answer = import("./exchange.js").Answer;
+export type Answering = import("./exchange.js").Answering;
+export type Request = import("./exchange.js").Request;
+export type Sendable = import("./exchange.js").Sendable;
+export type Update = import("./exchange.js").Update;
+export type Attachment = import("./attachments.js").Attachment;
+export type EndReason = import("./subscription.js").EndReason;
+export type Attribute = import("./session.js").Attribute;
+export type ClientState = import("../comeback.js").ClientState;
+export { Reply, Stored, withRequest } from "./exchange.js";
+export { Topic, UmqSession } from "./session.js";

@@ -1,0 +1,249 @@
+"""What hostile peers send (NB-07 and others), and a process that goes on sending it.
+
+``python -m tests.chaos.inputs NAME PORT`` attacks until its standard input ends: it connects,
+sends, throws away what comes back, and connects again when it is cut off.
+"""
+
+from __future__ import annotations
+
+import itertools
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import zmq
+
+from tests.tools.processes import environment
+from twisted_msgproto.lumberjack.wire import encode_json, encode_window
+from twisted_msgproto.micromsg2 import Offer, Proposal
+from twisted_msgproto.micromsg2.wire import (
+    encode_address,
+    encode_command,
+    encode_handshake,
+    encode_message,
+)
+from twisted_msgproto.net.wires.websocket.frames import BINARY, TEXT, frame
+
+MEBI = 1 << 20
+ROUND_OCTETS = 24 * MEBI
+"""One connection sends this much, unless it is closed before."""
+
+CONDITIONS = 32
+SUBSCRIPTIONS = 200
+
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+HELLO = encode_handshake(
+    Proposal(required=(Offer("batch-ack", {"max-count": "1024"}), Offer("pub-sub"))).opening()
+)
+
+Stream = Iterable[bytes]
+
+
+def text(payload: str) -> bytes:
+    """A UMQ message, as a client sends it."""
+    return b"".join(frame(TEXT, payload.encode(), True))
+
+
+def umq(*frames: bytes, then: Stream = ()) -> Stream:
+    """A UMQ session and what follows."""
+    return itertools.chain([UPGRADE, text("H1:"), *frames], then)
+
+
+def calls(argument: str) -> Stream:
+    """UMQ calls with this argument, 1 MB of JSON each."""
+    return umq(then=(text(f"C{number}:{argument}") for number in itertools.count(1)))
+
+
+def deep(opened: str, closed: str, octets: int = 1_000_000) -> str:
+    return "[" + ",".join([opened + closed] * (octets // (len(opened + closed) + 1))) + "]"
+
+
+def objects(octets: int = 1_000_000) -> str:
+    pairs = (f'"{number}":{{}}' for number in range(octets // 11))
+    return "{" + ",".join(pairs) + "}"
+
+
+def filter_storm() -> Stream:
+    """One connection with many filters of many conditions on a topic, and messages to it."""
+    yield HELLO + HELLO
+    storm = ";".join(f"p{number}=N1" for number in range(CONDITIONS))
+    for number in range(SUBSCRIPTIONS):
+        name = {"destination": f"topic/a{number % 10}", "filter": storm}
+        yield encode_command("subscribe", name)
+    matching = ";".join(f"p{number}:N1" for number in range(CONDITIONS)).encode()
+    for number in itertools.count(1):
+        address = encode_address(f"topic/a{number % 10}", matching)
+        yield encode_message(number % 2**31, address, b"x")[0]
+
+
+def compressed(payload: bytes) -> bytes:
+    return b"2C" + struct.pack(">I", len(payload)) + payload
+
+
+def bomb() -> bytes:
+    deflating = zlib.compressobj(9)
+    piece = encode_json([1], [bytes(MEBI)])
+    octets = b"".join(deflating.compress(piece) for _ in range(400)) + deflating.flush()
+    return encode_window(5) + compressed(octets)
+
+
+def many_pairs() -> bytes:
+    """A D frame of 1,024 pairs."""
+    pair = struct.pack(">I", 1) + b"k" + struct.pack(">I", 1) + b"v"
+    return b"2D" + struct.pack(">II", 1, 1024) + pair * 1024
+
+
+class Input(NamedTuple):
+    """One hostile input: to which protocol, and what is sent; None: ``zeromq`` frames instead."""
+
+    protocol: str
+    stream: Callable[[], Stream]
+    zeromq: int = 0
+
+
+INPUTS: dict[str, Input] = {
+    # NB-07
+    "a call with 1 MB of `[[],[],…`": Input("umq", lambda: calls(deep("[", "]"))),
+    'a call with 1 MB of `{"0":{},…`': Input("umq", lambda: calls(objects())),
+    "messages of 3 M ZeroMQ frames": Input("mtl", lambda: (), 3_000_000),
+    "a storm of filters": Input("micromsg2", filter_storm),
+    "D frames of 1,024 pairs": Input(
+        "lumberjack",
+        lambda: itertools.chain([encode_window(65_536)], itertools.repeat(many_pairs())),
+    ),
+    "empty fragments of a message": Input(
+        "umq", lambda: umq(b"\x01\x80\0\0\0\0", then=itertools.repeat(b"\x00\x80\0\0\0\0" * 4096))
+    ),
+    "tiny fragments of a message": Input(
+        "umq", lambda: umq(b"\x02\x82\0\0\0\0ab", then=itertools.repeat(b"\0\x82\0\0\0\0ab" * 4096))
+    ),
+    "calls with invalid ids": Input(
+        "umq", lambda: umq(then=itertools.repeat(text("C0:x") + text("B99999999999:1:x")))
+    ),
+    # LJ-17, NB-02, NB-09, FAULTS
+    "a bomb of 400 MB": Input("lumberjack", lambda: [bomb()]),
+    "windows of nothing": Input("lumberjack", lambda: itertools.repeat(encode_window(0) * 10_000)),
+    "junk, and again": Input("lumberjack", lambda: [b"\0" * 100]),
+    "parts without end": Input(
+        "micromsg2",
+        lambda: itertools.chain(
+            [HELLO, HELLO],
+            itertools.repeat(
+                bytes([encode_message(1, encode_address("orders"), b"x" * 60_000)[0][0] | 16])
+                + encode_message(1, encode_address("orders"), b"x" * 60_000)[0][1:]
+            ),
+        ),
+    ),
+    "headers without end": Input(
+        "sabc",
+        lambda: itertools.chain(
+            [b"CONNECT\r\n"],
+            (b"".join(b"%d-%d::b\r\n" % (a, b) for b in range(999)) for a in itertools.count()),
+        ),
+    ),
+    "logins that fail": Input(
+        "sabc", lambda: itertools.repeat(b"CONNECT\r\nclient-id::\xc3\xa9\r\nbad\r\n\r\n\0" * 500)
+    ),
+    "attachments that are announced and do not come": Input(
+        "umq", lambda: umq(then=(text(f"AW:C{n}:") for n in itertools.count()))
+    ),
+    "attachments of 64 KiB": Input(
+        "umq",
+        lambda: umq(
+            text("A320:C1:x"), then=itertools.repeat(b"".join(frame(BINARY, bytes(65_536), True)))
+        ),
+    ),
+}
+"""What is sent → to whom."""
+
+
+def attack(port: int, stream: Stream, going: Callable[[], bool]) -> None:
+    """One connection: send until it is closed, or enough was sent."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+        print("begun", flush=True)
+        line.setblocking(False)
+        sent = 0
+        for octets in stream:
+            waiting = memoryview(octets)
+            while waiting:
+                readable, writable, _ = select.select([line], [line], [], 0.5)
+                if not going() or (readable and not line.recv(1 << 20)):
+                    return
+                if writable:
+                    count = line.send(waiting)
+                    waiting = waiting[count:]
+                    sent += count
+            if sent > ROUND_OCTETS:
+                break
+        while going():  # what was sent may be answered or not; the connection stays
+            readable, _, _ = select.select([line], [], [], 0.1)
+            if readable and not line.recv(1 << 20):
+                return
+            if sent > ROUND_OCTETS:
+                return
+
+
+def attack_zeromq(port: int, frames: int, going: Callable[[], bool]) -> None:
+    """One message of very many frames."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.set(zmq.LINGER, 0)
+        dealer.connect(f"tcp://127.0.0.1:{port}")
+        print("begun", flush=True)
+        for _ in range(frames):
+            while not dealer.poll(100, zmq.POLLOUT):
+                if not going():
+                    return
+            dealer.send(b"x", zmq.SNDMORE)
+        dealer.send(b"x")
+
+
+def main(name: str, port: int) -> None:
+    """Attack until the standard input ends; print a line for each connection."""
+    ended = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    hostile = INPUTS[name]
+    going = lambda: not ended.is_set()  # noqa: E731
+    while going():
+        try:
+            if hostile.zeromq:
+                attack_zeromq(port, hostile.zeromq, going)
+            else:
+                attack(port, hostile.stream(), going)
+        except OSError:
+            ended.wait(0.01)
+
+
+@contextmanager
+def attacking(name: str, port: int) -> Iterator[None]:
+    """Have a process attack meanwhile; at the end of the block it has at least begun."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.chaos.inputs", name, str(port)],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"begun\n"
+        # What it says further is read, so that it never waits for us.
+        threading.Thread(target=process.stdout.read, daemon=True).start()
+        yield
+        assert process.poll() is None, f"{name}: the attacker ended with {process.returncode}"
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,1 @@
+"""What ``./run chaos`` does: a module for each kind, with its rows."""

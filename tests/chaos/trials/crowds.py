@@ -1,0 +1,283 @@
+"""Many connections: idle ones of each kind, short ones, and a thousand that hold all they may."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import select
+import socket
+import ssl
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.chaos.clients import GoodClients
+from tests.chaos.gateways import Five, most_resident, resident, served
+from tests.chaos.inputs import HELLO, UPGRADE, text
+from tests.chaos.report import Found, Row
+from tests.tools.certificates import Authority
+from tests.tools.processes import PATIENCE_SECONDS, launching
+from twisted_msgproto.cli.benches.idle import SPARE_FILES, accepted, need_files
+from twisted_msgproto.cli.peers import cpu_seconds
+from twisted_msgproto.lumberjack.wire import encode_window
+from twisted_msgproto.micromsg2.wire import encode_address, encode_message
+from twisted_msgproto.net.wires.websocket.frames import BINARY, frame
+
+MEBI = 1 << 20
+IDLE, SHORT, GREEDY = 10_000, 100_000, 1_000
+IDLE_SECONDS = 10.0
+HELD_MIB = 256
+SPARE_MIB = 64
+FEW_MB = 20
+TICKS_SECONDS = 0.03
+"""The system counts CPU time in hundredths of a second."""
+
+
+# ── Idle ────────────────────────────────────────────────────────────────────────────────────────
+
+ZMTP = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+READY = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
+
+
+class Kind(NamedTuple):
+    """One kind of idle connection: how it begins, and what the answer holds."""
+
+    protocol: str
+    wire: str
+    hello: bytes
+    answer: bytes
+
+    @property
+    def limit_mb(self) -> int:
+        """What so many of them may cost."""
+        return {"TCP": 60, "WebSocket": 150, "TLS": 350, "WebSocket over TLS": 500}[self.wire]
+
+
+SABC_HELLO = b"CONNECT\r\nclient-id::idle\r\n\r\n\0"
+UMQ_HELLO = UPGRADE + text("H1:")
+HELLOS = {
+    "lumberjack": (encode_window(0), b"2A"),
+    "micromsg2": (HELLO, b"\1"),
+    "sabc": (SABC_HELLO, b"\0"),
+    "mtl": (ZMTP + b"\x04" + bytes([len(READY)]) + READY, b"ROUTER"),
+    "umq": (UMQ_HELLO, b"W1:"),
+}
+KINDS = tuple(
+    Kind(protocol, wire, *HELLOS[protocol])
+    for protocol, wires in {
+        "lumberjack": ("TCP", "TLS"),
+        "micromsg2": ("TCP", "TLS"),
+        "sabc": ("TCP", "TLS"),
+        "mtl": ("TCP",),
+        "umq": ("WebSocket", "WebSocket over TLS"),
+    }.items()
+    for wire in wires
+)
+
+SMALL = {("lumberjack", "TLS"), ("mtl", "TCP"), ("umq", "WebSocket")}
+"""Of each way of connecting one; these are tested in every run."""
+
+
+def opened(port: int, kind: Kind, context: ssl.SSLContext | None) -> socket.socket:
+    """A connection whose session stands as far as its first answer."""
+    line: socket.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
+    if context is not None:
+        line = context.wrap_socket(line, server_hostname="localhost")
+    line.sendall(kind.hello)
+    heard = b""
+    while kind.answer not in heard:
+        octets = line.recv(4096)
+        assert octets, f"closed after {heard!r}"
+        heard += octets
+    return line
+
+
+def idle(kind: Kind, scale: float) -> Found:
+    """So many connections that say nothing more: memory above start, and CPU."""
+    count = max(10, int(IDLE * scale))
+    need_files(count + SPARE_FILES)
+    with tempfile.TemporaryDirectory() as directory, launching(Path(directory)) as launch:
+        where, context = "tcp:0:interface=127.0.0.1", None
+        if "TLS" in kind.wire:
+            authority = Authority(Path(directory))
+            ours = authority.server()
+            where = f"ssl:0:interface=127.0.0.1:privateKey={ours.key}:certKey={ours.cert}"
+            context = ssl.create_default_context(cafile=str(authority.cert))
+        if kind.protocol == "mtl":
+            where = "tcp://127.0.0.1:*"
+        words = ["-e", where, "--limit", f"connections={count + 10}"]
+        if kind.protocol == "mtl":
+            words += ["--one-socket"]
+        server = launch(kind.protocol, *words, module="twisted")
+        port = server.port(kind.protocol)
+        lines = [opened(port, kind, context)]
+        before = resident(server)
+        lines += [opened(port, kind, context) for _ in range(count - 1)]
+        time.sleep(1.0)
+        added = (resident(server) - before) / 1e6
+        seconds = max(1.0, IDLE_SECONDS * scale)
+        began = cpu_seconds(server.pid)
+        time.sleep(seconds)
+        spent = cpu_seconds(server.pid) - began
+        standing = accepted(port)
+        for line in lines:
+            line.close()
+    # With few of them what every process needs once counts as well.
+    limit = kind.limit_mb if scale >= 1 else kind.limit_mb * scale + FEW_MB
+    return Found(
+        f"{count:,} connections: {added:.0f} MB above start, CPU {spent / seconds:.1%}",
+        added <= limit and spent <= max(0.01 * seconds, TICKS_SECONDS) and standing >= count,
+    )
+
+
+# ── Short ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def short(scale: float) -> Found:
+    """Connections with one event each, one after another, which is acknowledged."""
+    count = max(20, int(SHORT * scale))
+    with tempfile.TemporaryDirectory() as directory, launching(Path(directory)) as launch:
+        words = ["-e", "tcp:0:interface=127.0.0.1", "--queue", "queue"]
+        server = launch("lumberjack", *words, module="twisted")
+        port = server.port("lumberjack")
+        for _ in range(min(count, 1000) // 10):
+            served(port)
+        before = resident(server)
+        began = time.monotonic()
+        for _ in range(count):
+            served(port)
+        seconds = time.monotonic() - began
+        grown = (resident(server) - before) / MEBI
+    return Found(
+        f"{count:,} in {seconds:.0f} s ({count / seconds:,.0f} a second), each event acknowledged;"
+        f" memory grew by {grown:.1f} MiB",
+        grown <= 16,
+    )
+
+
+# ── At their limits ─────────────────────────────────────────────────────────────────────────────
+
+
+def _never_ending(head: bytes, piece: bytes) -> Iterator[bytes]:
+    return itertools.chain([head], itertools.repeat(piece))
+
+
+PIECE = bytes(64 << 10)
+MESSAGE = encode_message(1, encode_address("orders"), b"x" * 300)[0]
+
+GREEDY_INPUTS: dict[str, Callable[[], Iterator[bytes]]] = {
+    "lumberjack": lambda: _never_ending(
+        encode_window(5) + b"2J" + struct.pack(">II", 1, (16 << 20) - 1), PIECE
+    ),
+    "micromsg2": lambda: _never_ending(
+        HELLO + HELLO + MESSAGE[:-304] + struct.pack(">I", MEBI - 1), PIECE
+    ),
+    "sabc": lambda: _never_ending(SABC_HELLO + b"MESSAGE\r\nmsg-id::1\r\n\r\n", PIECE),
+    "umq": lambda: _never_ending(
+        UMQ_HELLO + text("A320:C1:x"), b"".join(frame(BINARY, bytes(MEBI), True))
+    ),
+}
+"""A message that never ends, or attachments whose call never comes."""
+
+
+class Greedy:
+    """One connection that sends until nothing more is taken."""
+
+    def __init__(self, port: int, stream: Iterator[bytes]) -> None:
+        self.line = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
+        self.line.setblocking(False)
+        self._stream = stream
+        self._waiting = memoryview(b"")
+        self.sent = 0
+
+    def fileno(self) -> int:
+        return self.line.fileno()
+
+    def send(self) -> bool:
+        """Send a little; False if the connection is closed, or it sent what it may."""
+        try:
+            self._waiting = self._waiting or memoryview(next(self._stream))
+            count = self.line.send(self._waiting)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self._waiting = self._waiting[count:]
+        self.sent += count
+        return self.sent < 15 * MEBI
+
+
+def fill(lines: list[Greedy], seconds: float) -> int:
+    """Have all send until nothing was taken for so long; the octets that were sent."""
+    poll = select.epoll()
+    by_number = {line.fileno(): line for line in lines}
+    for number in by_number:
+        poll.register(number, select.EPOLLOUT)
+    end = time.monotonic() + 20 * seconds
+    while by_number and time.monotonic() < end:
+        ready = poll.poll(seconds)
+        if not ready:
+            break
+        for number, _ in ready:
+            if not by_number[number].send():
+                poll.unregister(number)
+                del by_number[number]
+    poll.close()
+    return sum(line.sent for line in lines)
+
+
+def at_their_limits(scale: float) -> Found:
+    """Connections of four protocols that hold all they may, beside one that wants an ack."""
+    count = max(40, int(GREEDY * scale))
+    held_mib = max(16, int(HELD_MIB * scale))
+    need_files(count + SPARE_FILES)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        launching(Path(directory)) as launch,
+        contextlib.closing(GoodClients(Path(directory))) as clients,
+    ):
+        five = Five(launch, options=["--limit", f"process-held-octets={held_mib << 20}"])
+        clients.stand("mtl", five.ports["mtl"])
+        before = resident(five.server)
+        names = itertools.islice(itertools.cycle(GREEDY_INPUTS), count)
+        lines = [Greedy(five.ports[name], GREEDY_INPUTS[name]()) for name in names]
+        sent = fill(lines, 3.0)
+        clients.send("mtl", 20)
+        peak = (most_resident(five.server) - before) / MEBI
+        lost = five.lost(clients.told())
+        for line in lines:
+            line.line.close()
+    return Found(
+        f"{count:,} connections sent {sent / MEBI:,.0f} MiB; memory rose by {peak:.0f} MiB,"
+        f" process-held-octets is {held_mib} MiB; a good client was acknowledged",
+        peak <= held_mib + SPARE_MIB and not lost,
+    )
+
+
+ROWS = (
+    *(
+        Row(
+            "idle",
+            f"10,000 idle connections: {kind.protocol}, {kind.wire}",
+            f"≤ {kind.limit_mb} MB above start, CPU < 1 %",
+            partial(idle, kind),
+        )
+        for kind in KINDS
+    ),
+    Row(
+        "short",
+        "100,000 short connections",
+        "each event acknowledged; memory grows by ≤ 16 MiB",
+        short,
+    ),
+    Row(
+        "limits",
+        "1,000 connections that hold all they may, of four protocols",
+        "memory ≤ process-held-octets + 64 MiB; a good client is served",
+        at_their_limits,
+    ),
+)

@@ -1,0 +1,167 @@
+"""Real filebeat: sizes of bulks and of events, with TLS and without, and a gateway that is killed
+(NB-10, LJ-17).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+import time
+from collections import Counter
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from tests.chaos.gateways import most_resident
+from tests.chaos.report import Found, NotHere, Row
+from tests.tools.certificates import Authority
+from tests.tools.filebeat import BINARY, filebeat
+from tests.tools.processes import Launched, Launcher, launching
+from twisted_msgproto.core.errors import QueueError
+from twisted_msgproto.queue import QueueReader
+
+BULKS = (2048, 50)
+RESIDENT_MB = 250
+DEADLINE_SECONDS = 600.0
+LATEST_KILL = 0.8
+"""The last kill comes when at most this share of the lines has landed."""
+
+LOOK_SECONDS = 0.05
+WORDS = 6000
+
+
+class Load(NamedTuple):
+    """What filebeat ships: so many lines of this size."""
+
+    lines: int
+    octets: int
+    what: str
+
+
+LOADS = (
+    Load(20_000, 1_000, "20,000 lines of 1 KB"),
+    Load(2048, 40_000, "2,048 varied lines of 40 KB"),
+    Load(40, 3_000_000, "40 lines of 3 MB"),
+)
+
+
+def digest(octets: bytes) -> bytes:
+    return blake2b(octets, digest_size=16).digest()
+
+
+def write_lines(path: Path, load: Load) -> set[bytes]:
+    """Write lines of words, which compress about 3 : 1; what each is known by."""
+    source, known = Random(1), set()
+    words = [b"%x" % source.getrandbits(28) for _ in range(WORDS)]
+    with path.open("wb") as file:
+        for number in range(load.lines):
+            line = b"%08d " % number + b" ".join(source.choices(words, k=load.octets // 7))
+            known.add(digest(line[: load.octets]))
+            file.write(line[: load.octets] + b"\n")
+    return known
+
+
+class Landed:
+    """Follows a queue: how often each line stands in it."""
+
+    def __init__(self, queue: Path) -> None:
+        self._queue = queue
+        self._read = 0
+        self.lines: Counter[bytes] = Counter()
+
+    def look(self) -> None:
+        """Read what has come since."""
+        try:
+            reader = QueueReader(self._queue)
+            end = reader.end()
+            for batch in reader.read(self._read, end):
+                for body in batch.column("body").to_pylist():
+                    self.lines[digest(json.loads(body)["message"].encode())] += 1
+            self._read = end
+        except (QueueError, OSError):
+            pass  # it is not there yet, or is being recovered
+
+
+def gateway(launch: Launcher, port: int, tls: str) -> tuple[Launched, int]:
+    kind = f"ssl:{port}:interface=127.0.0.1:{tls}" if tls else f"tcp:{port}:interface=127.0.0.1"
+    words = ("-e", kind, "--queue", launch.directory / "queue")
+    server = launch("--log-format=text", "lumberjack", *words, module="twisted")
+    return server, server.port("lumberjack")
+
+
+class Shipped(NamedTuple):
+    """One run: lines missing, rows beyond one for each line, the peak, kills."""
+
+    missing: int
+    duplicates: int
+    peak: float
+    kills: int
+
+
+def ship(launch: Launcher, load: Load, bulk: int, tls: bool, kills: int) -> Shipped:
+    """Ship a file, killing the gateway so often meanwhile; wait until all of it has landed."""
+    file = launch.directory / "lines.log"
+    wanted = write_lines(file, load)
+    secured, trusted = "", None
+    if tls:
+        trusted = Authority(launch.directory)
+        ours = trusted.server()
+        secured = f"privateKey={ours.key}:certKey={ours.cert}"
+    server, port = gateway(launch, 0, secured)
+    shipper = filebeat(launch, file, port, bulk=bulk, authority=trusted)
+    landed, killed, peak = Landed(launch.directory / "queue"), 0, 0.0
+    chance = Random(bulk)
+    # The next kill comes when this many lines have landed.
+    shares = sorted(chance.random() * LATEST_KILL for _ in range(kills))
+    until = time.monotonic() + DEADLINE_SECONDS
+    while len(landed.lines) < len(wanted) and time.monotonic() < until:
+        time.sleep(LOOK_SECONDS)
+        peak = max(peak, most_resident(server) / 1e6)
+        if killed < kills and len(landed.lines) > len(wanted) * shares[killed]:
+            server.kill()
+            killed += 1
+            server, _ = gateway(launch, port, secured)
+        landed.look()
+        assert shipper.process.poll() is None, shipper.output
+    shipper.end()
+    server.end()
+    landed.look()
+    assert landed.lines.keys() <= wanted, "a line stands in the queue that was never sent"
+    missing = len(wanted) - len(landed.lines)
+    return Shipped(missing, landed.lines.total() - len(landed.lines), peak, killed)
+
+
+def measure(load: Load, kill: bool, scale: float) -> Found:
+    """All sizes of bulks, with TLS and without."""
+    if not BINARY.exists():
+        raise NotHere("no filebeat: python -m tests.tools.filebeat brings it")
+    load = load._replace(lines=max(10, int(load.lines * scale)))
+    runs: list[Shipped] = []
+    for bulk, tls in itertools.product(BULKS, (False, True)):
+        with tempfile.TemporaryDirectory() as directory, launching(Path(directory)) as launch:
+            runs.append(ship(launch, load, bulk, tls, 3 if kill else 0))
+    missing = sum(run.missing for run in runs)
+    twice = sum(run.duplicates for run in runs)
+    peak = max(run.peak for run in runs)
+    kills = f"{sum(run.kills for run in runs)} kills, " if kill else ""
+    return Found(
+        f"{len(runs)} runs of {load.lines:,} lines: {kills}{missing} missing, {twice} twice;"
+        f" peak {peak:.0f} MB",
+        not missing and peak <= RESIDENT_MB,
+    )
+
+
+ROWS = tuple(
+    Row(
+        "filebeat",
+        f"filebeat 8.1.3, {load.what}, bulks of 2,048 and of 50, plain and TLS"
+        + (", kill -9 of the gateway" if kill else ""),
+        f"every line lands whole, at least once; peak ≤ {RESIDENT_MB} MB",
+        partial(measure, load, kill),
+    )
+    for kill in (False, True)
+    for load in LOADS
+)

@@ -1,0 +1,240 @@
+"""Sessions of our Python machines, as JSON for the clients in JavaScript.
+
+``python -m tests.javascript.recorded`` writes them anew into ``tests/data/recorded``.
+
+``umq-codec`` and ``sabc-frames`` say what single messages read as.  ``umq-sessions`` and
+``sabc-sessions`` are conversations: what a client is told to do, what it then sends, what our
+server answers, and what the client reports.  A test here checks that the files are what our
+machines still produce; the tests of ``clients/js`` check that its machines do the same.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.javascript.sabc_sessions import SABC_SESSIONS
+from tests.javascript.umq_sessions import UMQ_SESSIONS
+from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.sabc.wire import Bounds
+from twisted_msgproto.sabc.wire.framing import read_frame
+from twisted_msgproto.umq import wire as umq
+from twisted_msgproto.umq.wire import UmqFault
+
+DIRECTORY = Path(__file__).parent.parent / "data" / "recorded"
+
+UMQ_CASES = (
+    *"""
+H1:who I am
+W1:
+W1:welcome
+C1AZ3:["method","arg1"]
+A3:C1AZ4:[1]
+-:Upstream error
+A0:C1:x
+A:C1:x
+F0:123 Authorization failed
+F:
+!5:1 gone
+E112:I'm teapot
+B63:4454:work
+T9A8Z: update1
+D9A8Z:
+U9A8Z:
+S:key=value
+X:key
+S:=
+C0000000000001:x
+C00000000000001:x
+CZZZZZZZZZZZZZ:x
+C:
+:
+A
+A1
+A1:
+A1:A1:C1:x
+A1:F0:3 x
+A1:E1:x
+A1:D1:
+A1:U1:
+A1:X:k
+A1:!1:x
+A1:-:x
+A4:C1:x
+A3:R1:x
+c1:x
+h1:
+a1:C1:x
+Q1:x
+C1
+C-1:x
+Cab:x
+C 1:x
+É1:x
+ß:x
+𝄞1:x
+C1:12345678901234567890
+C1:123456789012345678901
+A١:C1:x
+C١:x
+ſ1:x
+AAA:C1:x
+A1:C1:
+C1:a|b
+""".splitlines(),
+    *(f"C1:{'𝄞' * count}" for count in (10, 20, 21)),
+    "",
+    "C1:a\nb\r\n:c",
+    "C1\n:x",
+    "\nC1:x",
+    "C1:\x00",
+    "A1\n:C1:x",
+)
+
+SABC_CASES = (
+    b"CONNECT\r\nclient-id::me\r\n\r\n\0",
+    b"CONNECTED\r\nsession-id::s\r\nsession-expiry::Tue, 01 Jun 2017 21:47:38 GMT\r\n\r\n\0",
+    b"CONNECTED\r\nsession-id::s",
+    b"CONNECTED\r\nsession-id::s\r\n",
+    b"CONNECTED\r\nsession-id::s\r",
+    b"CONNECTED\r\nsession-id::s\n",
+    b"CONNECTED\r\nsession-id::s\r\n\r\n\r\n\r\n\0",
+    b"DISCONNECTING\r\nsession-id::s\r\n\r\n\0",
+    b"DISCONNECTING\r\nsession-id::s\r\n\r\n\0x",
+    b"DISCONNECTING\r\nsession-id::s\r\n\r\n\0\r\n",
+    b"DISCONNECTING\r\nsession-id::s\r\n\r\n\0WHATEVER MORE\r\n",
+    b"DISCONNECTING\r\nsession-id::s\r\n\r\n\0MESSAGE\r\nmsg-id::1\r\n\r\n\0",
+    b"DISCONNECTINGS\r\nsession-id::s\r\n\r\n\0",
+    b"MESSAGE\r\nsession-id::s\r\nmsg-id::1\r\n\r\nHola\r\n\r\n\0",
+    b"MESSAGE\r\nsession-id::s\r\nmsg-id::1\r\n\r\n\0",
+    b"MESSAGE\r\nsession-id::s\r\nmsg-id::1\r\n\r\n\r\n\0",
+    b"MESSAGE\r\nsession-id::s\r\nmsg-id::1\r\n\r\n\r\n\r\n\0",
+    b"MESSAGE\r\nsession-id::s\r\nmsg-id::1\r\nmsg-more::yes\r\n\r\na \0 and more",
+    b"MESSAGE\r\nsession-id::s\r\nmsg-id::1\r\n\r\nHola\r\n\r\n\0\0",
+    b"MESSAGE\r\nsession-id::s\r\nmsg-id::1\r\n\r\n\0Hola",
+    b"MESSAGE\r\nsession-id::s\r\nmsg-id::1\r\n\r\nG\xfc\r\n\r\n\0",
+    b"MESSAGE\r\nsession-id::s\r\nm\xfc::1\r\n\r\n\0",
+    b"MESSAGE\r\nsession-id::s\r\nm\xc3\xbc::1\r\n\r\nG\xc3\xbc\r\n\r\n\0",
+    b"MESSAGE\r\nsession-id:s\r\n\r\n\0",
+    b"MESSAGE\r\n::s\r\n\r\n\0",
+    b"MESSAGE\r\na::b::c\r\n\r\n\0",
+    b"MESSAGE\r\na:::b\r\n\r\n\0",
+    b"MESSAGE\r\na::b\r\na::c\r\n\r\n\0",
+    b"MESSAGE\r\n\r\n\0",
+    b"CONNECT\r\n\r\n\0",
+    b"CONNECT\r\n",
+    b"CONNECT",
+    b"MESSAGE\r\na::b\r\n",
+    b"MESSAGE\na::b\n\n\0",
+    b"MESSAGE\r\na::b\rc\r\n\r\n\0",
+    b"MESSAGE\r\na::b\0\r\n\r\n\0",
+    b"message\r\na::b\r\n\r\n\0",
+    b"\r\nMESSAGE\r\na::b\r\n\r\n\0",
+    b"",
+    b"\0",
+    b"ERROR\r\nerror-code::403\r\n\r\nAccess Forbidden\r\n\r\n\0",
+    b"MESSAGE\r\n" + b"a" * 40 + b"::b\r\n\r\n\0",
+    b"MESSAGE\r\n" + b"a" * 37 + b"::b\r\n\r\n\0",
+    b"MESSAGE\r\na::1\r\nb::2\r\nc::3\r\nd::4\r\n\r\n\0",
+    b"MESSAGE\r\na::1\r\nb::2\r\nc::3\r\nd::4\r\ne::5\r\n\r\n\0",
+    b"MESSAGE\r\n" + b"".join(b"%c::%s\r\n" % (97 + n, b"x" * 30) for n in range(4)) + b"\r\n\0",
+    b"\xef\xbb\xbfMESSAGE\r\na::b\r\n\r\n\0",
+    b"MESSAGE\r\na::\xef\xbb\xbfb\r\n\r\n\xef\xbb\xbfbody\r\n\r\n\0",
+)
+
+UMQ_BOUNDS = {"payload-characters": 20, "attachments": 3}
+SABC_BOUNDS = {"lines": 4, "lineOctets": 40, "blockOctets": 100}
+SPOILED = 4
+
+
+def spoiled(case: bytes, chance: random.Random) -> bytes:
+    """The case with one octet left out, put in, or changed."""
+    at = chance.randrange(len(case) + 1)
+    octet = chance.choice(b"\r\n\0:AM1\xfc ")
+    return case[:at] + chance.choice((b"", bytes((octet,)))) + case[at + chance.randrange(2) :]
+
+
+def variants(cases: tuple[bytes, ...]) -> Iterator[bytes]:
+    """The cases, and some of each that are a little wrong: the same ones each time."""
+    chance = random.Random(17)
+    for case in cases:
+        yield case
+        for _ in range(SPOILED):
+            yield spoiled(case, chance)
+
+
+def wire(message: str | bytes) -> str | dict[str, str]:
+    """A message as JSON: text, or an object with its octets."""
+    if isinstance(message, str):
+        return message
+    try:
+        text = message.decode()
+    except UnicodeDecodeError:
+        return {"hex": message.hex()}
+    return text
+
+
+def umq_codec() -> Any:
+    """What single UMQ messages read as."""
+    limits = Limits.of(umq.LIMITS).replace(UMQ_BOUNDS)
+    decode = umq.Decoder(limits).decode
+
+    def told(text: str) -> Any:
+        found = decode(text)
+        if isinstance(found, UmqFault):
+            return {"fault": found.reason, "code": int(found.code)}
+        letter = umq.LETTERS[type(found)]
+        return {"letter": letter, "id": found.id, "payload": found.payload, "A": found.attachments}
+
+    octets = tuple(text.encode() for text in UMQ_CASES)
+    texts = [case.decode("utf-8", "replace") for case in variants(octets)]
+    return {"limits": UMQ_BOUNDS, "cases": [[text, told(text)] for text in texts]}
+
+
+def sabc_frames() -> Any:
+    """What single sABC messages on WebSocket read as."""
+    bounds = Bounds(*SABC_BOUNDS.values())
+
+    def told(octets: bytes) -> Any:
+        found = read_frame(octets, bounds)
+        if isinstance(found, Fault):
+            return {"fault": found.reason}
+        return {
+            "command": found.command,
+            "headers": found.headers,
+            "body": wire(found.body),
+            "final": found.final,
+        }
+
+    cases = [[wire(octets), told(octets)] for octets in variants(SABC_CASES)]
+    return {"bounds": SABC_BOUNDS, "cases": cases}
+
+
+def sessions(scripts: dict[str, Callable[[], Any]]) -> Any:
+    return {name: script() for name, script in scripts.items()}
+
+
+RECORDED: dict[str, Callable[[], Any]] = {
+    "umq-codec": umq_codec,
+    "umq-sessions": lambda: sessions(UMQ_SESSIONS),
+    "sabc-frames": sabc_frames,
+    "sabc-sessions": lambda: sessions(SABC_SESSIONS),
+}
+
+
+def text_of(name: str) -> str:
+    """The recording as it stands in its file."""
+    return json.dumps(RECORDED[name](), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def path_of(name: str) -> Path:
+    return DIRECTORY / f"{name}.json"
+
+
+if __name__ == "__main__":
+    for name in RECORDED:
+        path_of(name).write_text(text_of(name))

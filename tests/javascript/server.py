@@ -1,0 +1,138 @@
+"""UMQ and sABC on WebSocket in one process, for clients in JavaScript: they are told to do much.
+
+``server.py [ORIGIN…]``
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from twisted.internet import reactor
+from twisted.internet.endpoints import TCP4ServerEndpoint
+
+from twisted_msgproto.core.errors import Refused
+from twisted_msgproto.net.gateway import address_name, announce
+from twisted_msgproto.sabc import SabcServer, SabcServerFactory
+from twisted_msgproto.umq import Reply, UmqServer, UmqServerFactory
+from twisted_msgproto.umq.application.hub import Hub
+from twisted_msgproto.umq.application.methods import MethodRegistry
+
+
+class SoldOut(Exception):
+    """A caller hears of this one."""
+
+
+def methods() -> MethodRegistry:
+    """What UMQ clients may call, beside what a hub has."""
+    registry = Hub().methods
+    registry.error(SoldOut)
+
+    @registry.register
+    def greet(name: str) -> str:
+        return f"Hello, {name}!"
+
+    @registry.register(with_request=True)
+    def ticks(request: Any, id: str) -> bool:
+        """Publish a few numbers to the caller's topic."""
+        topic = request.session.openTopic(id)
+        for number in range(1, 6):
+            topic.publish(f"tick {number}")
+        return True
+
+    @registry.register
+    def buy(what: str) -> None:
+        raise SoldOut(f"no {what} left")
+
+    @registry.register(with_request=True)
+    def echo(request: Any, text: str) -> Any:
+        attachments = [one if isinstance(one, bytes) else b"lost" for one in request.attachments]
+        return Reply(text, attachments)
+
+    @registry.register(with_request=True)
+    async def work(request: Any, callback: str) -> list[str]:
+        """Give work to the caller's callback, twice at once."""
+        session = request.session
+        both = [session.callback(callback, text, [text.encode()]) for text in ("one", "two")]
+        return [(await answer).payload for answer in both]
+
+    @registry.register(with_request=True)
+    def attribute(request: Any, name: str) -> Any:
+        return request.session.attributes.get(name)
+
+    @registry.register(name="set", with_request=True)
+    def set_attribute(request: Any, name: str, value: str) -> bool:
+        request.session.setAttribute(name, value, [value.encode()])
+        return True
+
+    @registry.register(with_request=True)
+    async def ask(request: Any, payload: str) -> str:
+        """Call the caller."""
+        return str((await request.session.call(payload)).payload)
+
+    @registry.register(with_request=True)
+    async def listen(request: Any, count: int) -> list[str]:
+        """Subscribe to the caller's ticks."""
+        ticks = request.session.subscribe(lambda id: f'["ticks","{id}"]')
+        heard = []
+        async for update in ticks:
+            heard.append(update.payload)
+            if len(heard) == count:
+                break
+        ticks.unsubscribe()
+        return heard
+
+    @registry.register(with_request=True)
+    def drop(request: Any) -> None:
+        """End the caller's session without an answer."""
+        request.session.closeSession()
+
+    return registry
+
+
+class Umq(UmqServer):
+    """Lets in who says ``me:secret`` or nothing."""
+
+    def authorise(self, hello: Any) -> None:
+        if hello.payload not in ("", "me:secret"):
+            raise Refused("rejected", 1)
+
+
+class Sabc(SabcServer):
+    """Does what the text of a request says."""
+
+    def requestReceived(self, message: Any) -> Any:
+        text = message.body.decode("utf-8", "replace")
+        if text == "push":
+            return self.request(b"work", headers={"n": "1"}).addCallback(lambda one: one.body)
+        if text == "error":
+            self.sendError(418, "teapot")
+            self.sendOnly(b"news")
+            return None
+        if text == "refuse":
+            raise Refused("not today", 409)
+        if text == "drop":
+            self.loseSession()
+            return None
+        return message.body
+
+
+async def listen(factory: Any, name: str) -> None:
+    port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(factory)
+    announce(name, address_name(port.getHost()))
+
+
+async def main(origins: list[str]) -> None:
+    umq = UmqServerFactory(methods=methods(), origins=origins)
+    umq.protocol = Umq
+    await listen(umq, "umq")
+    sabc = SabcServerFactory()
+    sabc.protocol = Sabc
+    await listen(sabc.webSocketFactory(origins), "sabc")
+
+
+if __name__ == "__main__":
+    from twisted.internet.defer import Deferred
+
+    reactor.callWhenRunning(lambda: Deferred.fromCoroutine(main(sys.argv[1:])))  # type: ignore[attr-defined]
+    reactor.run()  # type: ignore[attr-defined]

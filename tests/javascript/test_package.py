@@ -1,0 +1,152 @@
+"""The package as its users get it: packed, installed elsewhere without a network, typed, and read
+about."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tools.javascript import PACKAGE, installed, node, npm
+from tests.tools.processes import PROJECT, Launcher
+
+pytestmark = pytest.mark.slow
+
+HERE = Path(__file__).parent
+
+BLOCK = re.compile(r"^```js\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXAMPLES = BLOCK.findall((PACKAGE / "README.md").read_text())
+
+TYPED = """
+import { SabcClient, UmqClient, umq } from "twisted-msgproto";
+import { type Update } from "twisted-msgproto/umq";
+import { Message } from "twisted-msgproto/sabc";
+
+export async function talk(url: string): Promise<string[]> {
+  const client: UmqClient = await UmqClient.connect(url, {
+    limits: { "call-seconds": 5 },
+    onCall: ({ payload }) => new umq.Reply(payload, [new Uint8Array(1)]),
+    onState: (state) => { if (state === "down") console.log(state); },
+  });
+  const answer = await client.call("x", { attachments: [new Uint8Array(1)], timeout: 5 });
+  for (const one of answer.attachments) if (one instanceof Uint8Array) one.fill(0);
+  const seen: string[] = [];
+  const hook = (update: Update) => { seen.push(update.payload); };
+  const ticks = await client.subscribe((id) => id, hook);
+  for await (const update of ticks) seen.push(update.payload);
+  const why: "closed" | "unsubscribed" | "refused" | "slow" | "lost" = await ticks.ended;
+  const onRequest = (one: Message) => one.body;
+  const session = await SabcClient.connect(url, { clientId: "me", onRequest });
+  const message: Message = await session.request("x", { headers: { a: "b" } });
+  return [...seen, why, message.text];
+}
+
+// @ts-expect-error a client has no such method
+new UmqClient("ws://x/").whatever();
+// @ts-expect-error there is no such limit
+new UmqClient("ws://x/", { limits: { nonsense: 1 } });
+// @ts-expect-error an attachment is no number
+new UmqClient("ws://x/").call("x", { attachments: [1] });
+// @ts-expect-error a client-id is needed
+new SabcClient("ws://x/", {});
+"""
+
+
+def run(*command: str, cwd: Path) -> str:
+    """Run it to its end without a network, and return what it said on stdout."""
+    env = {**os.environ, "npm_config_offline": "true", "npm_config_cache": str(cwd / ".npm")}
+    ended = subprocess.run(
+        command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty directory in which the packed package is installed, and ``ws``."""
+    web_socket = installed("ws")
+    directory = tmp_path_factory.mktemp("elsewhere")
+    pack = [npm(), "pack", str(PACKAGE), "--json", "--ignore-scripts"]
+    (packed,) = json.loads(run(*pack, cwd=directory))
+    files = {entry["path"] for entry in packed["files"]}
+    assert {"package.json", "README.md", "src/index.js", "types/index.d.ts"} <= files
+    assert not [name for name in files if name.startswith(("test", "node_modules"))]
+    (directory / "package.json").write_text('{"private": true, "type": "module"}')
+    quiet = ["--no-audit", "--no-fund", "--ignore-scripts", "--install-links"]
+    run(npm(), "install", *quiet, f"./{packed['filename']}", str(web_socket), cwd=directory)
+    assert not (directory / "node_modules" / "twisted-msgproto").is_symlink()
+    return directory
+
+
+def test_nothing_else_is_installed_with_it(elsewhere: Path) -> None:
+    """FC-08: a package without dependencies."""
+    found = {path.name for path in (elsewhere / "node_modules").iterdir() if path.name[0] != "."}
+    assert found == {"twisted-msgproto", "ws"}
+
+
+def test_its_types_are_checked_where_it_is_installed(elsewhere: Path) -> None:
+    tsc = installed("typescript") / "bin" / "tsc"
+    (elsewhere / "talk.ts").write_text(TYPED)
+    options = [
+        "--noEmit",
+        "--strict",
+        "--skipLibCheck",
+        "--module",
+        "nodenext",
+        "--target",
+        "es2022",
+    ]
+    run(node(), str(tsc), *options, "talk.ts", cwd=elsewhere)
+
+
+def test_the_types_are_those_of_the_sources(tmp_path: Path) -> None:
+    """``npm run types`` in clients/js makes them anew; the sources are checked on the way."""
+    tsc = installed("typescript") / "bin" / "tsc"
+    emit = ["--emitDeclarationOnly", "--outDir", str(tmp_path)]
+    run(node(), str(tsc), "--project", str(PACKAGE), *emit, cwd=tmp_path)
+
+    def texts(directory: Path) -> dict[str, str]:
+        files = directory.rglob("*.d.ts")
+        return {str(path.relative_to(directory)): path.read_text() for path in files}
+
+    assert texts(PACKAGE / "types") == texts(tmp_path)
+
+
+def test_every_example_of_the_readme_runs_as_it_stands(elsewhere: Path, launch: Launcher) -> None:
+    server = launch.command([sys.executable, str(HERE / "server.py")])
+    umq, sabc = (server.address(name).replace("tcp:", "ws://") for name in ("umq", "sabc"))
+    said = []
+    for number, text in enumerate(EXAMPLES):
+        for shown, real in (("ws://localhost:5048", umq), ("ws://localhost:5047", sabc)):
+            text = text.replace(shown, real)
+        program = elsewhere / f"example-{number}.js"
+        program.write_text(text)
+        said.append(run(node(), str(program), cwd=elsewhere).splitlines())
+    assert said == [
+        ["Hello, world!", '"here is a picture" 4', "tick 1", "tick 2", "tick 3"],
+        ["Fine", "[ 'tick 1', 'tick 2', 'tick 3' ]", "[ 'one is done', 'two is done' ]", "good"],
+        ["Hola {}", "line 1", "line 2", "line 3", ""],
+        [
+            "connecting ",
+            "this session begins anew: ",
+            "open ",
+            "down because of ConnectionClosed",
+            "ConnectionClosed",
+            "connecting because of ConnectionClosed",
+            "this session begins anew: ",
+            "open ",
+            "Hello, again!",
+            "closed ",
+        ],
+    ]
+
+
+def test_the_versions_are_one() -> None:
+    """A release has one number: the Python package's and this one's are the same."""
+    ours = re.search(r'^version = "(.*)"$', (PROJECT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert ours is not None
+    assert json.loads((PACKAGE / "package.json").read_text())["version"] == ours[1]

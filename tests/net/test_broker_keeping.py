@@ -1,0 +1,181 @@
+"""A broker's durable half on the reactor: names, what is settled, the end."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from twisted.internet import reactor as installed
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.trial.unittest import TestCase
+
+from twisted_msgproto.core.broker import LIMITS, Letter, QueueName
+from twisted_msgproto.core.broker.envelopes import head
+from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.net import DurableSink
+from twisted_msgproto.net.broker import broker_of
+from twisted_msgproto.net.broker.keeping import TEND_SECONDS
+
+reactor: Any = installed
+SPACE = "tests"
+ORDERS = QueueName(SPACE, "orders")
+
+
+class Reader:
+    """Takes everything, and acknowledges when it is told to."""
+
+    def __init__(self) -> None:
+        self.letters: list[Letter] = []
+
+    def room(self) -> int:
+        return 1000
+
+    def push(self, queue: QueueName, letters: Any) -> bool:
+        self.letters += letters
+        return True
+
+    def failed(self, error: Exception) -> None:
+        raise error
+
+
+def batch(*bodies: bytes, name: QueueName = ORDERS) -> MessageBatch:
+    return MessageBatch(
+        "tests",
+        "message",
+        1_700_000_000_000_000,
+        count=len(bodies),
+        body=list(bodies),
+        envelope=[head("tests", name)] * len(bodies),
+    )
+
+
+class Keeps(TestCase):
+    timeout = 60
+
+    def setUp(self) -> None:
+        self.directory = self.mktemp()
+
+    def start(self, **limits: Any) -> tuple[DurableSink, Any]:
+        sink = DurableSink(self.directory, reactor)
+        named = {name.replace("_", "-"): value for name, value in limits.items()}
+        broker: Any = broker_of(sink, reactor, Limits.of(LIMITS).replace(named), [SPACE])
+        broker.join()
+        broker.open()
+
+        def end() -> Any:
+            if not broker.ended:
+                broker.ended = True
+                broker.left()
+                return sink.close()
+            return None
+
+        broker.ended, broker.end = False, end
+        self.addCleanup(end)
+        return sink, broker
+
+    def test_what_is_settled_is_written_in_less_than_a_second(self) -> None:
+        """BK: the figure of the promise"""
+        self.assertLessEqual(TEND_SECONDS, 0.5)
+
+    async def test_what_is_settled_is_written_while_the_gateway_runs(self) -> None:
+        sink, broker = self.start()
+        broker.declare(ORDERS, kept=True)
+        reader = Reader()
+        broker.subscribe(reader, ORDERS)
+        await sink.put(batch(b"1", b"2"))
+        self.assertEqual([letter.place for letter in reader.letters], [0, 1])
+        file = Path(self.directory) / "broker" / "settled"
+        before = file.read_bytes() if file.exists() else b""
+        broker.settle(reader, [0, 1])
+        while not file.exists() or file.read_bytes() == before:
+            await deferLater(reactor, 0.01)
+
+    async def test_accepted_means_that_the_name_is_on_disk(self) -> None:
+        """BK: the name is synced before the first ack"""
+        sink, broker = self.start()
+        state, going = sink.keeping.state, threading.Event()  # type: ignore[union-attr]
+        declare = state.declare
+
+        def late(names: Any) -> None:
+            going.wait(30)
+            declare(names)
+
+        self.patch(state, "declare", late)
+        broker.declare(ORDERS)
+        await sink.put(batch(b"1"))
+        accepted: Deferred[None] = Deferred()
+        broker.when_accepted([ORDERS], lambda: accepted.callback(None))
+        await deferLater(reactor, 0)
+        self.assertFalse(accepted.called)
+        going.set()
+        await accepted
+        self.assertIn(b"orders", (Path(self.directory) / "broker" / "names").read_bytes())
+
+    async def test_a_name_that_cannot_be_written_is_tried_again(self) -> None:
+        sink, broker = self.start()
+        state, failures = sink.keeping.state, [OSError("no"), OSError("no")]  # type: ignore[union-attr]
+        declare = state.declare
+
+        def failing(names: Any) -> None:
+            if failures:
+                raise failures.pop()
+            declare(names)
+
+        self.patch(state, "declare", failing)
+        self.patch(type(sink.keeping), "log", type("Log", (), {"warn": lambda *_, **__: None})())
+        broker.declare(ORDERS)
+        accepted: Deferred[None] = Deferred()
+        broker.when_accepted([ORDERS], lambda: accepted.callback(None))
+        await accepted
+        self.assertEqual(failures, [])
+
+    async def test_a_queue_forgotten_while_a_message_is_written_has_it_after_a_restart(
+        self,
+    ) -> None:
+        """BK: it begins with that message, though the message came before its name did"""
+        sink, broker = self.start()
+        broker.declare(ORDERS)
+        stored = sink.put(batch(b"1"))
+        self.assertTrue(broker.machine.forget(ORDERS))
+        broker._look()
+        await stored
+        self.assertTrue(broker.knows(ORDERS))
+        accepted: Deferred[None] = Deferred()
+        broker.when_accepted([ORDERS], lambda: accepted.callback(None))
+        await accepted
+        await broker.end()
+        _, again = self.start()
+        reader = Reader()
+        again.subscribe(reader, ORDERS)
+        while not reader.letters:
+            await deferLater(reactor, 0.01)
+        self.assertEqual(reader.letters[0].body, b"1")
+
+    async def test_queues_of_a_space_without_a_server_are_said_and_kept(self) -> None:
+        sink, broker = self.start()
+        broker.declare(ORDERS)
+        await sink.put(batch(b"1"))
+        accepted: Deferred[None] = Deferred()
+        broker.when_accepted([ORDERS], lambda: accepted.callback(None))
+        await accepted
+        await broker.end()
+        other = DurableSink(self.directory, reactor)
+        stranger: Any = broker_of(other, reactor, None, ["elsewhere"])
+        said: list[dict[str, Any]] = []
+
+        class Log:
+            def warn(self, text: str, **fields: Any) -> None:
+                said.append(fields)
+
+        keeping: Any = other.keeping
+        keeping.log = Log()
+        stranger.join()
+        stranger.open()
+        self.assertEqual(said, [{"count": 1, "space": SPACE}])
+        stranger.left()
+        await other.close()
+        _, again = self.start()
+        self.assertEqual([queue.waiting for queue in again.queues()], [1])
