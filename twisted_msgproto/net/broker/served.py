@@ -1,4 +1,4 @@
-"""A broker as servers see it: :class:`ServedBroker`.
+"""Servers see the broker as a :class:`ServedBroker`.
 
 The machine (:mod:`twisted_msgproto.core.broker`) decides who gets which message; it knows no time
 and no reactor.  What is here calls it: after each call it follows what happened, lets the machine
@@ -40,7 +40,7 @@ from ...core.broker import (
 from ...core.limits import Limits
 
 LETTERS_AT_ONCE: Final = 200
-"""Messages of one read come into a queue in lots of this size; between them a turn may end."""
+"""Messages of one read are published in lots of this size; a turn may end between two lots."""
 
 LETTER_STEPS: Final = 40
 """To publish one message is this many steps of about 0.1 µs."""
@@ -157,7 +157,7 @@ class ServedBroker:
         return self.machine.knows(name)
 
     def names(self, space: str) -> Mapping[str, QueueName]:
-        """Return the queues of a space to which messages may be sent, by their plain names.
+        """Return the queues of a space that take messages, by their plain names.
 
         The mapping changes with them.  Queues of dead letters are not among them.
         """
@@ -279,7 +279,7 @@ class ServedBroker:
         self._look()
 
     def gone(self, consumer: Consumer, *, orderly: bool = False) -> None:
-        """Take back what ``consumer`` has not acknowledged; nobody was subscribed is no matter."""
+        """Return the letters that ``consumer`` has not acknowledged to their queues."""
         self.machine.gone(consumer, self.now(), orderly=orderly)
         self._look()
 
@@ -294,7 +294,7 @@ class ServedBroker:
         return self.machine.peek(name, count)
 
     def read(self, places: Sequence[int]) -> Deferred[list[Letter]]:
-        """Read back the letters with these places, for people.
+        """Read the letters with these places from the disk; people look at them.
 
         Fires with those that can be read, and fails with OSError.  Here all are in memory anyway.
         """

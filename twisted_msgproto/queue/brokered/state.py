@@ -1,8 +1,8 @@
-"""What a broker keeps on disk, beside the queue's log: :class:`BrokerState`.
+""":class:`BrokerState` is what a broker keeps on disk, beside the queue's log.
 
-The broker's queues are not written anywhere: they are made again from the log.  Here stands what
-the log cannot say: which queues there are, what is settled, and the messages that wait for longer
-than the log keeps them.
+The broker's queues are not written anywhere: they are made again from the log.  Its files
+say what the log cannot say: the names of the queues, what is done, and the messages that wait for
+longer than the log keeps them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .settled import Group, SettledFile
 
 DIRECTORY = "broker"
 PIN_OCTETS = 1 << 30
-"""At most so many octets of the log are kept for the broker's consumers alone."""
+"""At most this many octets of the log are kept for the broker's consumers alone."""
 PIN_SHARE = 4
-"""And at most one part in so many of what the log may hold."""
+"""It is also at most one part in this many of what the log may hold."""
 
 
 class _Note(Enum):
@@ -54,7 +54,7 @@ class BrokerState:
     :meth:`close` wait for the disk: call them off the reactor's thread.  The other methods only
     note something, and never wait.
 
-    * ``pin``: so many octets of the log are kept for the queues alone; what is older is copied.
+    * ``pin``: this many octets of the log are kept for the queues alone; what is older is copied.
     * ``report``: called with one line when something happens that an operator should know; from
       any thread.
 
@@ -87,7 +87,7 @@ class BrokerState:
         self._told: dict[str, int | None] = {}  # what fails, and the number of the error
         self._restored = self._closed = False
         self.copied_messages = 0
-        """So many messages were copied to the broker's own log."""
+        """This many messages were copied to the broker's own log."""
         disk, queue_id = log.disk, log.queue_id
         try:
             disk.make_directory(self._directory)
@@ -148,7 +148,7 @@ class BrokerState:
             )
 
     def _put_aside(self, name: str) -> None:
-        """Move a file that cannot be used to where a person can look at it."""
+        """Move a file that cannot be used to where a person can examine it."""
         disk, aside = self._log.disk, os.path.join(self._log.directory, QUARANTINE)
         disk.make_directory(aside)
         disk.rename(os.path.join(self._directory, name), os.path.join(aside, f"broker-{name}"))
@@ -156,7 +156,7 @@ class BrokerState:
     def restored(self) -> scan.Queues:
         """Return what waits in each queue, in order; queues without messages are there too.
 
-        Reads the segments of the log in which something may wait.  Raises OSError.
+        Reads those segments of the log where something may wait.  Raises OSError.
         """
         with self._mutex:
             found = scan.Scan(self._names, self._marks)
@@ -181,17 +181,17 @@ class BrokerState:
             return found.queues
 
     def _write_again(self) -> None:
-        """Write all that is known of what is settled."""
+        """Write all that is known to be done."""
         self._file.write(Group(), self._marks)
         self._dropped = self._dirty = False
 
     def _scan(self, found: scan.Scan, first: int) -> None:
-        """Take one segment of the log."""
+        """Scan one segment of the log."""
         outstanding = sum([found.add(frame) for frame in gathered(self._frames(first, told=False))])
         self._marks.begun(first).outstanding = outstanding
 
     def _frames(self, first: int, *, told: bool) -> Iterator[Frame]:
-        """Yield the frames of a segment of the log in which something may wait.
+        """Yield the frames of a segment of the log where something may wait.
 
         Damaged ones are passed over; ``told``: that was told before.
         """
@@ -209,7 +209,7 @@ class BrokerState:
                 yield frame
 
     def _records(self, first: int) -> Iterator[tuple[Record, LogSegment]]:
-        """Yield the frames of a segment of the log in which something may wait."""
+        """Yield the frames of a segment of the log where something may wait."""
         file = self._log.disk.open(os.path.join(self._log.directory, segment_name(first)))
         try:
             segment = LogSegment(file, self._log.identity.frame_seed, first)
@@ -310,7 +310,7 @@ class BrokerState:
                 self._report(f"broker: {what} can be written again")
 
     def _take_appended(self) -> None:
-        """Take in what the log has noted since; only under the lock."""
+        """Add what the log has noted since; only under the lock."""
         while self._appended:
             first, end, envelopes = self._appended.popleft()
             self._marks.begun(first).outstanding += envelopes
