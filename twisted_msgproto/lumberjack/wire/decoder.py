@@ -388,7 +388,7 @@ class Decoder:
         A frame that is anything but usual is left to :meth:`_scan_pairs`, from its start.
         """
         start = level.position
-        stop = min(len(level.octets), start + self._budget // PAIRS_WEIGHT)
+        stop = min(len(level.octets), start + self._budget // PAIRS_WEIGHT + 1)
         count_max = self._budget // MESSAGE_WEIGHT_OCTETS + 1
         run = scan.data_run(level.octets, start, stop, count_max, self._data_limits, self._keys)
         level.position = run.position
