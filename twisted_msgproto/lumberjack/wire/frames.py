@@ -70,7 +70,7 @@ a turn may decode many octets, but a stream of empty frames must not make it lon
 """
 
 PAIRS_WEIGHT: Final = 8
-"""An octet of D frames counts as this many: a pair of nine octets takes as long as a document
+"""An octet of D frames counts as this many: a pair of nine octets costs as much as a document
 (NB-07).
 """
 
