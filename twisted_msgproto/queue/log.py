@@ -55,7 +55,7 @@ class Keeper(Protocol):
     """Needs messages of a log that all consumers have behind them: a broker's queues do."""
 
     def appended(self, segment: int, end: int, envelopes: int) -> None:
-        """Note a group that is durable: so many of its messages are for queues.
+        """Note a group that is durable: this many of its messages are for queues.
 
         It ends at the offset ``end``, in the segment that begins at ``segment``.  This may not
         block, and is called before the group's submitters are told.
@@ -107,7 +107,7 @@ class SegmentLog:
         """Ends that could not be published at once; the next one publishes them too."""
         self.trimmed_segments = 0
         self.withheld = False
-        """Whether the last trim left what no consumer needs, because of a broker's queues."""
+        """It is True if the last trim kept what no consumer needs, because of a broker's queues."""
         self.keeper: Keeper | None = None
         """Is asked before segments are trimmed."""
         self._unlock: Callable[[], None] | None = None

@@ -1,4 +1,4 @@
-"""The file ``broker/names``: which queues there are, and with which offset each one began."""
+"""The file ``broker/names`` lists the queues, each with the offset at which it began."""
 
 from __future__ import annotations
 
