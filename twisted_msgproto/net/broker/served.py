@@ -143,6 +143,15 @@ class ServedBroker:
         self.machine.declare(name, self.now(), kept=kept)
         self._look()
 
+    def reclaim(self, spaces: str) -> bool:
+        """Forget an empty queue that was not used for a while, to have room for another one.
+
+        The name of its space begins with ``spaces``; False if there is none.
+        """
+        found = self.machine.reclaim(spaces, self.now())
+        self._look()
+        return found
+
     def knows(self, name: QueueName) -> bool:
         """Return whether there is such a queue."""
         return self.machine.knows(name)
@@ -285,7 +294,7 @@ class ServedBroker:
         return self.machine.peek(name, count)
 
     def read(self, places: Sequence[int]) -> Deferred[list[Letter]]:
-        """Read the letters with these places from the disk; people look at them.
+        """Read back the letters with these places, for people.
 
         Fires with those that can be read, and fails with OSError.  Here all are in memory anyway.
         """
