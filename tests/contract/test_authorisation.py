@@ -111,6 +111,8 @@ class WhoMayWhat:
         asked = [access for access in world.factory.authoriser.asked if access.name == name]
         assert [access.action for access in asked] == [action]
         assert asked[0].protocol == world.factory.protocolName
+        assert asked[0].address == ("192.0.2.1" if self.case.name == "mtl" else "127.0.0.1")
+        assert asked[0].user == getattr(peer.server, "clientId", None)
         assert len(world.factory.sink.messages) == 3
         assert world.factory.counters["not_allowed"] == 0
         assert refusals(world) == []
