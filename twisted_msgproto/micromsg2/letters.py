@@ -55,7 +55,7 @@ class Routed:
 
     ``frames`` are what every consumer gets, but for the numbers (see ``encode_unnumbered``), and
     ``octets`` are the payload's.  ``notes`` are for annotating extensions (the type of ``dotnet``),
-    ``weight`` is the cost, in steps, of a condition that searches in a text of this message.
+    ``weight`` is what a condition that searches in a text costs with this message, in steps.
     """
 
     order: int

@@ -286,7 +286,7 @@ class KeptBroker(ServedBroker):
             waiting.append(call)
 
     def read(self, places: Sequence[int]) -> Deferred[list[Letter]]:
-        """Read the letters with these places from the disk; people look at them."""
+        """Read back the letters with these places, for people."""
         return self._keeping.load(places).addCallback(lambda found: found.letters)
 
     # ── what the machine says ───────────────────────────────────────────────────────────────────

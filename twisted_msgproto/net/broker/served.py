@@ -294,7 +294,7 @@ class ServedBroker:
         return self.machine.peek(name, count)
 
     def read(self, places: Sequence[int]) -> Deferred[list[Letter]]:
-        """Read the letters with these places from the disk; people look at them.
+        """Read back the letters with these places, for people.
 
         Fires with those that can be read, and fails with OSError.  Here all are in memory anyway.
         """
