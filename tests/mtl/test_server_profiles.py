@@ -218,7 +218,7 @@ def test_queues_are_bounded_in_number_and_octets() -> None:
 
 
 def test_twenty_contents_to_twenty_queues_where_four_are_allowed__BK_05() -> None:
-    """Sixteen are rejected before anything is confirmed, and what is confirmed is delivered."""
+    """BK-05: sixteen are rejected before anything is confirmed; what is confirmed is delivered."""
     broker = Broker(limits={"queues": 4})
     names = [f"q{number}" for number in range(20)]
     writer = broker.flow("Writer", [])

@@ -312,9 +312,8 @@ class BrokerState:
     def _take_appended(self) -> None:
         """Add what the log has noted since; only under the lock."""
         while self._appended:
-            first, end, envelopes = self._appended.popleft()
+            first, _, envelopes = self._appended.popleft()
             self._marks.begun(first).outstanding += envelopes
-            del end
 
     def _write_settled(self) -> None:
         # In this order: what was settled was appended before, and what belongs to a segment was
