@@ -287,3 +287,41 @@ def test_people_see_every_queue() -> None:
     assert (others.name, others.kept, others.waiting, others.oldest) == (OTHERS, True, 0, None)
     assert [row.letter is not None for row in one.peek(ORDERS, 1)] == [True]
     assert reader.places == [0]
+
+
+class CountedQueues(dict[QueueName, object]):
+    """Queues that count how often all of them are looked at."""
+
+    searches = 0
+
+    def values(self):  # type: ignore[no-untyped-def]
+        self.searches += 1
+        return super().values()
+
+
+def test_a_peer_that_asks_for_queue_after_queue_has_them_counted_once_NB_07() -> None:
+    one = broker(broker_queues=3)
+    one._queues = counted = CountedQueues()  # type: ignore[assignment]
+    names = [QueueName("s", f"q{number}") for number in range(100)]
+    for name in names[:3]:
+        one.declare(name, NOW)
+    one.publish(names[0], letters(range(1)), NOW)
+    for name in names[3:]:
+        with pytest.raises(TooManyQueues):
+            one.declare(name, NOW)
+    assert counted.searches == 0
+    assert one.forget(names[1])
+    one.declare(names[3], NOW)
+    with pytest.raises(TooManyQueues):
+        one.declare(names[4], NOW)
+
+
+def test_a_search_for_an_unused_queue_in_vain_is_not_repeated_at_once_NB_07() -> None:
+    one = broker(broker_queues=3)
+    one._queues = counted = CountedQueues()  # type: ignore[assignment]
+    one.declare(ORDERS, NOW)
+    for _ in range(100):
+        assert not one.reclaim("", NOW)
+    assert counted.searches == 1
+    assert one.reclaim("", NOW + 60)
+    assert not one.knows(ORDERS)

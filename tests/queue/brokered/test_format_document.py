@@ -126,8 +126,8 @@ def test_the_page_s_own_numbers_are_the_code_s() -> None:
     assert f"`msgproto-broker {names.VERSION} ID`" in PAGE
     kinds = (settled.RANGES, settled.BITS, settled.TRIES, settled.MOVED)
     for kind, word in zip(kinds, ("as ranges", "as bits", "tries", "moved"), strict=True):
-        assert f"| {kind}, " in PAGE
-        assert word in PAGE[PAGE.index(f"| {kind}, ") :].splitlines()[0]
+        rows = [line for line in PAGE.splitlines() if line.startswith(f"| {kind}, ")]
+        assert any(word in row for row in rows)
     assert f"two segments of {kept.SEGMENT_BYTES >> 20} MiB" in PAGE
     assert f"`{kept.PROTOCOL}`, `{kept.KIND}`" in PAGE
     assert "longer than 1 MiB" in PAGE

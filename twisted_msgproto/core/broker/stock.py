@@ -48,6 +48,9 @@ RECLAIM_SECONDS: Final = 60.0
 senders make it again by sending to it.
 """
 
+SEARCH_SECONDS: Final = 1.0
+"""After a search for an unused queue in vain, the next one is not made before this time."""
+
 AGED_MAX: Final = 1000
 """This many letters of one queue are found too old in one call; the deadline stays for the rest."""
 
@@ -86,6 +89,8 @@ class Stock:
         self._durable = durable
         self._when_full = when_full
         self._queues: dict[QueueName, BrokerQueue] = {}
+        self._counted = 0  # of them, without those of dead letters
+        self._unclaimed: dict[str, float] = {}  # spaces → until when a search there is in vain
         self._events: list[Event] = []
         self._withholding: dict[BrokerQueue, None] = {}
         self._calls: deque[Callable[[], None]] = deque()  # of those who waited for room
@@ -120,7 +125,7 @@ class Stock:
 
     def _check_number(self, name: QueueName) -> None:
         allowed = self._limits.integer("broker-queues")
-        if sum(not queue.for_dead for queue in self._queues.values()) >= allowed:
+        if self._counted >= allowed:
             raise TooManyQueues(f"{name.name}: broker-queues allows {allowed}")
 
     def _found(self, name: QueueName, now: float) -> BrokerQueue:
@@ -129,9 +134,14 @@ class Stock:
         return self._make(name, now) if queue is None else queue
 
     def _make(self, name: QueueName, now: float, kept: bool = False) -> BrokerQueue:
-        queue = self._queues[name] = BrokerQueue(name, self.memory, kept, now)
+        queue = self._new(name, now, kept)
         self._events.append(Declared(name, kept))
         self._look_idle(queue)
+        return queue
+
+    def _new(self, name: QueueName, now: float, kept: bool) -> BrokerQueue:
+        queue = self._queues[name] = BrokerQueue(name, self.memory, kept, now)
+        self._counted += not queue.for_dead
         return queue
 
     def knows(self, name: QueueName) -> bool:
@@ -144,6 +154,7 @@ class Stock:
         if queue is None or queue.subscribers or queue.withheld or len(queue):
             return False
         del self._queues[name]
+        self._counted -= not queue.for_dead
         self._idles.clear(name)
         self._ages.clear(name)
         self._events.append(Forgotten(name))
@@ -154,8 +165,11 @@ class Stock:
         another one; False if there is none.
 
         ``spaces`` is what the name of its space begins with; of several it is the one that was used
-        longest ago.
+        longest ago.  A search in vain is not repeated for :data:`SEARCH_SECONDS`: it looks at every
+        queue, and a peer may ask again and again (NB-07).
         """
+        if now < self._unclaimed.get(spaces, now):
+            return False
         unused = [
             queue
             for queue in self._queues.values()
@@ -164,7 +178,10 @@ class Stock:
             and queue.used + RECLAIM_SECONDS <= now
             and queue.name.space.startswith(spaces)
         ]
-        return bool(unused) and self.forget(min(unused, key=lambda queue: queue.used).name)
+        if not unused:
+            self._unclaimed[spaces] = now + SEARCH_SECONDS
+            return False
+        return self.forget(min(unused, key=lambda queue: queue.used).name)
 
     def restore(
         self,
@@ -184,7 +201,7 @@ class Stock:
         """
         queue = self._queues.get(name)
         if queue is None:
-            queue = self._queues[name] = BrokerQueue(name, self.memory, kept, now)
+            queue = self._new(name, now, kept)
         queue.kept = queue.kept or kept
         queue.waiting.extend(places, weights, arrived)
         queue.octets += sum(weights)

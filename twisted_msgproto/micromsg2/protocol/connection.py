@@ -159,7 +159,7 @@ class MicroMsg2Protocol(Sending):
 
     _queues: Mapping[str, object] = {}  # a server's broker has these queues
 
-    def addressed(self, arrived: Arrived) -> None:
+    def _addressed(self, arrived: Arrived) -> None:
         """Messages have come, and the broker has queues: give envelopes to those for them."""
 
     def _arrive(self, event: MessagesReceived) -> None:
@@ -181,7 +181,7 @@ class MicroMsg2Protocol(Sending):
         )
         arrived = Arrived(event, batch)
         if self._queues:
-            self.addressed(arrived)
+            self._addressed(arrived)
         self._arrived.append(arrived)
         if batch.count:
             self.deliver(batch, arrived)

@@ -162,7 +162,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
             if self.factory.broker is not None:
                 self.factory.broker.look()
 
-    def addressed(self, arrived: Arrived) -> None:
+    def _addressed(self, arrived: Arrived) -> None:
         """Messages have come: those for queues get envelopes.
 
         A message is for a queue if its destination is one now.  A queue that outlives the process
