@@ -79,7 +79,12 @@ def test_all_wait_for_room_on_the_disk(launch: Launcher, tmp_path: Path) -> None
 def test_a_sync_that_fails_acknowledges_nothing(launch: Launcher, tmp_path: Path) -> None:
     """FAULTS, EIO: every fifth sync of the disk fails, and nothing is lost that was told."""
     trace = tmp_path / "trace"
-    failing = ("-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=8+5")
+    failing = (
+        "-e",
+        "trace=fdatasync",
+        "-e",
+        "inject=fdatasync:error=EIO:when=14+5",
+    )  # a start has about ten
     words = ("strace", "-f", "--seccomp-bpf", *failing, "-o", str(trace))
     five = Five(launch, *words, module="twisted_msgproto")
     with standing(five, tmp_path) as clients:
