@@ -5,8 +5,14 @@ const SAMPLES_MAX = 450; // fifteen minutes of one every two seconds
 const COLOURS = 6;
 const STALE_MS = 10000;
 const SVG = "http://www.w3.org/2000/svg";
-// The counter of each protocol that says how many messages came.
-const MESSAGES = ["events", "messages", "requests", "contents", "calls"];
+// These counters of a protocol say how many messages came.
+const MESSAGES = {
+  lumberjack: ["events"],
+  micromsg2: ["received"],
+  sabc: ["requests", "send_only"],
+  umq: ["calls"],
+  mtl: ["contents"],
+};
 
 const at = (id) => document.getElementById(id);
 const ring = [];
@@ -80,14 +86,14 @@ function table(element, columns, rows, none, sorted) {
   });
 }
 
-function messagesOf(figures) {
-  for (const name of MESSAGES) if (name in figures.counters) return figures.counters[name];
-  return 0;
+function messagesOf(protocol, figures) {
+  const names = MESSAGES[protocol] ?? ["messages"];
+  return names.reduce((sum, name) => sum + (figures.counters[name] ?? 0), 0);
 }
 
 function remember(figures) {
   const sample = { at: figures.at, counts: {} };
-  for (const [name, one] of Object.entries(figures.protocols)) sample.counts[name] = messagesOf(one);
+  for (const [name, one] of Object.entries(figures.protocols)) sample.counts[name] = messagesOf(name, one);
   if (figures.queue) sample.counts["made durable"] = figures.queue.messages;
   const last = ring.at(-1);
   if (last && last.at >= sample.at) return;
@@ -173,7 +179,7 @@ function showQueue(queue, now) {
 function showMemory(memory) {
   pairs(at("memory"), [
     ["not safe yet", `${octets(memory.waiting_octets)} of ${octets(memory.waiting_limit_octets)}`],
-    ["of connections", number(memory.waiting_connections)],
+    ["waiting connections", number(memory.waiting_connections)],
     ["unfinished, unread", `${octets(memory.held_octets)} of ${octets(memory.held_limit_octets)}`],
   ]);
 }
