@@ -21,13 +21,13 @@ from .recv import escaped
 SUMMARY = "show the figures of a running gateway"
 
 DEFAULT_URL: Final = "http://127.0.0.1:8480"
-"""Without WHERE this is asked."""
+"""This endpoint is asked when nobody names one."""
 
 WATCH_SECONDS: Final = 2.0
 """``--watch`` asks this often."""
 
 ROWS_MAX: Final = 20
-"""A table shows so many rows; ``--json`` has more."""
+"""A table shows at most this number of rows; ``--json`` has more."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

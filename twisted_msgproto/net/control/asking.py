@@ -127,6 +127,8 @@ class GatewayBroker:
             raise QueueAway(f"the gateway of {self._where} does not answer: {why}") from None
         finally:
             connection.close()
+        if response.status == http.client.UNAUTHORIZED:
+            raise QueueError(f"{self._where} wants its token: give it with --token-file FILE")
         try:
             answer = json.loads(octets)
         except ValueError:

@@ -1,4 +1,4 @@
-"""Who may see a status endpoint: everybody on this machine, or who has its token."""
+"""A status endpoint is seen by everybody on this machine, or by those who have its token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ...core.errors import ConfigurationError
 from ..trying import BindingReactor, BoundPort
 
 TLS_ENDPOINTS: Final = ("mtls", "ssl", "tls")
-"""Endpoint strings that begin with one of these speak TLS."""
+"""An endpoint string that begins with one of these is served over TLS."""
 
 TOKEN_OCTETS_LEAST: Final = 16
 """A token is at least this long, so that it cannot be guessed."""
@@ -100,7 +100,7 @@ def read_token(path: str) -> bytes:
 
 
 class _Refused(Resource):
-    """Answers with one line, whatever is asked."""
+    """Refuses every request with one line."""
 
     isLeaf = True
 
@@ -121,10 +121,10 @@ class _Refused(Resource):
 
 @implementer(IResource)
 class Guarded:
-    """Lets those in who give the token, as a Basic password or as Bearer.
+    """Asks for the token, as a Basic password or as Bearer, in front of a site.
 
-    Without a token it wants requests that name the server as this machine: otherwise the page of
-    another site could be made to reach it under that site's own name (DNS rebinding).
+    Without a token a request has to name the server as this machine. Otherwise the page of another
+    site could be made to reach it under that site's own name (DNS rebinding).
     """
 
     isLeaf = False

@@ -29,16 +29,16 @@ KEPT_SECONDS: Final = 1.0
 """Who asks again within this time gets the same figures."""
 
 SLICE_SESSIONS: Final = 500
-"""So many sessions are looked at in one turn of the reactor: about 5 ms."""
+"""One turn of the reactor reads this number of sessions, in about 5 ms."""
 
 SESSIONS_SHOWN_MAX: Final = 200
-"""So many sessions are shown one by one; all are counted."""
+"""At most this number of sessions is shown one by one; all are counted."""
 
 QUEUES_SHOWN_MAX: Final = 200
-"""So many queues of a broker are shown, those with most messages first; all are counted."""
+"""At most this number of a broker's queues is shown, the longest first; all are counted."""
 
 REASONS_SHOWN_MAX: Final = 100
-"""So many reasons of one counter are shown; the rest is counted as ``other``."""
+"""At most this number of reasons of one counter is shown; the rest is counted as ``other``."""
 
 TEXT_MAX: Final = 200
 """A text that a peer has chosen is shown up to this length."""

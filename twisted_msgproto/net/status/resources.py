@@ -1,4 +1,4 @@
-"""The status site: what each path answers.
+"""The status site has these paths.
 
 =================  =================================================================
 path               answer
@@ -47,7 +47,7 @@ PAGE_FILES: Final = (
 )
 
 Answer = tuple[int, str, bytes]
-"""A status, a content type and a body."""
+"""An answer has a status, a content type and a body."""
 
 
 class Shown(Resource):

@@ -1,4 +1,4 @@
-"""A gateway's status site, on its control socket and on the endpoint that an operator has named."""
+"""A gateway serves its status site on its control socket, and where an operator wants it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a queue; its files are read, so this runs in a thread."""
+"""Read the figures of a queue; this reads files, so it runs in a thread."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Final
 from ...core.errors import QueueMismatch
 
 CONSUMERS_SHOWN_MAX: Final = 100
-"""So many consumers are shown: operators name them, and few have more than three."""
+"""At most this number of consumers is shown; few queues have more than three."""
 
 RANGES_SHOWN_MAX: Final = 100
-"""So many damaged ranges are shown."""
+"""At most this number of damaged ranges is shown."""
 
 
 def queue_figures(writer: Any, now: float) -> dict[str, Any]:

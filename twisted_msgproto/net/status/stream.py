@@ -19,14 +19,14 @@ SAMPLE_SECONDS: Final = 2.0
 """A sample is sent this often."""
 
 LISTENERS_MAX: Final = 32
-"""So many pages may be open; each one costs some 60 kB per sample."""
+"""At most this number of pages may listen; a sample has up to 60 kB for each."""
 
 log = Logger(namespace="twisted_msgproto.status")
 
 
 @implementer(IPushProducer)
 class _Listener:
-    """Writes samples to one page; one that does not read misses samples."""
+    """Sends samples to one page; a page that does not read misses some."""
 
     def __init__(self, request: Request) -> None:
         self._request = request

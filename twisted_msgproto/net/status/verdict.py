@@ -1,4 +1,4 @@
-"""The first line of the page: is everything that was acknowledged safe, and does it land?"""
+"""The first line of the page says whether everything that was acknowledged is safe and lands."""
 
 from __future__ import annotations
 
