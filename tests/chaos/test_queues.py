@@ -1,7 +1,7 @@
 """A gateway killed with SIGKILL under publishers and consumers of its queues.
 
 Three times in the suite, and more often, with the rows in a table of Spark in the end, where
-``MSGPROTO_KILLS`` says how often.
+``MSGPROTO_TIMES`` says how often.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.ti
 
 reactor: Any = installed
 
-MORE = os.environ.get("MSGPROTO_KILLS")
+MORE = os.environ.get("MSGPROTO_TIMES")
 KILLS = int(MORE or 3)
 LOAD = 60
 """So many messages of each publisher are acknowledged between two kills."""

@@ -27,6 +27,7 @@ Field = tuple[str, str]
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.xdist_group("dissectors"),  # tshark reads all sessions once for all of them
     pytest.mark.skipif(
         shutil.which("tshark") is None,
         reason="tshark is not installed (Debian: apt-get install tshark)",

@@ -13,7 +13,7 @@ import pytest
 from tests.tools.javascript import PACKAGE, installed, node, npm
 from tests.tools.processes import PROJECT, Launcher
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("javascript")]
 
 HERE = Path(__file__).parent
 

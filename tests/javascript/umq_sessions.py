@@ -184,6 +184,9 @@ def topics() -> Any:
     talk.do("subscribe")
     talk.do("unsubscribe", 2)
     talk.arrive("T2:late", "A1:T2:late", b"late", "D2:", "T2:much later", "T2:again", "D7:")
+    talk.do("subscribe")
+    talk.do("unsubscribe", 3)
+    talk.arrive("T3:late", "D3:", "T3:after the end")
     talk.wait(61.0)
     talk.arrive("T2:forgotten")
     return talk.record()
@@ -210,6 +213,7 @@ def attributes() -> Any:
     talk.do("set_attribute", "picture", "png", [b"\x89PNG"])
     talk.do("unset_attribute", "name")
     talk.arrive("S:a=1", "S: b = 2 ", "X:a", "X:never", "A1:S:c=1", "S:c=2", "X:c", "S:d=4", b"c")
+    talk.arrive("A1:S:e=1", "A1:S:e=2", b"first", b"second")
     talk.arrive("S:no sign")
     return talk.record()
 

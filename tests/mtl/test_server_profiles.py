@@ -6,14 +6,19 @@ import itertools
 from typing import Any
 
 import pytest
+from twisted.internet.task import Clock
 
 from tests.mtl.broker import NONE, OPEN, Broker, bodies, contents, write
+from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.mtl.application import IngestProfile, QueueProfile, TestProfile
 from twisted_msgproto.mtl.machine import Profile
 from twisted_msgproto.mtl.machine.profile import by_name
+from twisted_msgproto.mtl.machine.queues import broker_limits
 from twisted_msgproto.mtl.terms.events import ContentReceived
+from twisted_msgproto.mtl.terms.limits import SERVER_LIMITS
 from twisted_msgproto.mtl.wire import fields
 from twisted_msgproto.mtl.wire.data import Confirm, Content, Dismiss, Ping, Reject, Response, Summon
+from twisted_msgproto.net.broker import ServedBroker
 
 
 def test_the_test_profile_fans_out_to_all_readers_of_its_virtual_host() -> None:
@@ -213,7 +218,7 @@ def test_queues_are_bounded_in_number_and_octets() -> None:
 
 
 def test_twenty_contents_to_twenty_queues_where_four_are_allowed__BK_05() -> None:
-    """Sixteen are rejected before anything is confirmed, and what is confirmed is delivered."""
+    """BK-05: sixteen are rejected before anything is confirmed; what is confirmed is delivered."""
     broker = Broker(limits={"queues": 4})
     names = [f"q{number}" for number in range(20)]
     writer = broker.flow("Writer", [])
@@ -224,6 +229,24 @@ def test_twenty_contents_to_twenty_queues_where_four_are_allowed__BK_05() -> Non
     for name in names[:4]:
         reader = broker.flow("Reader", [name])
         assert bodies(broker.command(reader, Summon(2, name))) == [b"x"]
+
+
+def test_an_empty_queue_makes_room_for_another_one_after_a_minute() -> None:
+    """MT-29: clients with a queue of their own each, for a short time, are no leak."""
+    limits, clock = Limits.of(SERVER_LIMITS).replace({"queues": 1}), Clock()
+    profile = QueueProfile(limits, ServedBroker(clock, broker_limits(limits)))
+    broker = Broker([profile])
+    reader = broker.reader("a")
+    writer = broker.flow("Writer", [])
+    assert broker.command(writer, *contents(1, resource="b")) == [Reject(1)]
+    broker.leave(reader)
+    assert broker.command(writer, *contents(2, resource="b")) == [Reject(2)]
+    clock.advance(61)
+    assert broker.command(writer, *contents(3, resource="b")) == []
+    broker.safe(broker.events[-1])
+    assert broker.got(writer) == [Confirm(3, True)]
+    clock.advance(61)
+    assert broker.command(writer, *contents(4, resource="c")) == [Reject(4)]  # ``b`` is not empty
 
 
 def test_a_reader_of_two_queues_has_each_in_turn__BK_06() -> None:
@@ -277,6 +300,26 @@ def test_a_reader_which_dismisses_before_it_leaves_has_tried_nothing__BK_07() ->
         got = broker.command(reader, Summon(2, "a"), Dismiss(3, "a"))
         assert bodies(got) == [b"1", b"2"]
         broker.leave(reader)
+
+
+def test_a_content_that_cannot_be_sent_ends_its_readers_and_is_a_dead_letter() -> None:
+    """BK-02: whatever stands in the log, what is behind it is delivered."""
+    profile = QueueProfile(Limits.of(SERVER_LIMITS).replace({"deliveries": 2}))
+    broker = Broker([profile])
+    name = profile.queue("host", "a")
+    nonsense = [(name, b"no envelope", b"x")]
+    profile._broker.publish(nonsense)
+    write(broker, 1)
+    for _ in range(4):
+        reader = broker.flow("Reader")
+        got = bodies(broker.command(reader, Summon(2, "a")))
+        if got:
+            break
+        assert broker.command(reader, Summon(3, "a")) == [Response(3, 403)]  # it has ended
+    assert got == [b"1"]
+    figures = broker.server.profiles["queue"].snapshot()
+    assert (figures["broker_dead_letters"], broker.server.counters["flows_failed"]) == (1, 3)
+    assert len(broker.server.take_profile_errors()) == 3
 
 
 def test_the_end_of_the_server_is_no_try__BK_07() -> None:

@@ -91,7 +91,7 @@ def test_a_browser_page_calls_draws_and_shows_updates(launch: Launcher) -> None:
             await page.open("about:blank")
             assert await page.value(FOREIGN.replace("URL", umq)) == "kept out"
 
-    asyncio.run(asyncio.wait_for(visit(), 50))
+    asyncio.run(asyncio.wait_for(visit(), 150))
 
 
 @pytest.mark.slow
@@ -111,4 +111,4 @@ def test_a_page_says_so_when_its_server_is_gone(launch: Launcher) -> None:
             await page.shown("down: ")
             assert await page.value("document.getElementById('send').disabled")
 
-    asyncio.run(asyncio.wait_for(visit(), 50))
+    asyncio.run(asyncio.wait_for(visit(), 150))

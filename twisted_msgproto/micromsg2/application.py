@@ -6,8 +6,8 @@ subscriber or was named beforehand: each message goes to one of its consumers, i
 taken back to its place when that consumer is lost before it has acknowledged (``MM-27``).  A
 destination that is neither is no business of the broker.
 
-Topics are here; the queues are those of :mod:`twisted_msgproto.core.broker`, which other protocols
-have as well.  What is bounded, and what happens at the bound (``MM-32``):
+Topics are here; the queues are those of :mod:`twisted_msgproto.core.broker`, and other protocols
+have them as well.  What is bounded, and what happens at the bound (``MM-32``):
 
 * a queue takes messages up to its limits; what comes above them is kept, but it is not *accepted*
   until there is room, so its ack is withheld and its sender stops;
@@ -88,7 +88,7 @@ class Queues(Protocol):
     durable: bool
 
     def names(self, space: str) -> Mapping[str, QueueName]:
-        """Return the queues of a space to which messages may be sent; it changes with them."""
+        """Return the queues of a space that take messages; the mapping changes with them."""
 
     def declare(self, name: QueueName, *, kept: bool = False) -> None:
         """Let there be a queue; TooManyQueues above the limit."""
@@ -240,7 +240,7 @@ class Subscriber:
         return True
 
     def failed(self, error: Exception) -> None:
-        """Writing letters failed; they are back in their queue."""
+        """Writing letters has failed, and they are back in their queue."""
         self.consumer.failed(error)
 
 
@@ -248,7 +248,7 @@ class Broker:
     """Holds all topics of one server, and knows its queues.
 
     Attributes:
-        queues: the names of queues to which messages may be sent, by destination.
+        queues: the names of queues that take messages, by destination.
         envelopes: makes the envelopes of messages for them.
         counters: plain integers for metrics.
     """

@@ -1,4 +1,4 @@
-"""Messages on their way from one peer to others: frames without numbers, and envelopes.
+"""Messages go from one peer to others as frames without numbers, and as envelopes.
 
 :class:`Routed` is a message as consumers get it.  A message for a queue has an *envelope* beside
 its body, so that it can be made again from the log.  These octets stand behind the envelope's head;
@@ -40,7 +40,7 @@ FILTERED_OCTETS: Final = 8
 """This many octets of properties are one step for each condition that searches in a text."""
 
 HEADS_KEPT: Final = 4096
-"""So many heads of envelopes are remembered."""
+"""At most this number of heads of envelopes are remembered."""
 
 NO_NOTES: Final[Mapping[str, str]] = {}
 
@@ -55,7 +55,7 @@ class Routed:
 
     ``frames`` are what every consumer gets, but for the numbers (see ``encode_unnumbered``), and
     ``octets`` are the payload's.  ``notes`` are for annotating extensions (the type of ``dotnet``),
-    ``weight`` is what a condition which searches in a text costs with this message, in steps.
+    ``weight`` is what a condition that searches in a text costs with this message, in steps.
     """
 
     order: int

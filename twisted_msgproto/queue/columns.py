@@ -69,7 +69,7 @@ class Encoded:
     runs: int
     crc: int
     envelopes: int = 0
-    """So many messages are for a broker's queue."""
+    """This many messages are for a broker's queue."""
     replaced: int = 0
     """This counts the texts in which octets that are not UTF-8 became U+FFFD."""
 

@@ -36,7 +36,7 @@ from .places import Places
 MAX_BYTES = 10 << 30
 SEGMENT_BYTES = 64 << 20
 BROKER_NAMES = os.path.join("broker", "names")
-"""A queue with this file has a broker over it, or had one."""
+"""A queue with this file has a broker over it, or had one; see ``docs/broker-format.md``."""
 CHECK_OCTETS = 256 << 20
 """This much is checked before the queue accepts messages; the rest is checked later."""
 
@@ -55,7 +55,7 @@ class Keeper(Protocol):
     """Needs messages of a log that all consumers have behind them: a broker's queues do."""
 
     def appended(self, segment: int, end: int, envelopes: int) -> None:
-        """Note a group that is durable: so many of its messages are for queues.
+        """Note a group that is durable: this many of its messages are for queues.
 
         It ends at the offset ``end``, in the segment that begins at ``segment``.  This may not
         block, and is called before the group's submitters are told.
@@ -106,7 +106,8 @@ class SegmentLog:
         self.publish_failures = 0
         """Ends that could not be published at once; the next one publishes them too."""
         self.trimmed_segments = 0
-        self._withheld = False  # the keeper did not release what no consumer needs
+        self.withheld = False
+        """It is True if the last trim kept what no consumer needs, because of a broker's queues."""
         self.keeper: Keeper | None = None
         """Is asked before segments are trimmed."""
         self._unlock: Callable[[], None] | None = None
@@ -152,7 +153,8 @@ class SegmentLog:
         self.recovery = found.recovery
         """This was found at start."""
         self._first = next(reversed(self._sizes), self.end)
-        self._has_queues = bool(read_whole(disk, os.path.join(directory, BROKER_NAMES)))
+        names = read_whole(disk, os.path.join(directory, BROKER_NAMES))
+        self._has_queues = names is not None and b"queue " in names
         self.incarnation = make_incarnation()
         """This number is drawn anew at every start; the rows that this writer appends have it."""
         self._start(before, make_incarnation)
@@ -349,7 +351,7 @@ class SegmentLog:
         kept = self.committed()
         slowest = min(kept, key=lambda name: kept[name], default=None)
         why = "no consumer is registered" if slowest is None else f"waiting for {slowest!r}"
-        if self._withheld:
+        if self.withheld:
             why = "messages in queues of the broker have to be copied, or consumed"
             if self.keeper is None:
                 why = f"{BROKER_NAMES} tells of a broker's queues, and no broker runs"
@@ -484,7 +486,7 @@ class SegmentLog:
             released = self.keeper.releases(free, pressed=pressed)
         elif free and self._has_queues:
             released = 0  # a broker's queues are in them, and no broker runs that could copy them
-        self._withheld = released < len(free)
+        self.withheld = released < len(free)
         return released
 
     def remove_below(self, offset: int) -> int:

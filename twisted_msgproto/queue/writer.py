@@ -15,6 +15,7 @@ encode it anyway: what was submitted before is written meanwhile.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -174,6 +175,7 @@ class QueueWriter:
         self._trim_at = 0.0
         self._watch_at = 0.0
         self._watch = Watch()
+        self._broker_at = time.monotonic() + WATCH_S  # a broker has joined by then
         self._give_up = threading.Event()
         self._failure: BaseException | None = None
         self._groups = 0
@@ -250,11 +252,12 @@ class QueueWriter:
         """Return what a broker keeps on disk over this queue; ``options`` are its own.
 
         Call it once, before the first batch is submitted, and close what it returns before the
-        writer.  Raises QueueError if the broker's files cannot be opened.
+        writer.  Its lines go where the writer's go.  Raises QueueError if the broker's files cannot
+        be opened.
         """
         from .brokered import BrokerState
 
-        return BrokerState(self._log, report=self._report, **options)
+        return BrokerState(self._log, **{"report": self._report} | options)
 
     @staticmethod
     def _encoded_at_once(batch: MessageBatch) -> MessageBatch | Encoded:
@@ -383,10 +386,21 @@ class QueueWriter:
         """Remove what every consumer has behind it."""
         try:
             self._log.trim()
+            self._look_at_broker()
             self._look_at_consumers()
         except OSError as error:
             self._disk_errors += 1
             self._report(f"queue {self.directory}: {error}")
+
+    def _look_at_broker(self) -> None:
+        """Say once that a broker's queues keep the log, and that no broker runs to copy them."""
+        missing = self._log.keeper is None and self._log.withheld
+        if missing and time.monotonic() >= self._broker_at:
+            self._broker_at = math.inf
+            self._report(
+                f"queue {self.directory}: messages of a broker's queues are kept, and no server "
+                f"with queues runs. If nobody wants them: remove {self.directory}/broker"
+            )
 
     def _look_at_consumers(self) -> None:
         """Name those that do not move: what they need is kept, and fills the disk."""

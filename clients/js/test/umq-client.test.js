@@ -400,7 +400,7 @@ test("a fault of the peer is answered with F and ends the session (UM-18)", asyn
 });
 
 test("close() waits for answers, within its time", async () => {
-  const { client, world, socket } = await connected();
+  const { client, socket } = await connected();
   const answer = client.call("x");
   const closing = client.close();
   await turn();
@@ -414,7 +414,13 @@ test("close() waits for answers, within its time", async () => {
   await other.world.pass(30);
   await never;
   await ending;
-  void world;
+  const third = await connected();
+  const lost = assert.rejects(third.client.call("z"), ConnectionClosed);
+  const closed = third.client.close();
+  await turn();
+  third.socket.breaks(); // nobody waits for the rest of the time
+  await lost;
+  await closed;
 });
 
 test("updates that nobody takes end the subscription", async () => {

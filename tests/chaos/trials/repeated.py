@@ -15,6 +15,7 @@ FIGURE = re.compile(r"figure: (.*)")
 KILLED = "tests/contract/test_kills.py"
 FIVE = "tests/chaos/test_five.py"
 ORDER = "tests/chaos/test_order.py"
+QUEUES = "tests/chaos/test_queues.py"
 WITHHELD = "acks are withheld; 0 acknowledged messages lost"
 
 
@@ -46,6 +47,12 @@ ROWS = (
         "kill -9 of the gateway while all five protocols send",
         "100 kills; 0 acknowledged messages lost",
         partial(repeat, KILLED, ()),
+    ),
+    Row(
+        "kills",
+        "kill -9 of the gateway under publishers and consumers of its queues",
+        "20 kills; all that was acknowledged is delivered, settled, and in the table once",
+        partial(repeat, QUEUES, ()),
     ),
     Row(
         "order",

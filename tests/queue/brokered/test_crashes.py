@@ -5,11 +5,14 @@ A message that was settled may come again only if that was after the last group 
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import random
 
 import pytest
 
 from tests.queue.brokered.world import NAMES, World
+from twisted_msgproto.core.errors import QueueFull
 
 DEAD = NAMES[0].dead
 
@@ -59,7 +62,7 @@ def changes_of(seed: int) -> int:
 def test_a_crash_before_any_change_of_the_disk_loses_nothing(power: bool) -> None:
     changes = changes_of(1)
     assert changes > 100
-    for cut in range(changes):
+    for cut in range(0, changes, 1 if power else 3):  # a kill loses nothing that was written
         world = World(random.Random(1))
         with world.cut_after(cut):
             story(world)
@@ -71,8 +74,19 @@ def test_a_crash_before_any_change_of_the_disk_loses_nothing(power: bool) -> Non
         world.close()
 
 
-def years(seed: int) -> World:
-    """Several lives, in which anything happens; each ends anywhere."""
+FAULTS = [
+    (operation, number, name)
+    for operation in ("write", "sync", "rename", "sync_directory", "open")
+    for number in (errno.ENOSPC, errno.EIO)
+    for name in ("settled", "broker/log", "names", ".segment", "broker")
+]
+
+
+def years(seed: int, *, faults: bool = False) -> World:
+    """Several lives, in which anything happens; each ends anywhere.
+
+    With ``faults`` the disk fails now and then.
+    """
     source = random.Random(seed)
     world = World(source, pin=source.choice([0, 3000]))
     deeds = (
@@ -83,14 +97,28 @@ def years(seed: int) -> World:
     for _ in range(6):
         with world.cut_after(source.randint(0, 160)):
             for _ in range(20):
-                source.choice(deeds)()
+                if faults and source.random() < 0.3:
+                    operation, number, name = source.choice(FAULTS)
+                    world.disk.fail_next(operation, number, name, source.randint(1, 3))
+                with contextlib.suppress(OSError, QueueFull):
+                    source.choice(deeds)()
+        world.disk.mend()
         world.crash(power=source.random() < 0.7)
     return world
 
 
 @pytest.mark.parametrize("seed", [*range(30), 180])
 def test_crash_after_crash_loses_nothing(seed: int) -> None:
-    world = years(seed)
+    over(years(seed))
+
+
+@pytest.mark.parametrize("seed", [*range(15), 119, 270])
+def test_crash_after_crash_on_a_disk_that_fails_loses_nothing(seed: int) -> None:
+    over(years(seed, faults=True))
+
+
+def over(world: World) -> None:
+    """Once everything is settled, nothing of it is left."""
     world.settle(sorted(world.there))
     world.tend()
     world.consume()

@@ -6,7 +6,8 @@
 * *backlog*: the same with ten million letters waiting in another queue, beside the same without
   them.
 * *memory*: what a waiting place costs whose body is on disk, of a million and of ten million.
-* *restore*: CPU seconds until a million places wait again after a start.
+* *restore*: CPU seconds until a million places wait again after a start; and until they are found
+  in the log (:mod:`.broker_log`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from twisted_msgproto.core.broker import LIMITS, Broker, Letter, QueueName, weig
 from twisted_msgproto.core.limits import Limits
 
 from ..measuring import Comparison, Figures, Gauge, Reading, Row, timed
+from . import broker_log
 
 COST_MARK = 4.0
 BACKLOG_MARK = 1.1
@@ -191,3 +193,4 @@ def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
         partial(restore_seconds, max(1, int(MILLION * arguments.scale))),
         mark=RESTORE_MARK,
     )
+    yield from broker_log.rows(arguments)

@@ -43,6 +43,11 @@ READ_PLACES: Final = 512
 READ_OCTETS: Final = 1 << 20
 """This much is read back for one queue at a time, or one letter."""
 
+RECLAIM_SECONDS: Final = 60.0
+"""A queue that nobody has used for this long may be forgotten before ``queue-idle``, where its
+senders make it again by sending to it.
+"""
+
 AGED_MAX: Final = 1000
 """This many letters of one queue are found too old in one call; the deadline stays for the rest."""
 
@@ -143,6 +148,23 @@ class Stock:
         self._ages.clear(name)
         self._events.append(Forgotten(name))
         return True
+
+    def reclaim(self, spaces: str, now: float) -> bool:
+        """Forget an empty queue that nobody has used for :data:`RECLAIM_SECONDS`, to have room for
+        another one; False if there is none.
+
+        ``spaces`` is what the name of its space begins with; of several it is the one that was used
+        longest ago.
+        """
+        unused = [
+            queue
+            for queue in self._queues.values()
+            if queue.idle
+            and not queue.for_dead
+            and queue.used + RECLAIM_SECONDS <= now
+            and queue.name.space.startswith(spaces)
+        ]
+        return bool(unused) and self.forget(min(unused, key=lambda queue: queue.used).name)
 
     def restore(
         self,

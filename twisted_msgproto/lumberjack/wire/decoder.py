@@ -16,6 +16,7 @@ from .frames import (
     LIMITS,
     LONG,
     MESSAGE_WEIGHT_OCTETS,
+    PAIRS_WEIGHT,
     SHORT,
     STEP_WEIGHT_OCTETS,
     TYPE_ACK,
@@ -387,13 +388,13 @@ class Decoder:
         A frame that is anything but usual is left to :meth:`_scan_pairs`, from its start.
         """
         start = level.position
-        stop = min(len(level.octets), start + self._budget)
+        stop = min(len(level.octets), start + self._budget // PAIRS_WEIGHT + 1)
         count_max = self._budget // MESSAGE_WEIGHT_OCTETS + 1
         run = scan.data_run(level.octets, start, stop, count_max, self._data_limits, self._keys)
         level.position = run.position
         if run.sequences:
             size = run.position - start
-            self._budget -= size + MESSAGE_WEIGHT_OCTETS * len(run.sequences)
+            self._budget -= size * PAIRS_WEIGHT + MESSAGE_WEIGHT_OCTETS * len(run.sequences)
             self._add_data(level.octets[start], run.sequences, run.pairs, size)
         return not run.unusual or self._begin_data(level)
 
@@ -418,7 +419,7 @@ class Decoder:
         if needed:
             return self._incomplete(level, needed)
         self._partial = None
-        self._budget -= partial.octets + MESSAGE_WEIGHT_OCTETS
+        self._budget -= partial.octets * PAIRS_WEIGHT + MESSAGE_WEIGHT_OCTETS
         self._add_data(
             partial.version, PackedNumbers("q", [partial.sequence]), [partial.pairs], partial.octets
         )

@@ -69,6 +69,11 @@ STEP_WEIGHT_OCTETS: Final = 1000
 a turn may decode many octets, but a stream of empty frames must not make it long.
 """
 
+PAIRS_WEIGHT: Final = 8
+"""An octet of D frames counts as this many: a pair of nine octets costs as much as a document
+(NB-07).
+"""
+
 OCTETS_MAX: Final = 1 << 30
 """What limits of octets may be raised to: places in octets are 31-bit integers."""
 

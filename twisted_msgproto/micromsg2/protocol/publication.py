@@ -1,4 +1,4 @@
-"""Messages of one read on their way through the broker: :class:`Publication`."""
+"""A :class:`Publication` follows the messages of one read through the broker."""
 
 from __future__ import annotations
 

@@ -165,8 +165,8 @@ class MicroMsg2Server(MicroMsg2Protocol):
     def addressed(self, arrived: Arrived) -> None:
         """Messages have come: those for queues get envelopes.
 
-        Here it is decided which message is for a queue.  A queue that outlives the process has its
-        messages from the log, so they take their envelopes there.
+        A message is for a queue if its destination is one now.  A queue that outlives the process
+        gets its messages from the log, so their envelopes are stored with them.
         """
         broker, event = self.factory.broker, arrived.event
         if broker is None or broker.queues.keys().isdisjoint(event.destinations):
@@ -268,7 +268,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
 
     @property
     def owes_settlements(self) -> bool:
-        """Whether it has messages of queues to acknowledge."""
+        """Return whether it has messages of queues to acknowledge."""
         return self.factory.broker is not None and self.factory.broker.owes(self)
 
     def withheld_too_long(self) -> None:

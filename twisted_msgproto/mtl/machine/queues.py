@@ -52,6 +52,9 @@ class Queues(Protocol):
     def declare(self, name: QueueName, *, kept: bool = False) -> None:
         """Let there be a queue; TooManyQueues above the limit."""
 
+    def reclaim(self, spaces: str) -> bool:
+        """Forget an empty queue that was not used for a while; False if there is none."""
+
     def publish(self, rows: Sequence[tuple[QueueName, bytes, bytes]]) -> None:
         """Messages are safe: their queues, envelopes and bodies.  Not if it is ``durable``."""
 
@@ -89,10 +92,15 @@ class QueuesInMemory:
         """``limits`` are the broker's."""
         self.machine = Broker(limits)
         self._place = 0
+        self._within = False
 
     def declare(self, name: QueueName, *, kept: bool = False) -> None:
         """Do what :class:`Queues` says."""
         self.machine.declare(name, IN_MEMORY_SECONDS, kept=kept)
+
+    def reclaim(self, spaces: str) -> bool:
+        """Do what :class:`Queues` says."""
+        return self.machine.reclaim(spaces, IN_MEMORY_SECONDS)
 
     def publish(self, rows: Sequence[tuple[QueueName, bytes, bytes]]) -> None:
         """Do what :class:`Queues` says."""
@@ -100,8 +108,7 @@ class QueuesInMemory:
             self._place += 1
             octets = weight(envelope, body)
             letter = Letter(self._place, octets, envelope, body, IN_MEMORY_SECONDS)
-            self.machine.publish(name, [letter], IN_MEMORY_SECONDS)
-        self._go_on()
+            self._do(self.machine.publish, name, [letter], IN_MEMORY_SECONDS)
 
     def when_accepted(self, names: Iterable[QueueName], accepted: Callable[[], None]) -> None:
         """Do what :class:`Queues` says; profiles ask for one queue at a time."""
@@ -118,32 +125,38 @@ class QueuesInMemory:
 
     def settle(self, consumer: Any, places: Sequence[int]) -> None:
         """Do what :class:`Queues` says."""
-        self.machine.settle(consumer, places)
-        self._go_on()
+        self._do(self.machine.settle, consumer, places)
 
     def reject(self, consumer: Any, places: Sequence[int], *, requeue: bool) -> None:
         """Do what :class:`Queues` says."""
-        self.machine.reject(consumer, places, requeue=requeue)
-        self._go_on()
+        self._do(self.machine.reject, consumer, places, requeue=requeue)
 
     def ready(self, consumer: Any) -> None:
         """Do what :class:`Queues` says."""
-        self.machine.ready(consumer)
-        self._go_on()
+        self._do(self.machine.ready, consumer)
 
     def gone(self, consumer: Any, *, orderly: bool = False) -> None:
         """Do what :class:`Queues` says."""
-        self.machine.gone(consumer, IN_MEMORY_SECONDS, orderly=orderly)
-        self._go_on()
+        self._do(self.machine.gone, consumer, IN_MEMORY_SECONDS, orderly=orderly)
 
     def snapshot(self) -> Mapping[str, int]:
         """Do what :class:`Queues` says."""
         return self.machine.snapshot()
 
-    def _go_on(self) -> None:
-        while self.machine.unfinished:
-            self.machine.go_on()
-        self.machine.take_events()
+    def _do(self, call: Callable[..., None], *arguments: Any, **named: Any) -> None:
+        """Call the machine, and then let it deliver all that can be delivered.
+
+        A consumer that was called may call back; the outermost call continues with that.
+        """
+        within, self._within = self._within, True
+        try:
+            call(*arguments, **named)
+            while self.machine.unfinished and not within:
+                self.machine.go_on()
+        finally:
+            self._within = within
+        if not within:
+            self.machine.take_events()
 
 
 @dataclass(slots=True)
@@ -235,6 +248,20 @@ class QueueProfile(Profile):
             f"{SPACES}{virtual_host}/{self.name}" if space is None else space, resource
         )
 
+    def _is_made(self, make: Callable[[], None]) -> bool:
+        """Return whether ``make()`` made a queue; one that nobody uses may have to go for it."""
+        for _ in range(2):
+            try:
+                make()
+            except TooManyQueues:
+                # Servers of other protocols do not make a queue again that has gone meanwhile.
+                if self._space is not None or not self._broker.reclaim(SPACES):
+                    break
+            else:
+                return True
+        self.counters["too_many_queues"] += 1
+        return False
+
     # ── writers ─────────────────────────────────────────────────────────────────────────────────
 
     def has_room(self, flow: WritingFlow, resource: str, octets: int) -> bool:
@@ -243,12 +270,8 @@ class QueueProfile(Profile):
             return False
         name = self.queue(flow.session.virtual_host, resource)
         machine = self._broker.machine
-        if not machine.knows(name):
-            try:
-                self._broker.declare(name)
-            except TooManyQueues:
-                self.counters["too_many_queues"] += 1
-                return False
+        if not machine.knows(name) and not self._is_made(partial(self._broker.declare, name)):
+            return False
         on_the_way = flow.window.unsafe + len(flow.sequences)
         return not machine.overfull(name, on_the_way + 1, octets)
 
@@ -294,12 +317,8 @@ class QueueProfile(Profile):
         reader = self._readers.get(flow)
         if reader is None:
             reader = self._readers[flow] = QueueReader(flow, self)
-        try:
-            self._broker.subscribe(reader, self.queue(flow.session.virtual_host, resource))
-        except TooManyQueues:
-            self.counters["too_many_queues"] += 1
-            return False
-        return True
+        name = self.queue(flow.session.virtual_host, resource)
+        return self._is_made(partial(self._broker.subscribe, reader, name))
 
     def dismiss(self, flow: ReadingFlow, resource: str) -> None:
         """Remove a reader of one queue; what it has of it stays with it."""

@@ -1,4 +1,4 @@
-"""The broker on a reactor.
+"""Servers run the broker on a reactor.
 
 :class:`ServedBroker` joins the machine of :mod:`twisted_msgproto.core.broker` with time, with the
 turns of the reactor, and with what keeps its queues on disk.  :func:`broker_of` makes the one that

@@ -1,4 +1,4 @@
-"""Queues that outlive the process: :class:`Keeping` joins brokers with what is on disk.
+"""Queues outlive the process: :class:`Keeping` joins brokers with their files.
 
 A message for a queue is a row of the log.  The sink that stores it says so here, in the order of
 offsets, and the message is published with its offset as its place.  What consumers settle is
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from ..sink import DurableSink
 
 TEND_SECONDS: Final = 0.4
-"""What was settled is written this often; with a write it is less than a second late."""
+"""Settlements are written this often; with the write itself they are less than a second late."""
 
 AGAIN_SECONDS: Final = 1.0
 """After this time a disk that failed is asked again."""
 
 HEADS_KEPT: Final = 4096
-"""The queues of so many different heads of envelopes are remembered."""
+"""At most this number of different heads of envelopes are remembered with their queues."""
 
 MICROSECONDS: Final = 1_000_000
 
@@ -145,7 +145,10 @@ class Keeping:
             self._rest()
 
     def close(self) -> Deferred[None]:
-        """Write what was settled; fires when that is on disk.  Call it after the servers' end."""
+        """Write the last settlements; fires when they are on disk.
+
+        Call it after the end of the servers.
+        """
         if self._closed is None:
             self._closed = Deferred()
             if self._timer is not None:
@@ -233,7 +236,7 @@ class Keeping:
 
 
 class KeptBroker(ServedBroker):
-    """Runs queues that outlive the process, of some spaces of one durable sink."""
+    """Runs the queues of some spaces of one durable sink; they outlive the process."""
 
     durable = True
 
@@ -283,7 +286,7 @@ class KeptBroker(ServedBroker):
             waiting.append(call)
 
     def read(self, places: Sequence[int]) -> Deferred[list[Letter]]:
-        """Read back the letters with these places, for people to look at."""
+        """Read back the letters with these places, for people."""
         return self._keeping.load(places).addCallback(lambda found: found.letters)
 
     # ── what the machine says ───────────────────────────────────────────────────────────────────

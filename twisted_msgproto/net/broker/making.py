@@ -1,4 +1,4 @@
-"""The sink of a server decides whether its queues outlive the process: :func:`broker_of`."""
+"""A server's sink decides whether its queues outlive the process; :func:`broker_of` asks it."""
 
 from __future__ import annotations
 

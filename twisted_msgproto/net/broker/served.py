@@ -1,4 +1,4 @@
-"""A broker as servers see it: :class:`ServedBroker`.
+"""Servers see the broker as a :class:`ServedBroker`.
 
 The machine (:mod:`twisted_msgproto.core.broker`) decides who gets which message; it knows no time
 and no reactor.  What is here calls it: after each call it follows what happened, lets the machine
@@ -40,7 +40,7 @@ from ...core.broker import (
 from ...core.limits import Limits
 
 LETTERS_AT_ONCE: Final = 200
-"""Messages of one read come into a queue in lots of this size; between them a turn may end."""
+"""Messages of one read are published in lots of this size; a turn may end between two lots."""
 
 LETTER_STEPS: Final = 40
 """To publish one message is this many steps of about 0.1 µs."""
@@ -143,12 +143,21 @@ class ServedBroker:
         self.machine.declare(name, self.now(), kept=kept)
         self._look()
 
+    def reclaim(self, spaces: str) -> bool:
+        """Forget an empty queue that was not used for a while, to have room for another one.
+
+        The name of its space begins with ``spaces``; False if there is none.
+        """
+        found = self.machine.reclaim(spaces, self.now())
+        self._look()
+        return found
+
     def knows(self, name: QueueName) -> bool:
         """Return whether there is such a queue."""
         return self.machine.knows(name)
 
     def names(self, space: str) -> Mapping[str, QueueName]:
-        """Return the queues of a space to which messages may be sent, by their plain names.
+        """Return the queues of a space that take messages, by their plain names.
 
         The mapping changes with them.  Queues of dead letters are not among them.
         """
@@ -270,7 +279,7 @@ class ServedBroker:
         self._look()
 
     def gone(self, consumer: Consumer, *, orderly: bool = False) -> None:
-        """Take back what ``consumer`` has not acknowledged; nobody was subscribed is no matter."""
+        """Return the letters that ``consumer`` has not acknowledged to their queues."""
         self.machine.gone(consumer, self.now(), orderly=orderly)
         self._look()
 
@@ -285,7 +294,7 @@ class ServedBroker:
         return self.machine.peek(name, count)
 
     def read(self, places: Sequence[int]) -> Deferred[list[Letter]]:
-        """Read back the letters with these places, for people to look at.
+        """Read back the letters with these places, for people.
 
         Fires with those that can be read, and fails with OSError.  Here all are in memory anyway.
         """

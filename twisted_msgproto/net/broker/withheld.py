@@ -1,4 +1,4 @@
-"""What waits because a broker's queues are full, and what that means for who has sent it.
+"""Senders to full queues wait: :class:`Withheld` counts what they have sent.
 
 The sender's acknowledgement is withheld, and above a limit for all of them a sender is not read any
 more.  But its own acknowledgements may be what makes room: so a connection that owes some is always
@@ -15,7 +15,7 @@ REASON: Final = "broker-queues"
 """Connections are not read for this reason."""
 
 OWING_TIMES: Final = 4
-"""Those that are read although there is too much may bring it up to so many times the limit."""
+"""All that waits may be at most this multiple of the limit, while some of its senders are read."""
 
 
 class Sender(Protocol):
@@ -27,7 +27,7 @@ class Sender(Protocol):
 
     @property
     def owes_settlements(self) -> bool:
-        """Whether it has letters of queues that it has not acknowledged."""
+        """Return whether it has letters of queues that it has not acknowledged."""
 
     def withheld_too_long(self) -> None:
         """Tell it and end it: too much of what it sent waits, or for too long."""
@@ -55,7 +55,7 @@ class Withheld:
 
     @property
     def pressing(self) -> bool:
-        """Whether somebody is not read, or is ended unless it settles something."""
+        """Return whether a sender is paused, or has a deadline for its next acknowledgement."""
         return bool(self._paused or self._deadlines)
 
     def add(self, sender: Sender, octets: int) -> None:

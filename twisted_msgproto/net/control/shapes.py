@@ -40,7 +40,7 @@ class QueueShown:
         space: ``micromsg2``, ``mtl/VIRTUAL-HOST/PROFILE``, or the name of the shared namespace.
         name: the destination or the resource.
         waiting: messages that no consumer has.
-        in_flight: messages that consumers have and have not settled.
+        in_flight: messages that consumers have not acknowledged yet.
         octets: what the messages weigh.
         consumers: how many consume from it now.
         oldest: when its oldest message arrived, in µs since 1970 UTC; None if it has none.

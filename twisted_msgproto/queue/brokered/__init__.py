@@ -1,4 +1,4 @@
-"""The durable half of a broker: what of its queues survives the process.
+"""This is the durable half of a broker: it keeps what has to survive the process.
 
 :class:`BrokerState` does everything; ``docs/broker-format.md`` describes the files.
 """

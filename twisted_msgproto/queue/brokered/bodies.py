@@ -25,9 +25,9 @@ from .frames import Frame, read_frame
 from .scan import SECOND
 
 OPEN_MAX = 8
-"""So many segments stay open, with their index."""
+"""This many segments stay open, with their index."""
 FRAMES_MAX = 4
-"""So many frames stay in memory."""
+"""This many frames stay in memory."""
 INDEX_OCTETS = 64 << 10
 """Headers are read with pieces of this size."""
 
@@ -66,7 +66,7 @@ class Indexed:
         return self._segment.record_at(self._positions[index])
 
     def _extend(self, end: int) -> None:
-        """Take frames into the index that were not there before."""
+        """Add frames to the index that were not there before."""
         self._segment.size = self._file.size()
         self._segment.forget()
         for item in self._segment.walk(self._position, self._expected, check=False):
@@ -93,7 +93,7 @@ class Indexed:
 
 
 class Bodies:
-    """Reads messages of one queue directory.  Not for use by several threads at once."""
+    """Reads messages of one queue directory; only one thread may use it at a time."""
 
     def __init__(self, log: SegmentLog) -> None:
         self._log = log
@@ -106,7 +106,7 @@ class Bodies:
     def read(self, offsets: Iterable[int], places: dict[int, int] | None = None) -> Loaded:
         """Return the messages with these offsets as letters.
 
-        ``places`` says which place the message at an offset has; without it that is its offset.
+        ``places`` maps an offset to its place; without it both are the same.
         Raises OSError from the disk, but not for octets that it cannot read any more.
         """
         loaded = Loaded()

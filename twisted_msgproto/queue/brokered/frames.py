@@ -1,4 +1,4 @@
-"""What a broker needs of a frame: its envelopes and bodies, as Arrow has them."""
+"""A broker needs the envelopes and bodies of a frame; they stay as Arrow has them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Frame:
     first: int
     count: int
     times: Sequence[int]
-    """When the messages of each run were received, µs since 1970 UTC."""
+    """The messages of each run were received at these times, µs since 1970 UTC."""
     counts: Sequence[int]
-    """How many messages each run has."""
+    """Each run has this many messages."""
     envelopes: pa.BinaryArray
     bodies: pa.BinaryArray
     numbers: pa.Int64Array | None
@@ -52,7 +52,7 @@ class Frame:
 
 
 GATHERED_MESSAGES = 4096
-"""Neighbouring frames are taken together up to so many messages: each step costs the same for one
+"""Neighbouring frames are joined up to this many messages: each step costs the same for one
 message as for a thousand.
 """
 

@@ -31,23 +31,23 @@ PROTOCOL, KIND = "broker", "kept"
 SEGMENT_BYTES = 16 << 20
 """The broker's own segments have this size: small ones are free sooner."""
 MAX_BYTES = 1 << 62
-"""What waits is bounded by the limits of the queues; the log itself has no other bound."""
+"""The limits of the queues bound the log; it has no other bound."""
 COPY_MESSAGES = 8192
 COPY_OCTETS = 8 << 20
-"""At most so many messages, and about so many octets, are copied with one write."""
+"""At most this many messages, and about this many octets, are copied with one write."""
 SPARE_SEGMENTS = 2
-"""What waits may take twice its octets on disk, and so many segments."""
+"""Waiting messages may use twice their octets on disk, and this many segments."""
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Describes one frame of copies: their places, which ascend, from the offset ``first`` on."""
+    """Describes one frame of copies with ascending places; the first copy is at ``first``."""
 
     first: int
     places: array[int]
     octets: int
     live: int
-    """So many of its messages still wait."""
+    """This many of its messages still wait."""
 
     @property
     def span(self) -> tuple[int, int]:
@@ -61,7 +61,7 @@ class Copy:
 
     places: list[int]
     times: list[int]
-    """When each was received, µs since 1970 UTC."""
+    """They were received at these times, µs since 1970 UTC."""
     envelopes: list[bytes | None]
     bodies: list[bytes | None]
     octets: int = 0
@@ -141,7 +141,7 @@ class Kept:
         )
 
     def _find(self, begin: int) -> None:
-        """Read which places are here.  A later copy of a place stands for the earlier one."""
+        """Read the places of all copies.  A later copy of a place stands for the earlier one."""
         for _, frame in self.frames():
             if frame.numbers is None or not frame.count:
                 continue
@@ -164,16 +164,16 @@ class Kept:
         insort(self._starts, lo)
 
     def _drop(self, chunk: Chunk) -> None:
-        """Nobody needs this copy any more."""
+        """Note that nobody needs this copy any more."""
         start = chunk.places[0]
         del self._chunks[start]
         del self._starts[bisect_right(self._starts, start) - 1]
         self._shadows[chunk.first] = chunk.span
 
     def spans(self) -> list[Range]:
-        """Return the ranges of places of which something stands in the log, needed or not.
+        """Return the ranges of places with a copy in the log, needed or not.
 
-        What is settled of them has to be known as long as it does.
+        Their marks have to be kept as long as the copies are there.
         """
         return merged([*(chunk.span for chunk in self), *self._shadows.values()])
 
@@ -240,7 +240,7 @@ class Kept:
                     self._drop(chunk)
 
     def trim(self, marks: Marks) -> None:
-        """Remove segments in which nothing waits any more; move what little waits in the others.
+        """Remove segments without waiting messages; move what little waits in the others.
 
         Raises QueueFull or OSError from the moving.
         """

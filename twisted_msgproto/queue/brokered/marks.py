@@ -1,7 +1,8 @@
-"""Which messages of the log a broker is done with, how often it tried, and where they went.
+"""Marks say what a broker is done with, how often it tried, and where messages were moved.
 
-They are kept by segment of the log, a bit for each message: a million messages that were settled
-here and there are 125 KB.  In a file, few ranges stand as ranges (see :mod:`.settled`).
+They are kept by segment of the log, a bit for each message: a million messages that were
+acknowledged here and there are 125 KB.  In a file, few ranges stand as ranges (see
+:mod:`.settled`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from twisted_msgproto.core.broker.terms import QueueName
 from ..damage import Range
 
 OPEN_END = 2**63 - 1
-"""A segment to which more messages may come ends here."""
+"""A segment ends here while more messages may come into it."""
 
 
 def ranges_of(places: Iterable[int]) -> list[Range]:
@@ -53,7 +54,7 @@ class Segment:
     Attributes:
         first: the offset of its first message.
         end: the offset behind its last one; :data:`OPEN_END` while more may come.
-        outstanding: so many of its messages are in queues.
+        outstanding: this many of its messages are in queues.
         done: True once nothing of it is in a queue and nothing can come into it any more.
     """
 
@@ -67,7 +68,7 @@ class Segment:
         self._bits = bytearray()
 
     def set(self, lo: int, hi: int) -> int:
-        """Mark lo ≤ offset < hi as settled; return how many were not."""
+        """Mark lo ≤ offset < hi as done; return how many were not."""
         if self.done:
             return 0
         lo, hi = lo - self.first, hi - self.first
@@ -92,16 +93,8 @@ class Segment:
         """Return the bits from ``first`` on, the lowest bit of each octet first."""
         return bytes(self._bits)
 
-    def cut(self, end: int) -> None:
-        """Forget the bits of offsets at or above ``end``."""
-        if self.first >= end:
-            self._bits = bytearray()
-        elif self.first + 8 * len(self._bits) > end:
-            self._bits = self._bits[: (end - self.first + 7) >> 3]
-            self._bits[-1] &= (1 << ((end - self.first - 1) % 8 + 1)) - 1
-
     def settled(self, lo: int, hi: int) -> int:
-        """Return how many of lo ≤ offset < hi are settled."""
+        """Return how many of lo ≤ offset < hi are done."""
         if self.done:
             return hi - lo
         return self._number(lo, hi).bit_count()
@@ -112,7 +105,7 @@ class Segment:
         return number & ((1 << (hi - lo)) - 1)
 
     def unsettled(self, lo: int, hi: int) -> Sequence[int]:
-        """Return the rows r, 0 ≤ r < hi - lo, for which lo + r is not settled, in order."""
+        """Return the rows r, 0 ≤ r < hi - lo, whose message lo + r is not done, in order."""
         if self.done:
             return ()
         number = self._number(lo, hi)
@@ -124,13 +117,13 @@ class Segment:
         return rows
 
     def ranges(self) -> list[Range]:
-        """Return the settled offsets as ranges, in order."""
+        """Return the offsets that are done as ranges, in order."""
         if self.done:
             return [(self.first, self.end)]
         return bit_ranges(self._bits, self.first)
 
     def scattered(self) -> bool:
-        """Return whether its bits take less room than its ranges."""
+        """Return whether its bits are shorter than its ranges."""
         number = int.from_bytes(self._bits, "little")
         return (number ^ number << 1).bit_count() * 8 > len(self._bits)
 
@@ -150,11 +143,14 @@ class Marks:
     Attributes:
         tries: place → number of tries, where there was one, of messages that are in queues.
         moved: place → queue, of messages that are in another queue than the one they came for.
+        limit: there are no offsets from this one on; what is told of them is passed over.
     """
 
     def __init__(self) -> None:
         self._segments: dict[int, Segment] = {}
         self._firsts: list[int] = []
+        self.limit = OPEN_END
+        self._beyond = False
         self.tries: dict[int, int] = {}
         self.moved: dict[int, QueueName] = {}
 
@@ -192,12 +188,14 @@ class Marks:
                 yield segment, max(lo, segment.first), min(hi, segment.end)
 
     def settle(self, ranges: Iterable[Range]) -> set[int]:
-        """Mark ranges as settled; return the first offsets of the segments in which that was new.
+        """Mark ranges as done; return the first offsets of the segments where that was new.
 
         What lies in no segment is passed over.
         """
         changed = set()
         for lo, hi in ranges:
+            if hi > self.limit:
+                self._beyond, hi = True, self.limit
             for segment, part_lo, part_hi in self._parts(lo, hi):
                 new = segment.set(part_lo, part_hi)
                 if new:
@@ -224,7 +222,7 @@ class Marks:
                     del of_place[place]
 
     def unsettled(self, lo: int, hi: int) -> Sequence[int]:
-        """Return the rows r, 0 ≤ r < hi - lo, for which lo + r is not settled, in order."""
+        """Return the rows r, 0 ≤ r < hi - lo, whose message lo + r is not done, in order."""
         parts = list(self._parts(lo, hi))
         if len(parts) == 1 and parts[0][1:] == (lo, hi):
             return parts[0][0].unsettled(lo, hi)
@@ -234,12 +232,12 @@ class Marks:
         return rows
 
     def is_settled(self, place: int) -> bool:
-        """Return whether this message is settled; what is in no segment is not."""
+        """Return whether this message is done; a message in no segment is not."""
         segment = self.of(place)
         return segment is not None and segment.settled(place, place + 1) == 1
 
     def live(self, places: array[int]) -> int:
-        """Return how many of ``places`` are not settled."""
+        """Return how many of ``places`` are not done."""
         return sum(not self.is_settled(place) for place in places)
 
     def drop(self, first: int) -> None:
@@ -251,14 +249,9 @@ class Marks:
     def drop_from(self, end: int) -> bool:
         """Forget the marks of offsets at or above ``end``; return whether there were any.
 
-        Such offsets will be given to other messages: log and marks were not copied together.
+        Other messages will have such offsets: log and marks were not copied together.
         """
-        dropped = False
-        for segment in self._segments.values():
-            known = segment.ranges()
-            if known and known[-1][1] > end:
-                segment.cut(end)
-                dropped = True
+        dropped = self._beyond
         for of_place in (self.tries, self.moved):
             for place in [place for place in of_place if place >= end]:
                 del of_place[place]

@@ -1,4 +1,4 @@
-"""The file ``broker/names``: which queues there are, and with which offset each one began."""
+"""The file ``broker/names`` lists the queues, each with the offset at which it began."""
 
 from __future__ import annotations
 
@@ -68,8 +68,11 @@ class Names:
             self._write({name: at for name, at in self.first.items() if name not in gone})
 
     def write(self) -> None:
-        """Write the file again if it was damaged.  Raises OSError."""
-        if self.damaged:
+        """Write the file again if it was damaged, or missing though there are queues.
+
+        Raises OSError.
+        """
+        if self.damaged and (self.first or not self.missing):
             self._write(self.first)
 
     def _write(self, first: dict[QueueName, int]) -> None:

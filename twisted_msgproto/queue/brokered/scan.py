@@ -1,7 +1,7 @@
-"""Make a broker's queues again from the log: what waits, and in which order.
+"""Find again in the log what waits in a broker's queues, and in what order.
 
 Most frames are for one queue from their first message to their last, and nothing of them is
-settled: such a frame is taken as a whole, and no message of it becomes a Python object.
+done: such a frame is added as a whole, and no message of it becomes a Python object.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .marks import Marks
 from .names import Names
 
 SECOND = 1_000_000
-"""A second has so many µs."""
+"""A second has this many µs."""
 WEIGHT_MAX = 2**32 - 1
 HEADS_REMEMBERED_MAX = 4096
-"""The queues of so many different heads of envelopes are remembered while frames are read."""
+"""The queues of this many different heads of envelopes are remembered while frames are read."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Scan:
 
     Attributes:
         queues: what was found.
-        nonsense: so many envelopes make no sense, and their messages are in no queue.
+        nonsense: this many envelopes make no sense, and their messages are in no queue.
     """
 
     def __init__(self, names: Names, marks: Marks) -> None:
@@ -63,7 +63,7 @@ class Scan:
         self.nonsense = 0
 
     def add(self, frame: Frame, places: Sequence[int] | None = None) -> int:
-        """Take what waits of a frame; return how many messages that are.
+        """Add the waiting messages of a frame; return their number.
 
         ``places`` are those of its messages, if they are not its offsets.
         """
@@ -198,7 +198,7 @@ def _weights(frame: Frame) -> bytes:
 
 
 def binary(column: pa.BinaryArray) -> tuple[memoryview, memoryview, list[bool] | None]:
-    """Return the octets of a column, its bounds, and which of its values are given (None: all)."""
+    """Return the octets of a column, its bounds, and whether each value is there (None: all)."""
     _, bounds, octets = column.buffers()
     numbers = (
         memoryview(bounds).cast("B").cast("i")[column.offset : column.offset + len(column) + 1]

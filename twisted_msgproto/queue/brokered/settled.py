@@ -1,4 +1,4 @@
-"""The file ``broker/settled``: what consumers are done with, group by group.
+"""The file ``broker/settled`` says what consumers are done with, group by group.
 
 A group is one frame, written and synced together; what is behind the last whole group never was.
 When groups have made the file long, it is replaced by one frame with all that still matters.  The
@@ -84,7 +84,7 @@ def _moved(moved: Mapping[int, QueueName]) -> bytes:
 
 
 def _segment(segment: Segment) -> bytes:
-    """Return what is settled of one segment, as ranges or as bits: the shorter one."""
+    """Return what is done of one segment, as ranges or as bits: the shorter one."""
     if not segment.done and segment.scattered():
         return _record(BITS, segment.first, segment.bits())
     return _ranges(segment.ranges())
@@ -97,7 +97,7 @@ def snapshot(marks: Marks) -> bytes:
 
 
 def apply(payload: bytes, marks: Marks) -> None:
-    """Take what a frame's payload says into ``marks``; ValueError if it makes no sense."""
+    """Add what a frame's payload says to ``marks``; ValueError if it makes no sense."""
     at = 0
     while at < len(payload):
         try:
@@ -144,13 +144,13 @@ class Found:
     """Says what a file holds."""
 
     groups: list[bytes] = field(default_factory=list)
-    """The payloads of its frames, in order."""
+    """These are the payloads of its frames, in order."""
     damaged_octets: int = 0
-    """So many octets are no frame and have one behind them."""
+    """This many octets are no frame and have one behind them."""
     torn_octets: int = 0
-    """So many octets at the end are no frame."""
+    """This many octets at the end are no frame."""
     ours: bool = True
-    """False when its header is damaged or names another queue or version."""
+    """It is False when the header is damaged or names another queue or version."""
 
 
 def parsed(octets: bytes, queue_id: str) -> Found:
@@ -245,7 +245,7 @@ class SettledFile:
 
 
 def taken(groups: Iterable[bytes], marks: Marks) -> int:
-    """Take groups into ``marks``; return how many make no sense."""
+    """Add groups to ``marks``; return how many make no sense."""
     nonsense = 0
     for payload in groups:
         try:

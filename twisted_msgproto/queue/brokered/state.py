@@ -1,8 +1,8 @@
-"""What a broker keeps on disk, beside the queue's log: :class:`BrokerState`.
+""":class:`BrokerState` is what a broker keeps on disk, beside the queue's log.
 
-The broker's queues are not written anywhere: they are made again from the log.  Here stands what
-the log cannot say: which queues there are, what is settled, and the messages that wait for longer
-than the log keeps them.
+The broker's queues are not written anywhere: they are made again from the log.  Its files
+say what the log cannot say: the names of the queues, what is done, and the messages that wait for
+longer than the log keeps them.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from . import scan, settled
 from .bodies import Bodies, Loaded
 from .frames import Frame, gathered, read_frame
 from .kept import COPY_MESSAGES, COPY_OCTETS, Chunk, Copy, Kept, copied
-from .marks import Marks, ranges_of
+from .marks import OPEN_END, Marks, ranges_of
 from .names import FILE as NAMES_FILE
 from .names import Names
 from .settled import Group, SettledFile
 
 DIRECTORY = "broker"
 PIN_OCTETS = 1 << 30
-"""At most so many octets of the log are kept for the broker's consumers alone."""
+"""At most this many octets of the log are kept for the broker's consumers alone."""
 PIN_SHARE = 4
-"""And at most one part in so many of what the log may hold."""
+"""It is also at most one part in this many of what the log may hold."""
 
 
 class _Note(Enum):
@@ -54,7 +54,7 @@ class BrokerState:
     :meth:`close` wait for the disk: call them off the reactor's thread.  The other methods only
     note something, and never wait.
 
-    * ``pin``: so many octets of the log are kept for the queues alone; what is older is copied.
+    * ``pin``: this many octets of the log are kept for the queues alone; what is older is copied.
     * ``report``: called with one line when something happens that an operator should know; from
       any thread.
 
@@ -87,7 +87,7 @@ class BrokerState:
         self._told: dict[str, int | None] = {}  # what fails, and the number of the error
         self._restored = self._closed = False
         self.copied_messages = 0
-        """So many messages were copied to the broker's own log."""
+        """This many messages were copied to the broker's own log."""
         disk, queue_id = log.disk, log.queue_id
         try:
             disk.make_directory(self._directory)
@@ -117,6 +117,7 @@ class BrokerState:
             self._marks.begun(first, end)
         if firsts:
             self._marks.begun(firsts[-1])
+        self._marks.limit = self._log.end
         found = self._file.read()
         again = "what it says is settled is delivered again"
         if found is not None:
@@ -125,13 +126,15 @@ class BrokerState:
                 self._report(f"broker: {path} is damaged or is another queue's: {again}")
                 self._put_aside(settled.FILE)
             nonsense = settled.taken(found.groups, self._marks)
-            self._dirty = bool(not found.ours or found.damaged_octets or nonsense)
+            # What is there may be what a disk could not write, if that process was killed then.
+            self._dirty = True
             if found.damaged_octets or nonsense:
                 self._report(
                     f"broker: {found.damaged_octets} octets of {path} are damaged, {nonsense} "
                     f"groups make no sense: {again}"
                 )
         self._dropped = self._marks.drop_from(self._log.end)
+        self._marks.limit = OPEN_END
         if self._dropped:
             self._report(
                 f"broker: {os.path.join(self._directory, settled.FILE)} tells of messages behind "
@@ -145,7 +148,7 @@ class BrokerState:
             )
 
     def _put_aside(self, name: str) -> None:
-        """Move a file that cannot be used to where a person can look at it."""
+        """Move a file that cannot be used to where a person can examine it."""
         disk, aside = self._log.disk, os.path.join(self._log.directory, QUARANTINE)
         disk.make_directory(aside)
         disk.rename(os.path.join(self._directory, name), os.path.join(aside, f"broker-{name}"))
@@ -153,7 +156,7 @@ class BrokerState:
     def restored(self) -> scan.Queues:
         """Return what waits in each queue, in order; queues without messages are there too.
 
-        Reads the segments of the log in which something may wait.  Raises OSError.
+        Reads those segments of the log where something may wait.  Raises OSError.
         """
         with self._mutex:
             found = scan.Scan(self._names, self._marks)
@@ -171,18 +174,24 @@ class BrokerState:
             for name in self._names.first:
                 found.queues.setdefault(name, scan.Waiting())
             if self._dropped:  # before an offset is given again
-                self._file.write(Group(), self._marks)
-                self._dropped = False
+                self._write_again()
+            elif self._dirty:
+                self._attempt("what is settled", self._write_again)
             self._restored = True
             return found.queues
 
+    def _write_again(self) -> None:
+        """Write all that is known to be done."""
+        self._file.write(Group(), self._marks)
+        self._dropped = self._dirty = False
+
     def _scan(self, found: scan.Scan, first: int) -> None:
-        """Take one segment of the log."""
+        """Scan one segment of the log."""
         outstanding = sum([found.add(frame) for frame in gathered(self._frames(first, told=False))])
         self._marks.begun(first).outstanding = outstanding
 
     def _frames(self, first: int, *, told: bool) -> Iterator[Frame]:
-        """Yield the frames of a segment of the log in which something may wait.
+        """Yield the frames of a segment of the log where something may wait.
 
         Damaged ones are passed over; ``told``: that was told before.
         """
@@ -200,7 +209,7 @@ class BrokerState:
                 yield frame
 
     def _records(self, first: int) -> Iterator[tuple[Record, LogSegment]]:
-        """Yield the frames of a segment of the log in which something may wait."""
+        """Yield the frames of a segment of the log where something may wait."""
         file = self._log.disk.open(os.path.join(self._log.directory, segment_name(first)))
         try:
             segment = LogSegment(file, self._log.identity.frame_seed, first)
@@ -301,24 +310,24 @@ class BrokerState:
                 self._report(f"broker: {what} can be written again")
 
     def _take_appended(self) -> None:
-        """Take in what the log has noted since; only under the lock."""
+        """Add what the log has noted since; only under the lock."""
         while self._appended:
-            first, end, envelopes = self._appended.popleft()
+            first, _, envelopes = self._appended.popleft()
             self._marks.begun(first).outstanding += envelopes
-            del end
 
     def _write_settled(self) -> None:
         # In this order: what was settled was appended before, and what belongs to a segment was
         # appended before that segment was ended.
-        ended = self._log.firsts[:-1]
+        ended = list(pairwise(self._log.firsts))
         group = self._take_noted()
         self._take_appended()
         for place, tries in group.tries.items():
             self._marks.note_tries(place, tries)
         self._marks.moved.update(group.moved)
         self._changed |= self._marks.settle(group.settled)
-        for first in ended:
+        for first, end in ended:
             segment = self._marks.begun(first)
+            segment.end = min(segment.end, end)  # the one behind it may have no message yet
             if not segment.done and not segment.outstanding:
                 segment.finish()
                 group.settled.append((segment.first, segment.end))
@@ -344,7 +353,9 @@ class BrokerState:
 
     def _write_names(self) -> None:
         self._names.write()
-        gone = set(self._forgotten)
+        used = set(self._marks.moved.values())
+        # A queue is known as long as messages are in its dead letters.
+        gone = {name for name in set(self._forgotten) if not used & {name, name.dead}}
         self._names.forget(gone)
         self._forgotten -= gone
 
