@@ -167,7 +167,7 @@ class Guarded:
 
 def _names_this_machine(request: Request) -> bool:
     host = request.getRequestHostname().decode("ascii", "replace").strip("[]")
-    if host in ("localhost", "gateway"):  # the second is what msgproto itself says on a socket
+    if host == "localhost":
         return True
     try:
         ip_address(host)

@@ -2,6 +2,7 @@
 // The live page of a gateway.  What a peer has said is only ever written with textContent.
 
 const SAMPLES_MAX = 450; // fifteen minutes of one every two seconds
+const SAMPLES_LEAST = 60; // a drawing spans at least two minutes
 const COLOURS = 6;
 const STALE_MS = 10000;
 const SVG = "http://www.w3.org/2000/svg";
@@ -121,11 +122,12 @@ function drawn(name, place) {
   const amount = now >= 10 || now === 0 ? Math.round(now) : Number(now.toFixed(1));
   caption.append(made("b", name), made("span", `${number(amount)} messages/s`));
   const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", "0 0 450 100");
+  const wide = Math.max(SAMPLES_LEAST, rates.length);
+  svg.setAttribute("viewBox", `0 0 ${wide - 1} 100`);
   svg.setAttribute("preserveAspectRatio", "none");
   svg.setAttribute("role", "img");
   svg.setAttribute("aria-label", `${name}: messages per second`);
-  const first = SAMPLES_MAX - rates.length;
+  const first = wide - rates.length;
   const points = rates.map((rate, x) => `${first + x},${(98 - 94 * rate / most).toFixed(1)}`);
   const path = (kind, text) => {
     const drawing = document.createElementNS(SVG, "path");
@@ -133,8 +135,9 @@ function drawn(name, place) {
     drawing.setAttribute("d", text);
     svg.append(drawing);
   };
+  path("ground", `M0,98 H${wide - 1}`);
   if (points.length > 1) {
-    path("area", `M${first},98 L${points.join(" L")} L${SAMPLES_MAX - 1},98 Z`);
+    path("area", `M${first},98 L${points.join(" L")} L${wide - 1},98 Z`);
     path("line", `M${points.join(" L")}`);
   }
   const foot = made("small", `at most ${number(Math.round(most))}/s while this page is open`);
@@ -217,7 +220,7 @@ function showSessions(total) {
 
 function showBroker(broker, now) {
   at("spaces").textContent = Object.entries(broker.spaces).map(([name, one]) =>
-    `${name}: ${number(one.queues)} queues, ${number(one.waiting_messages)} waiting, `
+    `${name}: ${number(one.queues)} ${one.queues === 1 ? "queue" : "queues"}, ${number(one.waiting_messages)} waiting, `
     + `${number(one.in_flight_messages)} with consumers, ${octets(one.octets)}`).join(" · ");
   table(at("broker"), ["space", "queue", "waiting", "in flight", "octets", "consumers", "oldest"],
     broker.queues.map((one) => [one.space, one.name, one.waiting, one.in_flight, one.octets,
