@@ -170,7 +170,8 @@ def allowed(path: Path) -> tuple[set[str], set[str]] | None:
         # One room of net bounds autobahn, for the two protocols which speak WebSocket.
         websocket = {"autobahn"} if parts[1:3] == ("wires", "websocket") else set()
         sasl = {"scramp"} if parts[1] == "sasl.py" else set()
-        return {"core", "queue", "net"}, NETWORK | websocket | sasl
+        metrics = {"prometheus_client"} if parts[1:] == ("status", "metrics.py") else set()
+        return {"core", "queue", "net"}, NETWORK | websocket | sasl | metrics
     if room == "testing":
         return {"core", "queue", "net", "testing"}, NETWORK
     if room not in PROTOCOL_ROOMS or parts[1].removesuffix(".py") in OUTER_ROOMS:

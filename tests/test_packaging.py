@@ -119,6 +119,8 @@ def test_a_wheel_installed_elsewhere_brings_the_plugins(tmp_path: Path) -> None:
     names = {line.split()[0] for line in told.stdout.splitlines() if line.strip()}
     assert {*PROTOCOLS, "msgproto"} <= names, told.stdout + told.stderr
     assert Path(site, "twisted_msgproto", "py.typed").exists()
+    for name in ("page.html", "page.css", "page.js"):
+        assert Path(site, "twisted_msgproto", "net", "status", name).exists()
     if shutil.which("cc") or shutil.which("gcc"):
         for place in ("core/_packed", "lumberjack/_scan"):
             assert list(Path(site, "twisted_msgproto").glob(f"{place}*.so"))

@@ -7,6 +7,9 @@ options, and tables that all servers share::
     directory = "/var/spool/msgproto"
     max-bytes = 10737418240
 
+    [status]                    # the live page, /status.json, /metrics, /healthz
+    endpoint = "tcp:8480:interface=127.0.0.1"
+
     [limits]                    # for every server that has a limit of this name
     handshake = 5
 
@@ -40,7 +43,7 @@ from .net.authorising import Rules
 from .net.gateway import Gateway
 from .net.help import LegibleOptions
 from .net.monotonic import count_monotonically
-from .net.options import ServerOptions, parse_or_exit
+from .net.options import ServerOptions, check_endpoint, parse_or_exit
 
 QUEUE_KEYS: Mapping[str, type] = {
     "directory": str,
@@ -60,10 +63,22 @@ QUEUE_OCTETS_LEAST = 1 << 20
 ACCESS = "access"
 """This names the tables [[access]]: rules that say who may do what on all servers."""
 
-SHARED = ("queue", "limits", ACCESS)
+STATUS_KEYS = ("endpoint", "token-file")
+"""These are the keys of [status]: where the live page is, and the file of its token."""
+
+SHARED = ("queue", "status", "limits", ACCESS)
 """These tables belong to no server."""
 
-ELSEWHERE = {"queue", ACCESS, "help", "version", "help-auth", "help-auth-type"}
+ELSEWHERE = {
+    "queue",
+    "status",
+    "status-token",
+    ACCESS,
+    "help",
+    "version",
+    "help-auth",
+    "help-auth-type",
+}
 """These options of a single server's plugin make no sense in its table of the file."""
 
 HIDDEN = "(hidden)"
@@ -81,6 +96,8 @@ class Options(LegibleOptions):
     optParameters: ClassVar[list[list[Any]]] = [
         ["config", "c", None, "The gateway.toml to run."],
         ["queue", "q", None, "Directory of the durable queue; wins over the file."],
+        ["status", None, None, "Endpoint of the live page; wins over the file."],
+        ["status-token", None, None, "File with the token of the live page; wins over the file."],
     ]
     optFlags: ClassVar[list[list[Any]]] = [
         ["show-config", None, "Print what is in force as TOML (secrets hidden), and end."],
@@ -124,6 +141,9 @@ class Options(LegibleOptions):
         tables = read_file(Path(self["config"]))
         if self["queue"] is not None:
             _merge(tables, "queue", "directory", self["queue"])
+        for option, key in (("status", "endpoint"), ("status-token", "token-file")):
+            if self[option] is not None:
+                _merge(tables, "status", key, self[option])
         for assignment in self["limit"]:
             name, value = _pair(assignment, "--limit", "NAME=VALUE")
             _merge(tables, "limits", name, value)
@@ -172,6 +192,7 @@ class Configuration:
 
     Attributes:
         queue: the keys of [queue], checked; empty without a queue.
+        status: the keys of [status], checked; empty if nothing is shown.
         access: the rules of [[access]]; None allows everything.
         servers: protocol name → its plugin's options, parsed; in the file's order.
     """
@@ -186,6 +207,7 @@ class Configuration:
             if name != ACCESS and not isinstance(table, Mapping):
                 raise ConfigurationError(f"[{name}] is to be a table")
         self.queue = _queue_keys(tables.get("queue"))
+        self.status = _status_keys(tables.get("status"))
         self.access: Rules | None = None
         if ACCESS in tables:
             self.access = Rules.of(tables[ACCESS])
@@ -228,6 +250,11 @@ class Configuration:
         if self.queue:
             yield "[queue]"
             for key, value in self.queue.items():
+                yield f"{key} = {toml_value(value)}"
+            yield ""
+        if self.status:
+            yield "[status]"
+            for key, value in self.status.items():
                 yield f"{key} = {toml_value(value)}"
             yield ""
         for rule in () if self.access is None else self.access.tables():
@@ -332,6 +359,25 @@ def _queue_keys(table: Table | None) -> dict[str, Any]:
     return dict(table)
 
 
+def _status_keys(table: Table | None) -> dict[str, str]:
+    if table is None:
+        return {}
+    for key, value in table.items():
+        if key not in STATUS_KEYS:
+            raise ConfigurationError(
+                f"[status]: unknown key {key!r}; known: {', '.join(STATUS_KEYS)}"
+            )
+        if not isinstance(value, str):
+            raise ConfigurationError(f"[status]: {key} is to be str, not {value!r}")
+    if not table.get("endpoint"):
+        raise ConfigurationError("[status]: endpoint is missing")
+    try:
+        check_endpoint(table["endpoint"])
+    except usage.UsageError as error:
+        raise ConfigurationError(f"[status]: {error}") from None
+    return dict(table)
+
+
 def make_gateway(configuration: Configuration, reactor: Any) -> Gateway:
     """Return the services of the file; ConfigurationError for what can be told before they
     start.
@@ -344,6 +390,11 @@ def make_gateway(configuration: Configuration, reactor: Any) -> Gateway:
         except ConfigurationError as error:
             raise ConfigurationError(f"[{name}]: {error}") from error
         server.setServiceParent(gateway)
+    try:
+        status = configuration.status
+        gateway.showStatus(status.get("endpoint"), status.get("token-file"))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"[status]: {error}") from None
     return gateway
 
 

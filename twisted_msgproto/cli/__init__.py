@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, str] = {
     "bench": "twisted_msgproto.cli.bench",
     "queue": "twisted_msgproto.cli.queue",
     "broker": "twisted_msgproto.cli.broker",
+    "status": "twisted_msgproto.cli.status",
     "table": "twisted_msgproto.cli.table",
     "flight": "twisted_msgproto.cli.flight",
     "init": "twisted_msgproto.cli.init",

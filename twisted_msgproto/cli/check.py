@@ -48,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"access: {rules}; the first that fits decides, what none fits is refused")
         for line in unproven(configuration):
             print(f"access: {line}")
+    if configuration.status:
+        print(f"status: {configuration.status['endpoint']}")
     queue = configuration.queue.get("directory", "none: acknowledged means accepted, not on disk")
     print(f"queue: {queue}")
     return 0

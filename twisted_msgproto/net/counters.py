@@ -38,11 +38,21 @@ class Counters(MutableMapping[str, int]):
 
     def as_dict(self) -> dict[str, int]:
         """Return all of them, each connection having been asked once."""
+        return next(filter(None, self.in_slices(len(self._live) + 1)), {})
+
+    def in_slices(self, connections: int) -> Iterator[dict[str, int] | None]:
+        """Yield None after each so many connections were asked, and at last what :meth:`as_dict`
+        returns.
+
+        Connections may come and go between the slices: each is counted once.
+        """
         summed = defaultdict(int, self.settled)
-        for figures in self._live.values():
+        for number, figures in enumerate(list(self._live.values()), 1):
             for name, count in figures().items():
                 summed[name] += count
-        return summed
+            if number % connections == 0:
+                yield None
+        yield summed
 
     def __getitem__(self, name: str) -> int:
         count = self.settled.get(name, 0)

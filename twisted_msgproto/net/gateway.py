@@ -88,8 +88,29 @@ class Gateway(MultiService):
             self._unopened = queue, self.sink
             from .control.service import ControlService  # the first to start, the last to end
 
-            control = ControlService(reactor, queue, self.broker)
+            control = ControlService(reactor, queue, self.broker, self._controlRoot)
             control.setServiceParent(self)  # type: ignore[no-untyped-call]
+
+    def _controlRoot(self, broker: object) -> Any:
+        from .status.service import unguarded_root
+
+        return unguarded_root(self)
+
+    def showStatus(self, endpoint: str | None, token_file: str | None = None) -> None:
+        """Serve the live page on ``endpoint``, an endpoint string, once the gateway has started.
+
+        None serves nothing.  ``token_file`` has the token in its first line.  Raises
+        ConfigurationError, one line, for an endpoint beyond this machine without TLS and a token.
+        """
+        if endpoint is None:
+            if token_file is not None:
+                raise ConfigurationError("a status token is given, and no status endpoint")
+            return
+        from .status.service import status_site
+
+        site: Any = status_site(self, endpoint, token_file)
+        service = ListeningService(self.reactor, site, [endpoint])
+        service.setServiceParent(self)  # type: ignore[no-untyped-call]
 
     def makeFactory(self, options: ServerOptions, **settings: Any) -> Any:
         """Make the server factory for the options of one server, with its sink.
@@ -334,6 +355,7 @@ def standalone(
     try:
         gateway = Gateway(reactor, options["queue"], title=options.protocolName)
         serve(options, gateway).setServiceParent(gateway)
+        gateway.showStatus(options["status"], options["status-token"])
     except ConfigurationError as error:
         raise SystemExit(f"{options.protocolName}: {error}") from None
     return gateway

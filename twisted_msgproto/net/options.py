@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Final, cast
 
 from twisted.internet import endpoints
 from twisted.python import usage
@@ -21,6 +21,12 @@ from .authorising import IAuthoriser, Rules, read_rules
 from .factory import COMMON_LIMITS, MsgprotoServerFactory
 from .help import LegibleOptions, limits_tables
 from .sink import IMessageSink
+
+STATUS_PARAMETERS: Final = (
+    ["status", None, None, "Endpoint of the live page, /status.json, /metrics and /healthz."],
+    ["status-token", None, None, "File with the token that the status endpoint wants."],
+)
+"""These options of every server say where it shows how it is."""
 
 
 class ServerOptions(LegibleOptions):
@@ -66,6 +72,7 @@ class ServerOptions(LegibleOptions):
             "Directory of the durable queue: acknowledged then means on disk. "
             "Without it acknowledged means accepted.",
         ],
+        *STATUS_PARAMETERS,
     ]
 
     def __init__(self) -> None:
@@ -236,6 +243,8 @@ class ServerOptions(LegibleOptions):
             self["endpoints"] = [self.defaultEndpoint]
         for description in self["endpoints"]:
             self.checkEndpoint(description)
+        if self["status"] is not None:
+            check_endpoint(self["status"])
 
     def doubtOfUsers(self) -> str | None:
         """Return why rules about users mean little here, or None if clients prove who they are."""
@@ -252,12 +261,17 @@ class ServerOptions(LegibleOptions):
 
     def checkEndpoint(self, description: str) -> None:
         """Raise UsageError unless ``description`` is a server endpoint string Twisted can read."""
-        try:
-            endpoints.serverFromString(_NoReactor(), description)
-            _look_for_certificates(description)
-        except Exception as error:
-            reason = str(error) or type(error).__name__
-            raise usage.UsageError(f"bad endpoint {description!r}: {reason}") from None
+        check_endpoint(description)
+
+
+def check_endpoint(description: str) -> None:
+    """Raise UsageError unless ``description`` is a server endpoint string Twisted can read."""
+    try:
+        endpoints.serverFromString(_NoReactor(), description)
+        _look_for_certificates(description)
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        raise usage.UsageError(f"bad endpoint {description!r}: {reason}") from None
 
 
 def parse_or_exit(

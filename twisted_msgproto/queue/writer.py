@@ -214,6 +214,18 @@ class QueueWriter:
         """All ranges of offsets known to be damaged or lost."""
         return self._log.damaged
 
+    @property
+    def max_octets(self) -> int:
+        """Return how many octets the queue may hold on disk."""
+        return self._log.max_octets
+
+    @property
+    def refusal(self) -> str | None:
+        """Return why nothing can be submitted any more, or None."""
+        if self._failure is not None:
+            return f"the queue's writer failed: {self._failure}"
+        return "the queue is closed" if self._closing else None
+
     def submit(self, batch: MessageBatch, callback: Callback) -> None:
         """Submit ``batch`` to the queue; never blocks.
 

@@ -108,8 +108,15 @@ class GatewayBroker:
             )
         return http.client.HTTPConnection(parts.hostname, parts.port, timeout=self._seconds)
 
+    def figures(self) -> Any:
+        """Return the figures of the gateway, as ``/status.json`` has them."""
+        return self._ask_at("GET", "status.json")
+
     def _ask(self, method: str, path: str, **query: str) -> Any:
-        target = f"{self._prefix}/broker/{path}?{urlencode(query)}"
+        return self._ask_at(method, f"broker/{path}?{urlencode(query)}")
+
+    def _ask_at(self, method: str, path: str) -> Any:
+        target = f"{self._prefix}/{path}"
         connection = self._connection()
         try:
             connection.request(method, target, headers=self._headers)
@@ -120,6 +127,8 @@ class GatewayBroker:
             raise QueueAway(f"the gateway of {self._where} does not answer: {why}") from None
         finally:
             connection.close()
+        if response.status == http.client.UNAUTHORIZED:
+            raise QueueError(f"{self._where} wants its token: give it with --token-file FILE")
         try:
             answer = json.loads(octets)
         except ValueError:

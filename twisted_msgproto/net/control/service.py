@@ -11,6 +11,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
+from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from ...core.errors import QueueError
@@ -52,15 +53,21 @@ class ControlService(Service):
     """
 
     def __init__(
-        self, reactor: Any, directory: str, broker: Callable[[], BrokerView | None]
+        self,
+        reactor: Any,
+        directory: str,
+        broker: Callable[[], BrokerView | None],
+        make_root: Callable[[Callable[[], BrokerView | None]], Resource] = control_root,
     ) -> None:
         """``directory`` is the queue's; it is locked by this process while the service runs.
 
-        ``broker()`` returns what has the queues now, or None.
+        ``broker()`` returns what has the queues now, or None.  ``make_root(broker)`` returns the
+        root of the site that is served.
         """
         self._reactor = reactor
         self._directory = directory
         self._broker = broker
+        self._make_root = make_root
         self._path: SocketPath | None = None
         self._port: Any = None
 
@@ -73,7 +80,7 @@ class ControlService(Service):
         """Listen.  A socket that a process left behind is replaced: the queue's lock is ours."""
         super().startService()  # type: ignore[no-untyped-call]
         site: Site = ControlSite(  # type: ignore[no-untyped-call]
-            control_root(self._broker), requestFactory=BodilessRequest, timeout=REQUEST_SECONDS
+            self._make_root(self._broker), requestFactory=BodilessRequest, timeout=REQUEST_SECONDS
         )
         try:
             self._path = SocketPath(self._directory)

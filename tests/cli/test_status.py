@@ -1,0 +1,123 @@
+"""``msgproto status`` and the options of the status endpoint, with real gateways (``FC-03``)."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.tools.processes import Launcher
+from twisted_msgproto.cli import main
+from twisted_msgproto.cli.status import lines
+from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.gateway import Configuration, Options, make_gateway
+
+LOOPBACK = "tcp:0:interface=127.0.0.1"
+TOKEN = "a-token-of-some-length"
+
+FIGURES = {
+    "at": 5_000_000,
+    "safe": {"ok": False, "why": "no"},
+    "healthy": {"ok": True, "why": "yes"},
+    "queue": None,
+    "protocols": {},
+    "memory": {"waiting_octets": 1, "held_octets": 2},
+    "broker": {"queues": []},
+    "sessions": [{"protocol": "umq", "state": "OPEN", "client_id": "a\x1b[2J\nb"}],
+    "sessions_total": 3,
+}
+
+
+@pytest.mark.slow
+def test_status_of_a_gateway_by_its_url_and_by_its_directory(
+    launch: Launcher, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = launch.directory / "queue"
+    token_file = launch.directory / "token"
+    token_file.write_text(TOKEN)
+    gateway = launch.command(
+        [sys.executable, "-m", "twisted", "lumberjack", f"--endpoint={LOOPBACK}",
+         f"--queue={queue}", f"--status={LOOPBACK}", f"--status-token={token_file}"],
+    )  # fmt: skip
+    url = gateway.address("status").replace("tcp:", "http://")
+    assert main(["status", url]) == 2
+    assert "token" in capsys.readouterr().err
+    assert main(["status", url, "--token-file", str(token_file)]) == 0
+    assert "the queue has no consumer" in capsys.readouterr().out
+    assert main(["status", str(queue), "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["protocols"]["lumberjack"]["connections"] == 0
+    gateway.end()
+    assert TOKEN not in gateway.output
+    assert main(["status", str(queue)]) == 2
+    assert "does not answer" in capsys.readouterr().err
+
+
+def test_what_a_peer_chose_does_not_steer_the_terminal() -> None:
+    text = "\n".join(lines(FIGURES))
+    assert "\x1b" not in text
+    assert r"a\x1b[2J\nb" in text
+    assert "and 2 more" in text
+
+
+def configuration(status: str) -> Configuration:
+    file = f'[status]\n{status}\n[lumberjack]\nendpoint = "{LOOPBACK}"\n'
+    return Configuration(tomllib.loads(file))
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("port = 1", "unknown key 'port'; known: endpoint, token-file"),
+        ("endpoint = 1", "endpoint is to be str"),
+        ("", "endpoint is missing"),
+        ('endpoint = "what:0"', "bad endpoint"),
+    ],
+)
+def test_a_wrong_status_table_is_one_line(status: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"\[status\]: .*{words}"):
+        configuration(status)
+
+
+def test_an_open_status_endpoint_is_refused_before_anything_starts() -> None:
+    from twisted.internet import reactor
+
+    with pytest.raises(ConfigurationError, match=r"\[status\]: .*not on loopback: it needs TLS"):
+        make_gateway(configuration('endpoint = "tcp:8480"'), reactor)
+
+
+def test_show_config_prints_the_status_table_and_can_be_read_again() -> None:
+    shown = configuration(f'endpoint = "{LOOPBACK}"\ntoken-file = "secret/token"')
+    again = Configuration(tomllib.loads("\n".join(shown.lines())))
+    assert again.status == {"endpoint": LOOPBACK, "token-file": "secret/token"}
+
+
+def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text(f'[status]\nendpoint = "tcp:1"\n[lumberjack]\nendpoint = "{LOOPBACK}"\n')
+    options = Options()
+    options.parseOptions([f"--config={file}", f"--status={LOOPBACK}", "--status-token=file"])
+    assert options["configuration"].status == {"endpoint": LOOPBACK, "token-file": "file"}
+
+
+def test_check_finds_that_the_status_port_is_in_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        port = taken.getsockname()[1]
+        file = tmp_path / "gateway.toml"
+        file.write_text(
+            f'[status]\nendpoint = "tcp:{port}:interface=127.0.0.1"\n'
+            f'[lumberjack]\nendpoint = "{LOOPBACK}"\n'
+        )
+        assert main(["check", str(file)]) == 2
+        assert f"status: cannot listen on tcp:{port}" in capsys.readouterr().err
+    assert main(["check", str(file)]) == 0
+    assert f"status: tcp:{port}" in capsys.readouterr().out

@@ -1,0 +1,396 @@
+"""The figures of a gateway and its status site, over real connections (``FC-03``)."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+from twisted.internet import reactor as real_reactor
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
+from twisted.internet.protocol import Protocol
+from twisted.internet.task import Clock
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from twisted_msgproto.core.errors import ConfigurationError, QueueError
+from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.lumberjack.service import Options, serve
+from twisted_msgproto.net.control.asking import GatewayBroker, _OverUnix
+from twisted_msgproto.net.counters import Counters
+from twisted_msgproto.net.gateway import Gateway, ListeningService
+from twisted_msgproto.net.status.access import check_access, read_token
+from twisted_msgproto.net.status.figures import SESSIONS_SHOWN_MAX, _counters
+from twisted_msgproto.net.status.stream import LISTENERS_MAX
+from twisted_msgproto.net.status.verdict import STANDS_STILL_SECONDS, healthy, safe_and_landing
+from twisted_msgproto.queue import QueueReader
+
+reactor: Any = real_reactor
+LOOPBACK = "tcp:0:interface=127.0.0.1"
+TOKEN = "a-token-of-some-length"
+WINDOW = b"2W\0\0\0\x01"
+EVENT = b"2J\0\0\0\x01\0\0\0\x0b" + b'{"a":"<b>"}'
+ACK = b"2A\0\0\0\x01"
+
+
+class Peer(Protocol):
+    """Collects what it is sent."""
+
+    def __init__(self) -> None:
+        self.octets = b""
+        self.wanted: list[tuple[bytes, Deferred[None]]] = []
+        self.gone: Deferred[None] = Deferred()
+
+    def dataReceived(self, data: bytes) -> None:
+        self.octets += data
+        self._look()
+
+    def connectionLost(self, reason: Any = None) -> None:
+        self.gone.callback(None)
+
+    def until(self, octets: bytes) -> Deferred[None]:
+        found: Deferred[None] = Deferred()
+        self.wanted.append((octets, found))
+        self._look()
+        return found
+
+    def _look(self) -> None:
+        for octets, found in self.wanted:
+            if octets in self.octets and not found.called:
+                found.callback(None)
+
+
+class Served(TestCase):
+    """A gateway with one server, a queue, and a status endpoint."""
+
+    def setUp(self) -> None:
+        self.directory = os.path.abspath(self.mktemp())
+
+    async def serve(self, token: str | None = None, queue: bool = True) -> None:
+        token_file = None
+        if token is not None:
+            token_file = self.mktemp()
+            Path(token_file).write_text(f"{token}\nanother line\n")
+        options = Options()
+        options.read([f"--endpoint={LOOPBACK}"])
+        self.gateway = Gateway(reactor, self.directory if queue else None)
+        server: Any = serve(options, self.gateway)
+        server._announced = lambda name, address: None
+        server.setServiceParent(self.gateway)
+        self.gateway.showStatus(LOOPBACK, token_file)
+        status = next(
+            child
+            for child in self.gateway
+            if isinstance(child, ListeningService) and child.factory.protocolName == "status"
+        )
+        status._announced = lambda name, address: None
+        self.addCleanup(self.gateway.stopService)
+        self.gateway.startService()
+        self.port = status.ports[0].getHost().port  # type: ignore[attr-defined]
+        self.server_port = server.ports[0].getHost().port
+
+    async def peer(self, port: int) -> Peer:
+        peer: Any = await connectProtocol(TCP4ClientEndpoint(reactor, "127.0.0.1", port), Peer())
+
+        def end() -> Deferred[None]:
+            peer.transport.abortConnection()
+            return peer.gone  # type: ignore[no-any-return]
+
+        self.addCleanup(end)
+        return peer  # type: ignore[no-any-return]
+
+    def get(self, path: str, method: str = "GET", **headers: str) -> Deferred[Any]:
+        """(status, body, headers) of one request over a real socket."""
+
+        def ask() -> Any:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+            try:
+                connection.request(method, path, headers=headers)
+                answer = connection.getresponse()
+                return answer.status, answer.read(), answer.headers
+            finally:
+                connection.close()
+
+        return deferToThread(ask)
+
+    async def figures(self) -> Any:
+        status, body, _ = await self.get("/status.json")
+        self.assertEqual(status, 200, body)
+        return json.loads(body)
+
+    def put(self, count: int) -> Deferred[Any]:
+        sink: Any = self.gateway.sink
+        return sink.put(  # type: ignore[no-any-return]
+            MessageBatch("lumberjack", "s", 0, count=count, fields=[{}] * count,
+                         body=[b"x"] * count, message_id=list(range(count)))
+        )  # fmt: skip
+
+
+class Figures(Served):
+    async def test_figures_of_a_connection_are_shown_while_it_lives__FC_03(self) -> None:
+        await self.serve()
+        peer = await self.peer(self.server_port)
+        peer.transport.write(WINDOW + EVENT)  # type: ignore[union-attr]
+        await peer.until(ACK)
+        figures = await self.figures()
+        shown = figures["protocols"]["lumberjack"]
+        self.assertEqual(shown["connections"], 1)
+        self.assertEqual(sum(shown["states"].values()), 1)
+        self.assertEqual(shown["counters"]["connections_total"], 1)
+        self.assertEqual(shown["counters"]["windows"], 1)
+        self.assertEqual([one["protocol"] for one in figures["sessions"]], ["lumberjack"])
+        self.assertEqual(figures["sessions_total"], 1)
+        self.assertIn("127.0.0.1:", figures["sessions"][0]["peer"])
+
+    async def test_the_queue_and_its_consumers_are_shown(self) -> None:
+        await self.serve()
+        await self.put(3)
+        await deferToThread(QueueReader(self.directory).register, "spark")
+        await deferToThread(QueueReader(self.directory).commit, "spark", 1)
+        queue = (await self.figures())["queue"]
+        self.assertEqual(queue["end_offset"], 3)
+        self.assertEqual(queue["left_octets"], queue["max_octets"] - queue["stored_octets"])
+        [consumer] = queue["consumers"]
+        self.assertEqual((consumer["name"], consumer["behind_messages"]), ("spark", 2))
+        self.assertEqual(queue["damaged"], [])
+
+    async def test_without_a_queue_nothing_is_called_safe(self) -> None:
+        await self.serve(queue=False)
+        figures = await self.figures()
+        self.assertIsNone(figures["queue"])
+        self.assertFalse(figures["safe"]["ok"])
+        self.assertTrue(figures["healthy"]["ok"])
+
+    async def test_health_fails_with_the_reason_when_nothing_can_be_acknowledged(self) -> None:
+        await self.serve()
+        self.assertEqual((await self.get("/healthz"))[0], 200)
+        sink: Any = self.gateway.sink
+        await deferToThread(sink.writer.close)
+        self.gateway_forgets()
+        status, body, _ = await self.get("/healthz")
+        self.assertEqual(status, 503)
+        self.assertIn(b"Nothing can be acknowledged: the queue is closed", body)
+
+    def gateway_forgets(self) -> None:
+        """What was kept for a second is gathered anew."""
+        for service in self.gateway:
+            factory: Any = getattr(service, "factory", None)
+            if getattr(factory, "protocolName", "") == "status":
+                factory._events.figures._kept = None
+
+    async def test_prometheus_reads_the_metrics(self) -> None:
+        await self.serve()
+        await self.put(2)
+        await deferToThread(QueueReader(self.directory).register, "spark")
+        await self.peer(self.server_port)
+        status, body, _ = await self.get("/metrics")
+        self.assertEqual(status, 200, body)
+        families = {one.name: one for one in text_string_to_metric_families(body.decode())}
+        samples = {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in families.values()
+            for sample in family.samples
+        }
+        self.assertEqual(samples["msgproto_healthy", ()], 1)
+        self.assertEqual(samples["msgproto_queue_end_offset", ()], 2)
+        self.assertEqual(samples["msgproto_queue_messages_total", ()], 2)
+        lag = ("msgproto_queue_consumer_behind_messages", (("consumer", "spark"),))
+        self.assertIn(lag, samples)
+        for family in families.values():
+            self.assertTrue(family.name.startswith("msgproto_"))
+            if family.type == "counter":
+                self.assertTrue(all(one.name.endswith("_total") for one in family.samples))
+        self.assertNotIn("unknown", {family.type for family in families.values()})
+
+    async def test_the_control_socket_shows_the_same(self) -> None:
+        await self.serve()
+
+        def ask() -> Any:
+            connection = _OverUnix(self.directory, 60)
+            connection.request("GET", "/status.json")
+            answer = connection.getresponse()
+            try:
+                return answer.status, json.loads(answer.read())
+            finally:
+                connection.close()
+
+        status, figures = await deferToThread(ask)
+        self.assertEqual(status, 200)
+        self.assertTrue(figures["healthy"]["ok"])
+
+    async def test_the_broker_is_asked_through_the_status_endpoint_too(self) -> None:
+        await self.serve(TOKEN)
+        token_file = self.mktemp()
+        Path(token_file).write_text(TOKEN)
+        broker = GatewayBroker(f"http://127.0.0.1:{self.port}", token_file)
+        with self.assertRaisesRegex(QueueError, "this gateway has no broker"):
+            await deferToThread(broker.queues)
+
+
+class Page(Served):
+    async def test_the_page_is_whole_and_loads_nothing_from_elsewhere(self) -> None:
+        await self.serve()
+        status, page, headers = await self.get("/")
+        self.assertEqual(status, 200)
+        self.assertIn("default-src 'none'", headers["content-security-policy"])
+        self.assertNotIn("unsafe", headers["content-security-policy"])
+        for name in ("page.css", "page.js"):
+            self.assertIn(name.encode(), page)
+            self.assertEqual((await self.get(f"/{name}"))[0], 200)
+        self.assertNotIn(b"http", page.replace(b"http-equiv", b""))
+
+    async def test_a_stream_brings_samples_and_listeners_are_bounded(self) -> None:
+        await self.serve()
+        peers = [await self.peer(self.port) for _ in range(LISTENERS_MAX)]
+        for peer in peers:
+            peer.transport.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")  # type: ignore[union-attr]
+            await peer.until(b"data: {")
+        self.assertEqual((await self.get("/events"))[0], 503)
+        await self.gateway.stopService()
+        await peers[0].until(b"\r\n0\r\n\r\n")
+
+
+class Access(Served):
+    async def test_a_token_is_wanted_of_everything_but_healthz(self) -> None:
+        await self.serve(TOKEN)
+        for path in ("/", "/status.json", "/metrics", "/events", "/broker/queues", "/page.js"):
+            status, body, headers = await self.get(path)
+            self.assertEqual(status, 401, path)
+            self.assertTrue(headers["www-authenticate"].startswith("Basic "))
+            self.assertNotIn(TOKEN.encode(), body)
+        self.assertEqual((await self.get("/healthz"))[0], 200)
+
+    async def test_the_token_is_taken_as_bearer_and_as_a_password_of_any_user(self) -> None:
+        await self.serve(TOKEN)
+        for wanted, scheme, user, token in (
+            (200, "Bearer", "", TOKEN),
+            (200, "Basic", "anybody:", TOKEN),
+            (200, "basic", ":", TOKEN),
+            (401, "Bearer", "", TOKEN[:-1]),
+            (401, "Basic", "anybody:", TOKEN + "x"),
+            (401, "Digest", "", TOKEN),
+            (401, "Basic", "", ""),
+        ):
+            text = user + token
+            if scheme.lower() == "basic":
+                text = base64.b64encode(text.encode()).decode()
+            status, _, _ = await self.get("/status.json", Authorization=f"{scheme} {text}")
+            self.assertEqual(status, wanted, (scheme, user))
+        self.assertEqual((await self.get("/status.json", Authorization="Basic é"))[0], 401)
+        self.assertEqual((await self.get(f"/status.json?token={TOKEN}"))[0], 401)
+
+    async def test_a_page_of_another_name_cannot_ask_without_a_token(self) -> None:
+        await self.serve()
+        for host, wanted in (
+            ("evil.example", 403), ("127.0.0.1:1", 200), ("[::1]:1", 200), ("localhost", 200),
+        ):  # fmt: skip
+            status, _, _ = await self.get("/status.json", Host=host)
+            self.assertEqual(status, wanted, host)
+
+    async def test_other_methods_change_nothing(self) -> None:
+        await self.serve()
+        for path in ("/status.json", "/metrics", "/events", "/"):
+            self.assertEqual((await self.get(path, "POST"))[0], 405, path)
+
+
+class Rules(SynchronousTestCase):
+    def test_beyond_this_machine_it_wants_tls_and_a_token(self) -> None:
+        for endpoint in (
+            LOOPBACK,
+            "tcp:0:interface=\\:\\:1",
+            "unix:x",
+            "tcp:0:interface=localhost",
+        ):
+            check_access(endpoint, None)
+        keys = self.mktemp()
+        os.mkdir(keys)
+        for endpoint, token in (
+            ("tcp:0", None), ("tcp:0", "file"), ("tcp:0:interface=10.0.0.1", "file"),
+            (f"tls:{keys}:0", None),
+        ):  # fmt: skip
+            with self.assertRaisesRegex(ConfigurationError, "needs TLS .* and a token"):
+                check_access(endpoint, token)
+
+    def test_a_token_is_not_short_and_its_file_is_there(self) -> None:
+        with self.assertRaisesRegex(ConfigurationError, "cannot read the token file"):
+            read_token("nowhere")
+        file = Path(self.mktemp())
+        file.write_text("short\n" + "x" * 40)
+        with self.assertRaisesRegex(ConfigurationError, "at least 16 characters"):
+            read_token(str(file))
+
+    def test_what_is_wrong_is_said_in_the_first_line(self) -> None:
+        fine: dict[str, Any] = {
+            "damaged_messages": 0, "refusal": None, "stalled_because": None, "unreadable": None,
+            "consumers": [{"name": "spark", "behind_messages": 0, "still_seconds": 0.0}],
+        }  # fmt: skip
+        late = {"name": "spark", "behind_messages": 9, "still_seconds": STANDS_STILL_SECONDS}
+        self.assertTrue(safe_and_landing(fine).ok)
+        for change, words in (
+            ({"damaged_messages": 4}, "has lost 4 messages"),
+            ({"stalled_because": "no room"}, "no room"),
+            ({"refusal": "the queue is closed"}, "the queue is closed"),
+            ({"unreadable": "OSError"}, "cannot be read"),
+            ({"consumers": []}, "no consumer"),
+            ({"consumers": [late]}, "spark is 9 messages behind"),
+        ):  # fmt: skip
+            verdict = safe_and_landing({**fine, **change})  # type: ignore[dict-item]
+            self.assertFalse(verdict.ok)
+            self.assertIn(words, verdict.why)
+        self.assertTrue(healthy({**fine, "damaged_messages": 4}).ok)
+
+    def test_reasons_are_bounded(self) -> None:
+        figures = _counters({f"fault:{number}": 1 for number in range(1000)})
+        self.assertLessEqual(len(figures["faults"]), 101)
+        self.assertEqual(sum(figures["faults"].values()), 1000)
+
+    def test_counters_are_summed_in_slices_and_each_connection_once(self) -> None:
+        counters = Counters()
+        for number in range(10):
+            counters.join(number, lambda: {"x": 1})
+        slices = counters.in_slices(4)
+        self.assertIsNone(next(slices))
+        counters.leave(9)  # it is counted where it was when the sum began
+        counters.join(11, lambda: {"x": 1})
+        self.assertEqual(list(slices)[-1], {"x": 10})
+        self.assertEqual(counters.as_dict(), {"x": 11})
+
+    def test_ten_thousand_sessions_are_looked_at_in_many_turns(self) -> None:
+        from twisted_msgproto.net.status.figures import SLICE_SESSIONS, GatewayFigures
+
+        class Session:
+            established = True
+
+            def snapshot(self) -> dict[str, object]:
+                return {"client_id": "<script>" * 1000, "held_octets": 1}
+
+        turns: list[float] = []
+
+        class Turning(Clock):
+            def callLater(self, *arguments: Any, **settings: Any) -> Any:
+                turns.append(self.seconds())
+                return super().callLater(*arguments, **settings)
+
+        clock: Any = Turning()
+        options = Options()
+        options.read([])
+        gateway = Gateway(clock)
+        factory = gateway.makeFactory(options)
+        for _ in range(10_000):
+            session = Session()
+            factory.liveConnections[session] = ""
+            factory.counters.join(session, lambda: {"seen": 1})
+        found: list[Any] = []
+        maybeDeferred(GatewayFigures(gateway, clock).latest).addCallback(found.append)
+        clock.advance(0.001)
+        self.assertGreaterEqual(len(turns), 2 * 10_000 // SLICE_SESSIONS)
+        [figures] = found
+        self.assertEqual(figures["protocols"]["lumberjack"]["counters"]["seen"], 10_000)
+        self.assertEqual(figures["protocols"]["lumberjack"]["states"], {"ESTABLISHED": 10_000})
+        self.assertEqual(len(figures["sessions"]), SESSIONS_SHOWN_MAX)
+        self.assertLess(len(json.dumps(figures)), 200_000)

@@ -1,0 +1,187 @@
+"""Show the figures of a running gateway: whether all is safe and landing, flow, queue, sessions.
+
+WHERE is a queue's directory (the gateway is asked through its socket there) or the URL of a status
+endpoint, http://127.0.0.1:8480 if nothing is given.  The exit status is 0 if messages can be
+acknowledged, and 1 if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from twisted_msgproto.core.errors import ConfigurationError, QueueError
+
+from .recv import escaped
+
+SUMMARY = "show the figures of a running gateway"
+
+DEFAULT_URL: Final = "http://127.0.0.1:8480"
+"""This endpoint is asked when nobody names one."""
+
+WATCH_SECONDS: Final = 2.0
+"""``--watch`` asks this often."""
+
+ROWS_MAX: Final = 20
+"""A table shows at most this number of rows; ``--json`` has more."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "where",
+        metavar="WHERE",
+        nargs="?",
+        default=DEFAULT_URL,
+        help=f"a queue's directory, or http://HOST:PORT (default {DEFAULT_URL})",
+    )
+    parser.add_argument("--token-file", metavar="FILE", help="the token for http(s)://HOST:PORT")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="one JSON object, as /status.json")
+    shown.add_argument("--watch", action="store_true", help="ask again and again, on a terminal")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the figures; return 1 if nothing can be acknowledged.
+
+    Raises QueueAway, one line, when the gateway does not answer.
+    """
+    from ..net.control.asking import GatewayBroker, is_url
+
+    if arguments.token_file is not None and not is_url(arguments.where):
+        raise ConfigurationError("--token-file goes with http://HOST:PORT")
+    gateway = GatewayBroker(arguments.where, arguments.token_file)
+    figures = asked(gateway.figures)
+    if arguments.json:
+        print(json.dumps(figures, ensure_ascii=False))
+    elif arguments.watch and sys.stdout.isatty():
+        figures = watch(figures, gateway.figures)
+    else:
+        print("\n".join(lines(figures)))
+    return 0 if figures["healthy"]["ok"] else 1
+
+
+def asked(figures: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the figures; QueueError if what answers has none."""
+    found = figures()
+    if "healthy" not in found:
+        raise QueueError("what answers there is no status endpoint of a gateway")
+    return found
+
+
+def watch(figures: Mapping[str, Any], ask: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Show the figures on a terminal until Ctrl-C; return the last ones."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    def shown(before: Mapping[str, Any] | None = None) -> Text:
+        return Text("\n".join(lines(figures, before)))
+
+    try:
+        with Live(shown(), console=Console(), screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(WATCH_SECONDS)
+                before, figures = figures, asked(ask)
+                live.update(shown(before), refresh=True)
+    except KeyboardInterrupt:
+        return figures
+
+
+# ── as text ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def lines(figures: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> Iterator[str]:
+    """Yield the figures as lines; ``before`` are earlier ones, for rates.
+
+    Everything that a peer has chosen is escaped.
+    """
+    yield f"{'OK ' if figures['safe']['ok'] else '!! '} {escaped(figures['safe']['why'])}"
+    yield ""
+    yield from _queue(figures, before)
+    yield from _section(
+        ("PROTOCOL", "CONNECTIONS", "STATES", "FAULTS", "LIMITS MET"),
+        [
+            (
+                name,
+                one["connections"],
+                _counts(one["states"]),
+                _counts(one["faults"]),
+                _counts(one["limits_met"]),
+            )
+            for name, one in figures["protocols"].items()
+        ],
+    )
+    memory = figures["memory"]
+    yield f"memory: {memory['waiting_octets']} octets not safe yet, {memory['held_octets']} held"
+    yield ""
+    if figures["broker"]["queues"]:
+        yield from _section(
+            ("SPACE", "QUEUE", "WAITING", "IN-FLIGHT", "CONSUMERS"),
+            [
+                (one["space"], one["name"], one["waiting"], one["in_flight"], one["consumers"])
+                for one in figures["broker"]["queues"]
+            ],
+        )
+    if figures["sessions"]:
+        yield from _section(
+            ("PROTOCOL", "STATE", "PEER", "CLIENT", "SESSION"),
+            [
+                (
+                    one["protocol"],
+                    one["state"],
+                    one.get("peer", ""),
+                    one.get("client_id", ""),
+                    one.get("session", ""),
+                )
+                for one in figures["sessions"]
+            ],
+            figures["sessions_total"],
+        )
+
+
+def _queue(figures: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterator[str]:
+    queue = figures["queue"]
+    seconds = 0.0 if before is None else (figures["at"] - before["at"]) / 1e6
+    if queue is None:
+        yield "queue: none"
+        yield ""
+        return
+    yield (
+        f"queue {queue['directory']}: messages {queue['begin_offset']} to {queue['end_offset']},"
+        f" {queue['waiting_messages']} not durable yet,"
+        f" {queue['left_octets']} octets left of {queue['max_octets']}"
+    )
+    if before is not None and before["queue"] is not None and seconds > 0:
+        more = queue["messages"] - before["queue"]["messages"]
+        yield f"{more / seconds:.0f} messages/s"
+    yield ""
+    yield from _section(
+        ("CONSUMER", "COMMITTED", "BEHIND", "STANDS STILL"),
+        [
+            (one["name"], one["offset"], one["behind_messages"], f"{one['still_seconds']:.0f} s")
+            for one in queue["consumers"]
+        ],
+    )
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "-"
+
+
+def _section(
+    head: tuple[str, ...], rows: list[tuple[object, ...]], total: int | None = None
+) -> Iterator[str]:
+    """Yield a table with columns as wide as they need be, and an empty line."""
+    texts = [head, *(tuple(escaped(str(cell)) for cell in row) for row in rows[:ROWS_MAX])]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    for row in texts:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    left = (len(rows) if total is None else total) - min(len(rows), ROWS_MAX)
+    if left > 0:
+        yield f"and {left} more"
+    yield ""

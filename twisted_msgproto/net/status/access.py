@@ -1,0 +1,176 @@
+"""A status endpoint is seen by everybody on this machine, or by those who have its token."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Final
+
+from twisted.internet import endpoints
+from twisted.web import http
+from twisted.web.resource import IResource, Resource
+from twisted.web.server import Request
+from zope.interface import implementer
+
+from ...core.errors import ConfigurationError
+from ..trying import BindingReactor, BoundPort
+
+TLS_ENDPOINTS: Final = ("mtls", "ssl", "tls")
+"""An endpoint string that begins with one of these is served over TLS."""
+
+TOKEN_OCTETS_LEAST: Final = 16
+"""A token is at least this long, so that it cannot be guessed."""
+
+OPEN_PATH: Final = b"healthz"
+"""This path needs no token."""
+
+
+class _Noting(BindingReactor):
+    """Notes where endpoints would listen, and binds nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.interfaces: list[str] = []
+        self.local = True
+
+    def listenTCP(
+        self, port: int, factory: object, backlog: int = 1, interface: str = ""
+    ) -> BoundPort:
+        """Note the interface."""
+        self.interfaces.append(interface)
+        return BoundPort((interface, port))
+
+    def listenUNIX(self, address: str, *rest: Any, **settings: Any) -> BoundPort:
+        """Do nothing: only this machine can connect to it."""
+        return BoundPort(address)
+
+    def adoptStreamPort(self, fileno: int, addressFamily: int, factory: object) -> BoundPort:
+        """Note that nobody knows where a socket of the parent process listens."""
+        self.local = False
+        return BoundPort(fileno)
+
+
+def is_loopback(description: str) -> bool:
+    """Return whether only this machine can connect to this endpoint."""
+    noting = _Noting()
+    endpoints.serverFromString(noting, description).listen(http.HTTPFactory())
+    return noting.local and all(map(_is_loopback, noting.interfaces))
+
+
+def _is_loopback(interface: str) -> bool:
+    try:
+        return interface == "localhost" or ip_address(interface).is_loopback
+    except ValueError:
+        return False
+
+
+def speaks_tls(description: str) -> bool:
+    """Return whether this endpoint speaks TLS."""
+    return description.removeprefix("haproxy:").partition(":")[0] in TLS_ENDPOINTS
+
+
+def check_access(description: str, token_file: str | None) -> None:
+    """Raise ConfigurationError if others than this machine could connect without TLS and a
+    token.
+    """
+    if is_loopback(description) or (speaks_tls(description) and token_file is not None):
+        return
+    needed = "a token (--status-token FILE, or token-file in [status])"
+    raise ConfigurationError(
+        f"the status endpoint {description!r} is not on loopback: it needs TLS"
+        f" (ssl:, tls: or mtls:) and {needed}"
+    )
+
+
+def read_token(path: str) -> bytes:
+    """Return the token in the first line of this file; ConfigurationError if there is none."""
+    try:
+        token = Path(path).read_bytes().partition(b"\n")[0].strip()
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ConfigurationError(f"cannot read the token file {path!r}: {why}") from None
+    if len(token) < TOKEN_OCTETS_LEAST:
+        raise ConfigurationError(
+            f"the token in {path!r} is too short: at least {TOKEN_OCTETS_LEAST} characters"
+        )
+    return token
+
+
+class _Refused(Resource):
+    """Refuses every request with one line."""
+
+    isLeaf = True
+
+    def __init__(self, status: int, text: str, challenge: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._status = status
+        self._text = text
+        self._challenge = challenge
+
+    def render(self, request: Request) -> bytes:
+        """Refuse; the site calls this."""
+        request.setResponseCode(self._status)
+        request.setHeader(b"content-type", b"text/plain; charset=utf-8")
+        if self._challenge:
+            request.setHeader(b"www-authenticate", b'Basic realm="msgproto", charset="UTF-8"')
+        return self._text.encode() + b"\n"
+
+
+@implementer(IResource)
+class Guarded:
+    """Asks for the token, as a Basic password or as Bearer, in front of a site.
+
+    Without a token a request has to name the server as this machine. Otherwise the page of another
+    site could be made to reach it under that site's own name (DNS rebinding).
+    """
+
+    isLeaf = False
+    server: Any = None
+
+    def __init__(self, root: Resource, token: bytes | None) -> None:
+        self._root = root
+        self._token = token
+
+    def getChildWithDefault(self, name: bytes, request: Request) -> Any:
+        """Return what answers; the site calls this for the first part of each path."""
+        if name != OPEN_PATH:
+            if self._token is None and not _names_this_machine(request):
+                return _Refused(http.FORBIDDEN, "the Host of this request is not this machine")
+            if self._token is not None and not self._lets_in(request, self._token):
+                return _Refused(http.UNAUTHORIZED, "the token is needed", challenge=True)
+        return self._root.getChildWithDefault(name, request)
+
+    def putChild(self, path: bytes, child: Any) -> None:
+        """Add a child to the root."""
+        self._root.putChild(path, child)
+
+    def render(self, request: Request) -> Any:
+        """Answer that nothing is here: the site asks for a child of every path."""
+        return _Refused(http.NOT_FOUND, "nothing is here").render(request)
+
+    @staticmethod
+    def _lets_in(request: Request, token: bytes) -> bool:
+        scheme, _, credentials = (request.getHeader(b"authorization") or b"").partition(b" ")
+        given = credentials.strip()
+        if scheme.lower() == b"basic":
+            try:
+                given = base64.b64decode(given, validate=True).partition(b":")[2]
+            except binascii.Error:
+                return False
+        elif scheme.lower() != b"bearer":
+            return False
+        return hmac.compare_digest(given, token)
+
+
+def _names_this_machine(request: Request) -> bool:
+    host = request.getRequestHostname().decode("ascii", "replace").strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

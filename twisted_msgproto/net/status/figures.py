@@ -1,0 +1,292 @@
+"""Gathers the figures of a gateway as plain values, while its connections live (``FC-03``).
+
+They are gathered in slices, so that 10,000 sessions do not keep the reactor, and kept for a second.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from math import inf
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, TimeoutError, maybeDeferred, succeed
+from twisted.internet.task import Cooperator
+from twisted.internet.threads import deferToThreadPool
+from twisted.python.failure import Failure
+
+from ..sink import DurableSink
+from .store import queue_figures
+from .verdict import healthy, safe_and_landing
+
+Figures = dict[str, Any]
+"""What a gateway shows, as JSON has it; ``docs/status.md`` describes it."""
+
+KEPT_SECONDS: Final = 1.0
+"""Who asks again within this time gets the same figures."""
+
+SLICE_SESSIONS: Final = 500
+"""One turn of the reactor reads this number of sessions, in about 5 ms."""
+
+SESSIONS_SHOWN_MAX: Final = 200
+"""At most this number of sessions is shown one by one; all are counted."""
+
+QUEUES_SHOWN_MAX: Final = 200
+"""At most this number of a broker's queues is shown, the longest first; all are counted."""
+
+REASONS_SHOWN_MAX: Final = 100
+"""At most this number of reasons of one counter is shown; the rest is counted as ``other``."""
+
+TEXT_MAX: Final = 200
+"""A text that a peer has chosen is shown up to this length."""
+
+QUEUE_SECONDS: Final = 5.0
+"""The queue's disk has to answer within this time."""
+
+DISK_SILENT: Final = f"the disk does not answer within {QUEUE_SECONDS:g} s"
+
+
+class GatewayFigures:
+    """Gathers the figures of one gateway."""
+
+    def __init__(
+        self, gateway: Any, reactor: Any, wallClock: Callable[[], float] = time.time
+    ) -> None:
+        """``wallClock`` returns seconds since 1970 UTC."""
+        self._gateway = gateway
+        self._reactor = reactor
+        self._wallClock = wallClock
+        self._began = reactor.seconds()
+        self._started_at = wallClock()
+        self._kept: Figures | None = None
+        self._kept_at = -inf
+        self._gathering: list[Deferred[Figures]] | None = None
+        self._reading: Deferred[Figures] | None = None
+        self._queue: Figures | None = None  # as it was read last
+        self._cooperator = Cooperator(
+            terminationPredicateFactory=lambda: lambda: True,
+            scheduler=lambda slice: reactor.callLater(0, slice),
+        )
+
+    def latest(self) -> Deferred[Figures]:
+        """Return the figures as they are now, or were within the last second."""
+        if self._kept is not None and self._reactor.seconds() - self._kept_at < KEPT_SECONDS:
+            return succeed(self._kept)
+        asked: Deferred[Figures] = Deferred()
+        if self._gathering is not None:
+            self._gathering.append(asked)
+            return asked
+        self._gathering = [asked]
+        self._gather().addBoth(self._gathered)
+        return asked
+
+    def _gathered(self, result: Figures | Failure) -> None:
+        asked, self._gathering = self._gathering or [], None
+        if not isinstance(result, Failure):
+            self._kept, self._kept_at = result, self._reactor.seconds()
+        for one in asked:
+            one.callback(result)
+
+    def _gather(self) -> Deferred[Figures]:
+        figures: Figures = {}
+
+        def with_queue(queue: Figures | None) -> Deferred[Any]:
+            figures["at"] = int(self._wallClock() * 1e6)
+            figures["gateway"] = self._about()
+            figures["safe"] = safe_and_landing(queue).as_dict()
+            figures["healthy"] = healthy(queue).as_dict()
+            figures["queue"] = queue
+            figures["memory"] = self._memory()
+            return self._cooperator.coiterate(self._protocols(figures))
+
+        def with_protocols(_: object) -> Deferred[Any]:
+            view = self._gateway.broker()
+            return maybeDeferred(lambda: () if view is None else view.queues())
+
+        def with_broker(queues: Any) -> Figures:
+            figures["broker"] = _broker(list(queues))
+            return figures
+
+        return (
+            self._read_queue()
+            .addCallback(with_queue)
+            .addCallback(with_protocols)
+            .addCallback(with_broker)
+        )
+
+    def _about(self) -> Figures:
+        from ... import __version__
+
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "started_at": int(self._started_at * 1e6),
+            "uptime_seconds": round(self._reactor.seconds() - self._began, 1),
+        }
+
+    # ── the queue ───────────────────────────────────────────────────────────────────────────────
+
+    def _read_queue(self) -> Deferred[Figures | None]:
+        """Read the queue's figures in a thread; a disk that hangs is not asked twice."""
+        sink = self._gateway.sink
+        if not isinstance(sink, DurableSink):
+            return succeed(None)
+        from ...queue import QueueWriter  # without a queue its packages need not be there
+
+        writer = getattr(sink, "writer", None)  # there is none before the start
+        if not isinstance(writer, QueueWriter):
+            return succeed(None)
+        if self._reading is None:
+            self._reading = deferToThreadPool(
+                self._reactor,
+                self._reactor.getThreadPool(),
+                queue_figures,
+                writer,
+                self._wallClock(),
+            ).addBoth(self._read)
+        elif self._queue is not None:
+            return succeed({**self._queue, "unreadable": DISK_SILENT})
+        answer: Deferred[Figures | None] = Deferred()
+        self._reading.addBoth(_passed_to, answer)
+        answer.addTimeout(QUEUE_SECONDS, self._reactor)
+        return answer.addErrback(self._silent)
+
+    def _read(self, result: Figures | Failure) -> Figures | Failure:
+        self._reading = None
+        if not isinstance(result, Failure):
+            self._queue = result
+        return result
+
+    def _silent(self, failure: Failure) -> Figures | None:
+        failure.trap(TimeoutError)
+        return None if self._queue is None else {**self._queue, "unreadable": DISK_SILENT}
+
+    # ── the connections ─────────────────────────────────────────────────────────────────────────
+
+    def _memory(self) -> Figures:
+        budget = self._gateway.budget
+        ledger = budget.held
+        return {
+            "waiting_octets": budget.waiting,
+            "waiting_limit_octets": _finite(budget.limit),
+            "waiting_connections": budget.senders,
+            "held_octets": ledger.held,
+            "held_limit_octets": _finite(ledger.limit),
+        }
+
+    def _protocols(self, figures: Figures) -> Iterator[None]:
+        """Fill in the figures of all servers; yields after each slice."""
+        protocols: dict[str, Figures] = {}
+        sessions: list[Mapping[str, object]] = []
+        for factory in self._gateway.factories:
+            summed: dict[str, int] = {}
+            for counted in factory.counters.in_slices(SLICE_SESSIONS):
+                summed = counted or summed
+                yield None
+            states: Counter[str] = Counter()
+            for number, session in enumerate(list(factory.liveConnections), 1):
+                states[_state_of(session)] += 1
+                if len(sessions) < SESSIONS_SHOWN_MAX:
+                    sessions.append(_shown_session(factory.protocolName, session))
+                if number % SLICE_SESSIONS == 0:
+                    yield None
+            _add(
+                protocols,
+                factory.protocolName,
+                {
+                    "connections": len(factory.liveConnections),
+                    "states": dict(states),
+                    **_counters(summed),
+                },
+            )
+        figures["protocols"] = protocols
+        figures["sessions"] = sessions
+        figures["sessions_total"] = sum(one["connections"] for one in protocols.values())
+
+
+def _passed_to(result: Any, answer: Deferred[Any]) -> None:
+    if not answer.called:  # else it has waited too long
+        answer.callback(result)
+
+
+def _finite(limit: float) -> int | None:
+    return None if limit == inf else int(limit)
+
+
+def _state_of(session: Any) -> str:
+    """Return the name of a session's state; what has no machine of its own stands or not."""
+    state = getattr(getattr(session, "machine", None), "state", None)
+    if state is not None:
+        return str(state.name)
+    return "ESTABLISHED" if getattr(session, "established", False) else "OPEN"
+
+
+def _shown_session(protocol: str, session: Any) -> Figures:
+    """Return what is shown of a session; a subclass's own ``snapshot`` may hold anything."""
+    shown: Figures = {"protocol": protocol, "state": _state_of(session)}
+    try:
+        snapshot = session.snapshot()
+    except Exception as error:
+        return {**shown, "unreadable": type(error).__name__}
+    for name, value in snapshot.items():
+        if value is None or isinstance(value, bool | int | float):
+            shown[name] = value
+        else:
+            text = value if isinstance(value, str) else str(value)
+            shown[name] = text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…"
+    return shown
+
+
+def _counters(summed: Mapping[str, int]) -> Figures:
+    """Return plain counters, and those with reasons (``fault:handshake``) under their names."""
+    plain: dict[str, int] = {}
+    reasons: dict[str, dict[str, int]] = {}
+    for name, count in sorted(summed.items()):
+        family, colon, reason = name.partition(":")
+        if not colon:
+            plain[name] = count
+            continue
+        of_family = reasons.setdefault(family, {})
+        if reason not in of_family and len(of_family) >= REASONS_SHOWN_MAX:
+            reason = "other"
+        of_family[reason] = of_family.get(reason, 0) + count
+    faults, limits = reasons.pop("fault", {}), reasons.pop("turned_away", {})
+    return {"counters": plain, "faults": faults, "limits_met": limits, "reasons": reasons}
+
+
+def _add(protocols: dict[str, Figures], name: str, figures: Figures) -> None:
+    """Add a server's figures to those of another one of the same protocol."""
+    known = protocols.get(name)
+    protocols[name] = figures if known is None else _sum(known, figures)
+
+
+def _sum(one: Figures, other: Figures) -> Figures:
+    summed = dict(one)
+    for name, value in other.items():
+        if name not in summed:
+            summed[name] = value
+        else:
+            inner = isinstance(value, dict)
+            summed[name] = _sum(summed[name], value) if inner else summed[name] + value
+    return summed
+
+
+def _broker(queues: list[Any]) -> Figures | None:
+    """Return the queues with most messages, and the totals of each kind of space."""
+    spaces: dict[str, Figures] = {}
+    for queue in queues:
+        # A virtual host stands behind the slash, and clients may choose it.
+        space = spaces.setdefault(
+            queue.space.partition("/")[0],
+            {"queues": 0, "waiting_messages": 0, "in_flight_messages": 0, "octets": 0},
+        )
+        space["queues"] += 1
+        space["waiting_messages"] += queue.waiting
+        space["in_flight_messages"] += queue.in_flight
+        space["octets"] += queue.octets
+    most = sorted(queues, key=lambda queue: -(queue.waiting + queue.in_flight))
+    shown = [asdict(queue) for queue in most[:QUEUES_SHOWN_MAX]]
+    return {"queues": shown, "queues_total": len(queues), "spaces": spaces}

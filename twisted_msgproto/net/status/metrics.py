@@ -1,0 +1,165 @@
+"""Writes the figures as Prometheus reads them, with ``prometheus_client`` (extra ``metrics``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
+"""A counter of this form has a metric of its own."""
+
+CONTENT_TYPE: Final[str] = CONTENT_TYPE_LATEST
+
+
+class Shown(NamedTuple):
+    """Maps one figure of the queue or of the memory to its metric."""
+
+    figure: str
+    metric: str
+    text: str
+    counts: bool = False
+    scale: float = 1.0
+
+
+QUEUE: Final = (
+    Shown("begin_offset", "queue_begin_offset", "First offset that the queue keeps"),
+    Shown("end_offset", "queue_end_offset", "Offset after the last durable message"),
+    Shown("stored_octets", "queue_stored_octets", "Octets of the queue on disk"),
+    Shown("left_octets", "queue_left_octets", "Octets left below the queue's limit"),
+    Shown("disk_free_octets", "queue_disk_free_octets", "Octets left on the queue's disk"),
+    Shown("segments", "queue_segments", "Segments of the queue"),
+    Shown("waiting_messages", "queue_waiting_messages", "Messages that are not durable yet"),
+    Shown("waiting_octets", "queue_waiting_octets", "Octets that are not durable yet"),
+    Shown("stalled", "queue_stalled", "1 while the queue has no room"),
+    Shown("damaged_messages", "queue_damaged_messages", "Messages known to be damaged or lost"),
+    Shown("epoch", "queue_epoch", "How often published records were lost"),
+    Shown("messages", "queue_messages", "Messages made durable", True),
+    Shown("failed_messages", "queue_failed_messages", "Messages that could not be written", True),
+    Shown("groups", "queue_groups", "Groups made durable", True),
+    Shown("append_us", "queue_append_seconds", "Time spent in writing groups", True, 1e-6),
+    Shown("stalls", "queue_stalls", "How often the queue had no room", True),
+    Shown("disk_errors", "queue_disk_errors", "Errors of the queue's disk", True),
+    Shown("trimmed_segments", "queue_trimmed_segments", "Segments that were removed", True),
+)
+
+MEMORY: Final = (
+    Shown("waiting_octets", "unsafe_octets", "Octets of all connections that are not safe yet"),
+    Shown("waiting_limit_octets", "unsafe_limit_octets", "Above these reading pauses"),
+    Shown("held_octets", "held_octets", "Octets in unfinished messages and unread output"),
+    Shown("held_limit_octets", "held_limit_octets", "At these slow peers are cut off"),
+)
+
+
+class _Collector:
+    """Yields the metrics of one set of figures."""
+
+    def __init__(self, figures: Mapping[str, Any]) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[Any]:
+        """Yield every metric family; prometheus_client calls this."""
+        figures = self._figures
+        yield _gauge("healthy", "1 while messages can be acknowledged", figures["healthy"]["ok"])
+        text = "1 while everything that was acknowledged is safe and landing"
+        yield _gauge("safe", text, figures["safe"]["ok"])
+        yield _gauge(
+            "uptime_seconds", "Since the gateway started", figures["gateway"]["uptime_seconds"]
+        )
+        yield from _of_table(MEMORY, figures["memory"])
+        if figures["queue"] is not None:
+            yield from _of_table(QUEUE, figures["queue"])
+            yield from _consumers(figures["queue"]["consumers"])
+        yield from _broker(figures["broker"]["spaces"])
+        yield from _protocols(figures["protocols"])
+
+
+def exposition(figures: Mapping[str, Any]) -> bytes:
+    """Return the metrics of these figures as text."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(figures))
+    return bytes(generate_latest(registry))
+
+
+def _gauge(name: str, text: str, value: float) -> Any:
+    return GaugeMetricFamily(f"msgproto_{name}", text, value=float(value))
+
+
+def _family(counts: bool, name: str, text: str, labels: list[str]) -> Any:
+    kind = CounterMetricFamily if counts else GaugeMetricFamily
+    return kind(f"msgproto_{name}", text, labels=labels)
+
+
+def _of_table(table: tuple[Shown, ...], figures: Mapping[str, Any]) -> Iterator[Any]:
+    for figure, metric, text, counts, scale in table:
+        value = figures.get(figure)
+        if value is not None:
+            family = _family(counts, metric, text, [])
+            family.add_metric([], value * scale)
+            yield family
+
+
+def _consumers(consumers: list[Mapping[str, Any]]) -> Iterator[Any]:
+    for figure, text in (
+        ("behind_messages", "Messages that a consumer has not committed"),
+        ("still_seconds", "How long a consumer has left messages unread"),
+    ):
+        family = _family(False, f"queue_consumer_{figure}", text, ["consumer"])
+        for consumer in consumers:
+            family.add_metric([consumer["name"]], consumer[figure])
+        yield family
+
+
+def _broker(spaces: Mapping[str, Mapping[str, int]]) -> Iterator[Any]:
+    for figure in ("queues", "waiting_messages", "in_flight_messages", "octets"):
+        text = f"{figure.replace('_', ' ').capitalize()} of the broker"
+        family = _family(False, f"broker_{figure}", text, ["space"])
+        for space, figures in spaces.items():
+            family.add_metric([space], figures[figure])
+        yield family
+
+
+def _protocols(protocols: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
+    connections = _family(False, "connections", "Live connections", ["protocol"])
+    sessions = _family(False, "sessions", "Live sessions by state", ["protocol", "state"])
+    faults = _family(True, "faults", "Faults of peers", ["protocol", "reason"])
+    refused = _family(True, "turned_away", "Connections refused", ["protocol", "limit"])
+    counted: dict[str, Any] = {}
+    for protocol, figures in protocols.items():
+        connections.add_metric([protocol], figures["connections"])
+        for state, count in figures["states"].items():
+            sessions.add_metric([protocol, state], count)
+        for reason, count in figures["faults"].items():
+            faults.add_metric([protocol, reason], count)
+        for limit, count in figures["limits_met"].items():
+            refused.add_metric([protocol, limit], count)
+        for name, count in figures["counters"].items():
+            _count(counted, name, ["protocol"], [protocol], count)
+        for name, of_reasons in figures["reasons"].items():
+            for reason, count in of_reasons.items():
+                labels = ["protocol", "reason"]
+                _count(counted, f"{name}_by_reason", labels, [protocol, reason], count)
+    yield from (connections, sessions, faults, refused)
+    yield from counted.values()
+
+
+SUMMED: Final = frozenset(("faults", "turned_away"))
+"""These counters are the sums of what has labels: they have no metric of their own."""
+
+
+def _count(
+    counted: dict[str, Any], name: str, labels: list[str], values: list[str], count: int
+) -> None:
+    name = name.removesuffix("_total")
+    # What a protocol calls "connections" or "sessions" counts those that came.
+    name = {"connections": "accepted_connections", "sessions": "opened_sessions"}.get(name, name)
+    if name in SUMMED or not NAME.fullmatch(name):
+        return
+    if name not in counted:
+        text = f"{name.replace('_', ' ').capitalize()}, with those of live connections"
+        counted[name] = _family(True, f"protocol_{name}", text, labels)
+    counted[name].add_metric(values, count)

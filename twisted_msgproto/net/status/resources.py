@@ -1,0 +1,137 @@
+"""The status site has these paths.
+
+=================  =================================================================
+path               answer
+=================  =================================================================
+``/``              the live page
+``/events``        a stream of server-sent events, each the figures as JSON
+``/status.json``   the figures as JSON
+``/metrics``       the figures as Prometheus reads them
+``/healthz``       200, or 503 with the reason when nothing can be acknowledged
+``/broker/…``      the queues of the broker (:mod:`twisted_msgproto.net.control`)
+=================  =================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any, Final
+
+from twisted.internet.defer import maybeDeferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web import http
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET, Request
+
+from ..control.resources import control_root
+from .figures import Figures, GatewayFigures
+from .stream import Events
+
+log = Logger(namespace="twisted_msgproto.status")
+
+TEXT: Final = "text/plain; charset=utf-8"
+
+PAGE_POLICY: Final = (
+    b"default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self';"
+    b" img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""The page loads nothing from elsewhere, runs no script but its own, and is shown in no frame."""
+
+PAGE_FILES: Final = (
+    (b"", "page.html", b"text/html; charset=utf-8"),
+    (b"page.css", "page.css", b"text/css; charset=utf-8"),
+    (b"page.js", "page.js", b"text/javascript; charset=utf-8"),
+)
+
+Answer = tuple[int, str, bytes]
+"""An answer has a status, a content type and a body."""
+
+
+class Shown(Resource):
+    """Answers GET with what ``answer(figures)`` makes of the figures."""
+
+    isLeaf = True
+
+    def __init__(self, figures: GatewayFigures, answer: Callable[[Figures], Answer]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._figures = figures
+        self._answer = answer
+
+    def render_GET(self, request: Request) -> Any:
+        """Answer the request; the site calls this."""
+        gone: list[Failure] = []
+        request.notifyFinish().addErrback(gone.append)
+        request.setHeader(b"cache-control", b"no-store")
+
+        def write(answer: Answer) -> None:
+            if not gone:
+                status, kind, body = answer
+                request.setResponseCode(status)
+                request.setHeader(b"content-type", kind.encode())
+                request.write(body)
+                request.finish()
+
+        asked = maybeDeferred(self._figures.latest).addCallback(self._answer)
+        asked.addErrback(_failed).addCallback(write)
+        return NOT_DONE_YET
+
+
+def _failed(failure: Failure) -> Answer:
+    log.failure("the figures could not be shown", failure)
+    text = b"the gateway could not gather its figures; its log says why\n"
+    return http.INTERNAL_SERVER_ERROR, TEXT, text
+
+
+def _json(figures: Figures) -> Answer:
+    return http.OK, "application/json", json.dumps(figures).encode() + b"\n"
+
+
+def _health(figures: Figures) -> Answer:
+    health = figures["healthy"]
+    status = http.OK if health["ok"] else http.SERVICE_UNAVAILABLE
+    return status, TEXT, f"{health['why']}\n".encode()
+
+
+def _metrics(figures: Figures) -> Answer:
+    try:
+        from .metrics import CONTENT_TYPE, exposition
+    except ModuleNotFoundError as error:
+        text = f"{error.name} is not installed: pip install 'twisted-msgproto[metrics]'\n"
+        return http.NOT_IMPLEMENTED, TEXT, text.encode()
+    return http.OK, CONTENT_TYPE, exposition(figures)
+
+
+class PageFile(Resource):
+    """Is a file of the page."""
+
+    isLeaf = True
+
+    def __init__(self, name: str, kind: bytes) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._octets = files(__package__).joinpath(name).read_bytes()
+        self._kind = kind
+
+    def render_GET(self, request: Request) -> bytes:
+        """Answer with the file; the site calls this."""
+        request.setHeader(b"content-type", self._kind)
+        request.setHeader(b"content-security-policy", PAGE_POLICY)
+        request.setHeader(b"x-content-type-options", b"nosniff")
+        request.setHeader(b"referrer-policy", b"no-referrer")
+        request.setHeader(b"cache-control", b"no-cache")
+        return self._octets
+
+
+def status_root(gateway: Any, events: Events) -> Resource:
+    """Return the root of a gateway's site: the control site's paths, and those that show
+    figures.
+    """
+    root, figures = control_root(gateway.broker), events.figures
+    for path, answer in ((b"status.json", _json), (b"healthz", _health), (b"metrics", _metrics)):
+        root.putChild(path, Shown(figures, answer))
+    root.putChild(b"events", events)
+    for path, name, kind in PAGE_FILES:
+        root.putChild(path, PageFile(name, kind))
+    return root

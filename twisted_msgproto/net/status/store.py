@@ -1,0 +1,69 @@
+"""Read the figures of a queue; this reads files, so it runs in a thread."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from ...core.errors import QueueMismatch
+
+CONSUMERS_SHOWN_MAX: Final = 100
+"""At most this number of consumers is shown; few queues have more than three."""
+
+RANGES_SHOWN_MAX: Final = 100
+"""At most this number of damaged ranges is shown."""
+
+
+def queue_figures(writer: Any, now: float) -> dict[str, Any]:
+    """Return the figures of the queue that ``writer`` writes, as plain values.
+
+    ``now`` is in seconds since 1970 UTC.  What cannot be read is missing, and ``unreadable`` says
+    why.
+    """
+    statistics = writer.statistics()
+    shown: dict[str, Any] = {
+        **statistics,
+        "directory": writer.directory,
+        "queue_id": writer.queue_id,
+        "max_octets": writer.max_octets,
+        "left_octets": max(writer.max_octets - statistics["stored_octets"], 0),
+        "damaged": [list(damage) for damage in writer.damaged[:RANGES_SHOWN_MAX]],
+        "stalled_because": writer.stalled,
+        "refusal": writer.refusal,
+        "oldest": None,
+        "consumers": [],
+        "unreadable": None,
+    }
+    try:
+        disk = os.statvfs(writer.directory)
+        shown["disk_free_octets"] = disk.f_bavail * disk.f_frsize
+        shown |= _consumers(writer.directory, now)
+    except Exception as error:  # the queue is closing, or its disk fails: the rest is still known
+        shown["unreadable"] = f"{type(error).__name__}: {error}"
+    return shown
+
+
+def _consumers(directory: str, now: float) -> dict[str, Any]:
+    from ...queue import QueueReader
+    from ...queue.lineage import Landed
+
+    reader = QueueReader(directory)
+    described = reader.describe()
+    found = []
+    for name, offset in sorted(described.consumers.items())[:CONSUMERS_SHOWN_MAX]:
+        try:
+            oldest = reader.describe(Landed(max(offset, described.begin))).oldest
+        except QueueMismatch:  # it was trimmed meanwhile
+            oldest = None
+        moved = described.moved.get(name)
+        waits = 0.0 if oldest is None else max(0.0, now - max(oldest, moved or 0) / 1e6)
+        found.append(
+            {
+                "name": name,
+                "offset": offset,
+                "behind_messages": max(described.end - offset, 0),
+                "moved": moved,
+                "still_seconds": round(waits, 1),
+            }
+        )
+    return {"consumers": found, "oldest": described.oldest}

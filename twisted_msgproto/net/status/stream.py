@@ -1,0 +1,128 @@
+"""The live page is fed by one stream of server-sent events: a sample every two seconds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from twisted.internet.interfaces import IPushProducer
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web import http
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET, Request
+from zope.interface import implementer
+
+from .figures import Figures, GatewayFigures
+
+SAMPLE_SECONDS: Final = 2.0
+"""A sample is sent this often."""
+
+LISTENERS_MAX: Final = 32
+"""At most this number of pages may listen; a sample has up to 60 kB for each."""
+
+log = Logger(namespace="twisted_msgproto.status")
+
+
+@implementer(IPushProducer)
+class _Listener:
+    """Sends samples to one page; a page that does not read misses some."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._reads = True
+        request.registerProducer(self, True)
+
+    def pauseProducing(self) -> None:
+        """Send nothing while the page does not read."""
+        self._reads = False
+
+    def resumeProducing(self) -> None:
+        """Send again."""
+        self._reads = True
+
+    def stopProducing(self) -> None:
+        """Send nothing any more; the request's end is told by its own Deferred."""
+        self._reads = False
+
+    def send(self, event: bytes) -> None:
+        """Send an event unless the page is behind."""
+        if self._reads:
+            self._request.write(event)
+
+    def end(self) -> None:
+        """End the stream."""
+        self._request.unregisterProducer()
+        self._request.finish()
+
+
+class Events(Resource):
+    """Sends samples to all pages that listen, and does nothing while none does.
+
+    Attributes:
+        figures: gathers what a sample shows.
+    """
+
+    isLeaf = True
+
+    def __init__(self, figures: GatewayFigures, reactor: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.figures = figures
+        self._reactor = reactor
+        self._listeners: dict[Request, _Listener] = {}
+        self._next: Any = None
+        self._sampling = False
+
+    def render_GET(self, request: Request) -> Any:
+        """Begin a stream; the site calls this."""
+        if len(self._listeners) >= LISTENERS_MAX:
+            request.setResponseCode(http.SERVICE_UNAVAILABLE)
+            request.setHeader(b"content-type", b"text/plain; charset=utf-8")
+            return b"%d pages listen already\n" % LISTENERS_MAX
+        request.setHeader(b"content-type", b"text/event-stream; charset=utf-8")
+        request.setHeader(b"cache-control", b"no-store")
+        channel: Any = request.channel
+        if hasattr(channel, "setTimeout"):
+            channel.setTimeout(None)  # a page says nothing; that it is gone is seen when we write
+        self._listeners[request] = _Listener(request)
+        request.notifyFinish().addBoth(self._gone, request)
+        request.write(b"retry: 2000\n\n")
+        if not self._sampling:
+            if self._next is not None:
+                self._next.cancel()
+            self._sample()
+        return NOT_DONE_YET
+
+    def _gone(self, _: object, request: Request) -> None:
+        self._listeners.pop(request, None)
+        if not self._listeners and self._next is not None:
+            self._next.cancel()
+            self._next = None
+
+    def _sample(self) -> None:
+        self._next = None
+        self._sampling = True
+        self.figures.latest().addCallback(self._send).addErrback(self._failed).addBoth(self._rest)
+
+    def _send(self, figures: Figures) -> None:
+        event = b"data: " + json.dumps(figures).encode() + b"\n\n"
+        for listener in list(self._listeners.values()):
+            listener.send(event)
+
+    @staticmethod
+    def _failed(failure: Failure) -> None:
+        log.failure("the figures could not be gathered", failure)
+
+    def _rest(self, _: object) -> None:
+        self._sampling = False
+        if self._listeners:
+            self._next = self._reactor.callLater(SAMPLE_SECONDS, self._sample)
+
+    def end(self) -> None:
+        """End all streams: the gateway stops."""
+        listeners, self._listeners = self._listeners, {}
+        for listener in listeners.values():
+            listener.end()
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
