@@ -253,6 +253,57 @@ class Reading(TestCase):
         self.assertEqual(connection.session.messages(), [str(number) for number in range(50)])
         self.assertEqual(transport.producerState, "producing")
 
+    def turns(self, clock):
+        """Let the reactor have its next turns; whether there was anything to do."""
+        due = any(call.getTime() <= clock.seconds() for call in clock.getDelayedCalls())
+        clock.advance(0)
+        return due
+
+    def test_many_tiny_messages_of_one_read_are_spread_over_turns__NB_07(self):
+        connection, transport, clock = server()
+        numbers = [str(number) for number in range(5000)]
+        connection.dataReceived(b"".join(client_frame(text.encode()) for text in numbers))
+        self.assertEqual(transport.producerState, "paused")
+        self.assertLess(len(connection.session.messages()), 2100)
+        connection.dataReceived(client_frame(b"and what TLS had already"))
+        self.assertTrue(self.turns(clock))
+        self.assertEqual(connection.session.messages(), [*numbers, "and what TLS had already"])
+        self.assertEqual(connection.session.seen.count("read"), 3)
+        self.assertEqual(transport.producerState, "producing")
+        lose(connection)
+
+    def test_tiny_fragments_of_one_read_are_spread_over_turns__NB_07(self):
+        connection, transport, clock = server()
+        fragments = b"\x02\x81\0\0\0\0a" + b"\0\x81\0\0\0\0b" * 5000 + b"\x80\x81\0\0\0\0c"
+        connection.dataReceived(fragments)
+        self.assertEqual(transport.producerState, "paused")
+        self.assertEqual(connection.session.messages(), [])
+        self.assertTrue(self.turns(clock))
+        self.assertEqual(connection.session.messages(), [b"a" + b"b" * 5000 + b"c"])
+        lose(connection)
+
+    def test_who_pauses_while_the_rest_of_a_read_waits_is_heeded__NB_07(self):
+        connection, transport, clock = server()
+        numbers = [str(number) for number in range(3000)]
+        connection.dataReceived(b"".join(client_frame(text.encode()) for text in numbers))
+        seen = len(connection.session.messages())
+        connection.session.wire.pauseProducing()
+        self.turns(clock)
+        self.assertEqual(
+            (len(connection.session.messages()), transport.producerState), (seen, "paused")
+        )
+        connection.session.wire.resumeProducing()
+        self.turns(clock)
+        self.assertEqual(connection.session.messages(), numbers)
+        self.assertEqual(transport.producerState, "producing")
+        lose(connection)
+
+    def test_a_connection_that_is_lost_while_the_rest_of_a_read_waits_leaves_no_timer__NB_07(self):
+        connection, _, clock = server()
+        connection.dataReceived(client_frame(b"x") * 3000)
+        lose(connection)
+        self.assertFalse(self.turns(clock))
+
     def test_an_empty_message_behind_a_pause_waits_for_nothing_more(self):
         connection, _, _ = server(alone=True)
         session = connection.session

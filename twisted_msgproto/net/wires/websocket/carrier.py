@@ -31,6 +31,11 @@ from .wire import FramedSession, WebSocketBroken, WebSocketWire
 _SLICE = 16384
 """Reads reach autobahn in slices, because it copies its whole buffer twice for each frame in it."""
 
+_STEPS_A_TURN: Final = 2048
+"""One turn of the reactor processes this many messages, or half as many fragments; the rest of what
+was read waits for the next turn.  64 KiB of tiny fragments would take 60 ms (``NB-07``).
+"""
+
 _PIECES = 256
 """A message that came in more pieces is put together as it comes."""
 
@@ -111,6 +116,8 @@ class Carrier(_Mixin):
     _full_size = 0  # of a message, once the session stands
     _reading_paused = False
     _consuming = False
+    _steps = _STEPS_A_TURN  # are left in this turn
+    _rest_call: Call | None = None  # what was read goes on then
     _ping: bytes | None = None
     _drop_call: Call | None = None
     _broken = ""  # how the peer broke WebSocket
@@ -164,10 +171,29 @@ class Carrier(_Mixin):
         if not self._reading_paused:
             return
         self._reading_paused = False
-        if not self._consuming and self.data:
+        if self._rest_call is None:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Process what was read before, then let the transport read."""
+        if self.data and not self._consuming:
             self._consume(b"")
-        if not self._reading_paused:
+        if not self._held_back:
             self._resume_transport(force=True)
+
+    @property
+    def _held_back(self) -> bool:
+        return self._reading_paused or self._rest_call is not None
+
+    def _rest(self) -> None:
+        """Let others have their turn: this connection has had its share of the reactor's."""
+        self._rest_call = self.factory.reactor.callLater(0, self._rested)
+        self.transport.pauseProducing()
+
+    def _rested(self) -> None:
+        self._rest_call = None
+        if not self._reading_paused and self.state != _CLOSED:
+            self._read_on()
 
     def _resume_transport(self, force: bool = False) -> None:
         if (force or self._reading_paused) and self.state != _CLOSED:
@@ -207,7 +233,7 @@ class Carrier(_Mixin):
             return
         if self.autoPingTimeoutCall:  # whoever sends anything lives, a large message too (HO-04)
             self._cancelAutoPingTimeoutCall()
-        if self._reading_paused:
+        if self._reading_paused or self._rest_call is not None:
             self.data += data
             return
         if (
@@ -221,16 +247,17 @@ class Carrier(_Mixin):
 
     def _consume(self, data: bytes) -> None:
         self._consuming = True
+        self._steps = _STEPS_A_TURN
         held = self._held
         try:
-            if self.state == _OPEN and self.current_frame is None and not self.inside_message:
-                if self.data:
-                    data = self.data + data
-                data = self._takeWhole(data)
+            if self.data:
+                data = self.data + data
                 self.data = b""
-            if data or self.data:
-                for start in range(0, len(data), _SLICE) or (0,):
-                    if self._reading_paused:
+            if self.state == _OPEN and self.current_frame is None and not self.inside_message:
+                data = self._takeWhole(data)
+            if data:
+                for start in range(0, len(data), _SLICE):
+                    if self._held_back:
                         self.data += data[start:]
                         break
                     self.data += data[start : start + _SLICE]
@@ -258,17 +285,20 @@ class Carrier(_Mixin):
         frame must not be reported before them, and our answers have to precede a Close.
         """
         if self.state in (_OPEN, _CLOSING):
-            while not self._reading_paused and self.state != _CLOSED:
+            while not self._held_back and self.state != _CLOSED:
                 if self.current_frame is None and not self.inside_message:
                     if self.data:
                         self.data = self._takeWhole(self.data)
-                    if not self.data or self._reading_paused:  # by the session, just now
+                    if not self.data or self._held_back:  # by the session, just now
                         break
                 if self._arrived:
                     self._handOn()
                     continue
                 if not self.processData():
                     break
+                self._steps -= 1
+                if self._steps <= 0 and self.state == _OPEN:
+                    self._rest()
         else:
             super().consumeData()
 
@@ -279,8 +309,11 @@ class Carrier(_Mixin):
         else, and at anything that is not in order: autobahn says what is wrong.
         """
         server, largest, octets = self.factory.isServer, self.maxFramePayloadSize, self._octets
-        place, size = 0, len(data)
+        place, size, steps = 0, len(data), self._steps
         while size - place >= 2 and not self._reading_paused and self.state == _OPEN:
+            if steps <= 0:
+                self._rest()
+                break
             opcode, second = data[place], data[place + 1]
             if opcode not in (TEXT, BINARY) or (second >= 0x80) is not server:
                 break
@@ -306,10 +339,11 @@ class Carrier(_Mixin):
                     break
                 if not octets:
                     message = text
-            place = end
+            place, steps = end, steps - 1
             self._arrived.append(message)
             if self._alone:
                 self._handOn()
+        self._steps = steps
         return data[place:] if place else data
 
     # ── from autobahn, to the session ───────────────────────────────────────────────────────────
@@ -463,10 +497,10 @@ class Carrier(_Mixin):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """The transport is gone: no timer of this connection remains."""
         self.output.stop()
-        for call in (self._drop_call, self.closeHandshakeTimeoutCall):
+        for call in (self._drop_call, self.closeHandshakeTimeoutCall, self._rest_call):
             if call is not None and call.active():
                 call.cancel()
-        self._drop_call = self.closeHandshakeTimeoutCall = None
+        self._drop_call = self.closeHandshakeTimeoutCall = self._rest_call = None
         self._reading_paused = False
         self._held = 0
         self.factory.connectionGone(self, reason)
