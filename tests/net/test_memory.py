@@ -74,3 +74,21 @@ def test_a_gateway_keeps_its_memory_when_it_starts_and_not_before(
     service.startService()
     assert kept == [True]
     service.stopService()
+
+
+LASTING = """
+import gc
+from twisted_msgproto.net.memory import spare_lasting_objects
+
+before = len(gc.get_objects())
+spare_lasting_objects()
+print(gc.get_freeze_count() > before // 2, len(gc.get_objects()) < before // 2)
+"""
+
+
+def test_the_collector_passes_over_what_was_there_at_the_start__NB_07() -> None:
+    """NB-07: a full collection would look at it all in the middle of some turn."""
+    ended = subprocess.run(
+        [sys.executable, "-c", LASTING], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == "True True\n"

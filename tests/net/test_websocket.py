@@ -268,7 +268,7 @@ class Reading(TestCase):
         connection.dataReceived(client_frame(b"and what TLS had already"))
         self.assertTrue(self.turns(clock))
         self.assertEqual(connection.session.messages(), [*numbers, "and what TLS had already"])
-        self.assertEqual(connection.session.seen.count("read"), 3)
+        self.assertGreater(connection.session.seen.count("read"), 2)
         self.assertEqual(transport.producerState, "producing")
         lose(connection)
 

@@ -25,7 +25,6 @@ from .frames import (
     TYPE_JSON,
     TYPE_WINDOW,
     VERSIONS,
-    WINDOW_WEIGHT_OCTETS,
     Ack,
     Compressed,
     Data,
@@ -327,7 +326,7 @@ class Decoder:
         if size > self._window_max:
             return self._above("window-limit", f"a window of {size}", "window")
         level.position += SHORT.size
-        self._budget -= SHORT.size + WINDOW_WEIGHT_OCTETS
+        self._budget -= SHORT.size
         self._frames.append(Window(version, size, len(self._levels) > 1))
         return True
 

@@ -69,12 +69,7 @@ STEP_WEIGHT_OCTETS: Final = 1000
 a turn may decode many octets, but a stream of empty frames must not make it long.
 """
 
-WINDOW_WEIGHT_OCTETS: Final = 4000
-"""A W frame that is in no run, as a window of nothing, counts as this many octets more: it is an
-event of its own (NB-07).
-"""
-
-PAIRS_WEIGHT: Final = 12
+PAIRS_WEIGHT: Final = 16
 """An octet of D frames counts as this many: a pair of nine octets costs as much as a document
 (NB-07).
 """
