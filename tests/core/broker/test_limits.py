@@ -325,3 +325,14 @@ def test_a_search_for_an_unused_queue_in_vain_is_not_repeated_at_once_NB_07() ->
     assert counted.searches == 1
     assert one.reclaim("", NOW + 60)
     assert not one.knows(ORDERS)
+
+
+def test_the_figures_of_a_queue_name_the_most_tries_of_a_letter() -> None:
+    one = broker(tries=5)
+    one.publish(ORDERS, letters(range(2)), NOW)
+    reader = subscribed(one)
+    for _ in range(2):
+        one.reject(reader, [0], requeue=True)
+    assert [(row.name, row.tries) for row in one.queues()] == [(ORDERS, 2)]
+    one.settle(reader, [0, 1])
+    assert [row.tries for row in one.queues()] == [0]

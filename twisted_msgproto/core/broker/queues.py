@@ -244,4 +244,5 @@ class BrokerQueue:
             consumers=len(self.subscribers),
             oldest=None if first is None else first.second,
             full=full,
+            tries=max(self.tries.values(), default=0),
         )

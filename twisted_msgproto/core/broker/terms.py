@@ -244,7 +244,7 @@ class Figures(NamedTuple):
     """Shows one queue: ``waiting`` and ``in_flight`` are messages, ``octets`` the weight of both.
 
     ``oldest`` is when the oldest waiting message arrived, or None; ``full`` says whether senders
-    wait.
+    wait; ``tries`` are those of the message that had most.
     """
 
     name: QueueName
@@ -255,3 +255,4 @@ class Figures(NamedTuple):
     consumers: int
     oldest: float | None
     full: bool
+    tries: int

@@ -39,6 +39,7 @@ class ServedQueues:
                     octets=figures.octets,
                     consumers=figures.consumers,
                     oldest=None if figures.oldest is None else int(figures.oldest * 1e6),
+                    tries=figures.tries,
                 )
                 for broker in self._brokers
                 for figures in broker.queues()
