@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import tomllib
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
-from tests.tools.processes import Launcher
+from tests.tools.processes import PATIENCE_SECONDS, Launcher
 from twisted_msgproto.cli import main
 from twisted_msgproto.cli.status import lines
 from twisted_msgproto.core.errors import ConfigurationError
@@ -54,6 +57,38 @@ def test_status_of_a_gateway_by_its_url_and_by_its_directory(
     assert TOKEN not in gateway.output
     assert main(["status", str(queue)]) == 2
     assert "does not answer" in capsys.readouterr().err
+
+
+def refusal(url: str) -> bytes:
+    """What a health check answers with 503; it is asked again, as figures may be a second old."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            urlopen(url).close()
+        except HTTPError as told:
+            with told:
+                assert told.code == 503
+                return told.read()
+    raise AssertionError("it stays healthy")
+
+
+@pytest.mark.slow
+def test_health_and_figures_are_told_while_the_queue_has_no_room(launch: Launcher) -> None:
+    """FC-03: that is when an operator asks."""
+    file = launch.directory / "gateway.toml"
+    file.write_text(
+        f'[queue]\ndirectory = "queue"\nmax-bytes = {1 << 20}\n'
+        f'[status]\nendpoint = "{LOOPBACK}"\n[lumberjack]\nendpoint = "{LOOPBACK}"\n'
+    )
+    gateway = launch("gateway", "--config", str(file))
+    url = gateway.address("status").replace("tcp:", "http://")
+    with urlopen(f"{url}/healthz") as healthy:
+        assert healthy.status == 200
+    launch("send", "lumberjack", gateway.address("lumberjack"), "--count", "5000", "--size", "1000")
+    gateway.line("waiting for room")
+    assert b"no consumer is registered" in refusal(f"{url}/healthz")
+    with urlopen(f"{url}/status.json") as answered:
+        assert json.load(answered)["safe"]["ok"] is False
 
 
 def test_what_a_peer_chose_does_not_steer_the_terminal() -> None:
