@@ -42,7 +42,7 @@ from .net.authentication.options import SCHEMES_WITHOUT_SECRETS
 from .net.authorising import Rules
 from .net.gateway import Gateway
 from .net.help import LegibleOptions
-from .net.memory import spare_lasting_objects
+from .net.memory import share_processor, spare_lasting_objects
 from .net.monotonic import count_monotonically
 from .net.options import ServerOptions, check_endpoint, parse_or_exit
 
@@ -405,6 +405,7 @@ def makeService(options: Options) -> Gateway:
 
     count_monotonically(reactor)
     cast(Any, reactor).callWhenRunning(spare_lasting_objects)
+    share_processor()
     try:
         return make_gateway(options["configuration"], reactor)
     except ConfigurationError as error:

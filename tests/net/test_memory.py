@@ -77,8 +77,11 @@ def test_a_gateway_keeps_its_memory_when_it_starts_and_not_before(
 
 
 LASTING = """
-import gc
-from twisted_msgproto.net.memory import spare_lasting_objects
+import gc, sys
+from twisted_msgproto.net.memory import share_processor, spare_lasting_objects
+
+share_processor()
+assert sys.getswitchinterval() <= 0.001
 
 before = len(gc.get_objects())
 spare_lasting_objects()

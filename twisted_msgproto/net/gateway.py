@@ -25,7 +25,7 @@ from .broker.options import Namespaces
 from .broker.view import ServedQueues
 from .control.shapes import BrokerView
 from .factory import MsgprotoServerFactory, peer_name
-from .memory import keep_freed_memory, spare_lasting_objects
+from .memory import keep_freed_memory, share_processor, spare_lasting_objects
 from .monotonic import count_monotonically
 from .options import ServerOptions
 from .sink import DurableSink, IMessageSink
@@ -353,6 +353,7 @@ def standalone(
 
         count_monotonically(reactor)
         cast(Any, reactor).callWhenRunning(spare_lasting_objects)
+        share_processor()
     try:
         gateway = Gateway(reactor, options["queue"], title=options.protocolName)
         serve(options, gateway).setServiceParent(gateway)

@@ -31,7 +31,7 @@ from .wire import FramedSession, WebSocketBroken, WebSocketWire
 _SLICE = 16384
 """Reads reach autobahn in slices, because it copies its whole buffer twice for each frame in it."""
 
-_STEPS_A_TURN: Final = 1024
+_STEPS_A_TURN: Final = 512
 """One turn of the reactor processes this many messages, or half as many fragments; the rest of what
 was read waits for the next turn.  64 KiB of tiny fragments would take 60 ms (``NB-07``).
 """
