@@ -169,14 +169,7 @@ class ServerOptions(LegibleOptions):
             found = load_named(name)[1] if ":" in name else registered_sink(name)
         except ConfigurationError as error:
             raise usage.UsageError(f"sink {name!r}: {error}") from None
-        if not callable(found):
-            raise usage.UsageError(f"sink {name!r}: it has to be a class or a function")
-        if isinstance(found, type) and not IMessageSink.implementedBy(found):
-            raise usage.UsageError(
-                f"sink {name!r}: the class has to be an @implementer(IMessageSink)"
-                " of twisted_msgproto"
-            )
-        self.sinkMaker = found
+        self.sinkMaker = _maker(f"sink {name!r}", found, IMessageSink)
         self["sink"] = name
 
     def makeSink(self, gateway: Any) -> IMessageSink:
@@ -209,14 +202,7 @@ class ServerOptions(LegibleOptions):
             found = load_named(name)[1]
         except ConfigurationError as error:
             raise usage.UsageError(f"authoriser {name!r}: {error}") from None
-        if not callable(found):
-            raise usage.UsageError(f"authoriser {name!r}: it has to be a class or a function")
-        if isinstance(found, type) and not IAuthoriser.implementedBy(found):
-            raise usage.UsageError(
-                f"authoriser {name!r}: the class has to be an @implementer(IAuthoriser)"
-                " of twisted_msgproto"
-            )
-        self.authoriserMaker = found
+        self.authoriserMaker = _maker(f"authoriser {name!r}", found, IAuthoriser)
         self["authoriser"] = name
 
     def makeAuthoriser(self, gateway: Any) -> Any:
@@ -272,6 +258,17 @@ def check_endpoint(description: str) -> None:
     except Exception as error:
         reason = str(error) or type(error).__name__
         raise usage.UsageError(f"bad endpoint {description!r}: {reason}") from None
+
+
+def _maker(what: str, found: Any, interface: Any) -> Any:
+    """Return ``found`` if it can make what provides ``interface``; UsageError if it cannot."""
+    if not callable(found):
+        raise usage.UsageError(f"{what}: it has to be a class or a function")
+    if isinstance(found, type) and not interface.implementedBy(found):
+        raise usage.UsageError(
+            f"{what}: the class has to be an @implementer({interface.__name__}) of twisted_msgproto"
+        )
+    return found
 
 
 def parse_or_exit(
