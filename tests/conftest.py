@@ -6,6 +6,7 @@ import itertools
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -45,6 +46,10 @@ whether Spark's own classes are well-formed is not asked in each start."""
 
 JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS")
 """Where Spark's own scripts look for options: of drivers, of what starts them, of a cluster."""
+
+# A shell has its background jobs ignore Ctrl-C, and so would every process that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A test says what holds, not how soon: on a busy machine any example may take long.
 settings.register_profile("no deadline", deadline=None)

@@ -74,11 +74,14 @@ def test_the_command_line_wins_over_the_file(file: Path) -> None:
     [
         ("", "no server"),
         ("[queue]\ndirectory = 'x'", "no server"),
-        ("[lumberyard]", r"unknown table \[lumberyard\]; known: lumberjack"),
+        (
+            "[lumberyard]",
+            r"table \[lumberyard\] \(did you mean 'lumberjack'\?\); known: lumberjack",
+        ),
         ("lumberjack = 1", r"\[lumberjack\] is to be a table"),
         (
             "[lumberjack]\nendpiont = 'x'",
-            r"\[lumberjack\]: unknown key 'endpiont'; known: authoriser, class, endpoint",
+            r"\[lumberjack\]: unknown key 'endpiont' \(did you mean 'endpoint'\?\); known",
         ),
         ("[lumberjack]\nqueue = 'x'", "unknown key 'queue'"),
         ("[lumberjack]\nendpoint = 'nonsense'", r"\[lumberjack\]: bad endpoint 'nonsense'"),

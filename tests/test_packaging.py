@@ -4,10 +4,15 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import venv
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from twisted.application.service import IServiceMaker
@@ -18,8 +23,15 @@ from twisted_msgproto import __version__
 from twisted_msgproto.registry import PROTOCOLS
 
 PROJECT = Path(__file__).parent.parent
-FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
+FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md")
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+NEEDS_COMPILER = pytest.mark.skipif(
+    not (shutil.which("cc") or shutil.which("gcc")),
+    reason="no C compiler, for example of apt-get install gcc libc6-dev",
+)
 
 
 def ours() -> dict[str, str]:
@@ -42,9 +54,12 @@ def test_every_plugin_names_a_module_that_exists() -> None:
     assert all(find_spec(module) for module in ours().values())
 
 
-def test_the_version_is_the_same_everywhere() -> None:
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-    assert project["version"] == __version__
+def test_the_version_stands_in_one_place() -> None:
+    pyproject = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    assert "version" not in pyproject["project"]
+    assert pyproject["tool"]["setuptools"]["dynamic"] == {
+        "version": {"attr": "twisted_msgproto.__version__"}
+    }
 
 
 def test_the_extra_all_holds_every_extra_that_a_user_may_need() -> None:
@@ -52,8 +67,8 @@ def test_the_extra_all_holds_every_extra_that_a_user_may_need() -> None:
         "optional-dependencies"
     ]
     inner = extras["all"][0].partition("[")[2].rstrip("]").split(",")
-    # A JRE and the tools of developers are not everybody's.
-    assert set(inner) == set(extras) - {"all", "java", "dev", "docs"}
+    # A JRE, what benches compare with, and the tools of developers are not everybody's.
+    assert set(inner) == set(extras) - {"all", "java", "dev", "docs", "bench"}
 
 
 def test_a_python_without_the_stable_abi_can_make_a_wheel_too() -> None:
@@ -81,64 +96,202 @@ def test_a_python_without_the_stable_abi_can_make_a_wheel_too() -> None:
     assert said == ["cp311", "False"]
 
 
-@pytest.mark.slow
-def test_a_wheel_installed_elsewhere_brings_the_plugins(tmp_path: Path) -> None:
-    """The wheel is the only thing on the path there: no working tree, no PYTHONPATH."""
-    source = tmp_path / "source"
+# -- releases --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Releases:
+    """What ``packaging/release.py`` built: from the files that are in git, without a network."""
+
+    sdist: Path
+    compiled: Path
+    pure: Path
+
+
+@dataclass
+class Installed:
+    """A virtual environment with one of them; the dependencies come from the one that runs this."""
+
+    python: Path
+    site: Path
+    compiled: bool
+
+    def run(self, *command: str | Path) -> str:
+        """What a command of this environment prints; it must succeed."""
+        home = str(self.python.parent.parent)
+        done = subprocess.run(
+            [str(word) for word in command],
+            cwd=home,
+            capture_output=True,
+            text=True,
+            env={"PATH": f"{self.python.parent}:/usr/bin:/bin", "HOME": home},
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+def copy_of_the_source(source: Path) -> Path:
+    """The tree as a clone has it: without what was compiled or cached here."""
     source.mkdir()
-    for name in ("twisted_msgproto", "twisted", *FILES):
-        subprocess.run(["cp", "-r", str(PROJECT / name), str(source)], check=True)
-    built = tmp_path / "wheel"
-    subprocess.run(
-        [*PIP, "wheel", "--no-deps", "--wheel-dir", str(built), str(source)],
-        check=True,
-        stdin=subprocess.DEVNULL,
+    for name in ("twisted_msgproto", "twisted"):
+        shutil.copytree(
+            PROJECT / name,
+            source / name,
+            ignore=shutil.ignore_patterns("__pycache__", "*.so", "dropin.cache"),
+        )
+    for name in FILES:
+        shutil.copy(PROJECT / name, source)
+    (source / "twisted/plugins/dropin.cache").write_bytes(b"of a developer")
+    return source
+
+
+@pytest.fixture(scope="module")
+def releases(tmp_path_factory: pytest.TempPathFactory) -> Releases:
+    directory = tmp_path_factory.mktemp("release")
+    source = copy_of_the_source(directory / "source")
+    script = PROJECT / "packaging" / "release.py"
+    words = [directory / "dist", "--source", source, "--no-isolation"]
+    done = subprocess.run(
+        [sys.executable, str(script), *map(str, words)], capture_output=True, text=True
     )
-    # The dependencies come from this environment, the project from the wheel alone.
-    venv.EnvBuilder(with_pip=False, symlinks=True).create(tmp_path / "elsewhere")
-    python = str(tmp_path / "elsewhere" / "bin" / "python")
-    site = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
-    (wheel,) = built.glob("*.whl")
-    subprocess.run([*PIP, "install", "--no-deps", "--target", site, str(wheel)], check=True)
-    # A path file inside a path file's directory is not followed: an editable install of the working
-    # tree stays out of sight.
-    Path(site, "dependencies.pth").write_text(f"{Path(pytest.__file__).parent.parent}\n")
-    told = subprocess.run(
-        [python, "-m", "twisted", "--help"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+    assert done.returncode == 0, done.stderr
+    made = {
+        path.name.removeprefix(f"twisted_msgproto-{__version__}"): path
+        for path in map(Path, done.stdout.split())
+    }
+    (compiled,) = [path for name, path in made.items() if name.startswith("-cp311-abi3-")]
+    assert len(made) == 3
+    return Releases(made[".tar.gz"], compiled, made["-py3-none-any.whl"])
+
+
+@pytest.fixture(scope="module", params=["compiled", "pure", "sdist"])
+def installed(
+    request: pytest.FixtureRequest,
+    releases: Releases,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Installed:
+    home = tmp_path_factory.mktemp("elsewhere")
+    venv.EnvBuilder(with_pip=False, symlinks=True).create(home)
+    python = home / "bin" / "python"
+    site = home / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    # pip is ours, told to install for the other Python.  A path file inside a path file's directory
+    # is not followed: an editable install of the working tree stays out of sight.
+    link = site / "dependencies.pth"
+    link.write_text(f"{Path(pytest.__file__).parent.parent}\n")
+    words = ["--no-deps", "--no-index", "--no-build-isolation", "--no-compile"]
+    wanted = getattr(releases, request.param)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "--python"]
+    subprocess.run([*pip, str(python), "install", *words, str(wanted)], check=True)
+    return Installed(python, site, request.param != "pure")
+
+
+def names_in(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def of_releases(test: Test) -> Test:
+    """Mark a test of what was built once for all of them."""
+    for mark in (NEEDS_COMPILER, pytest.mark.slow, pytest.mark.xdist_group("packaging")):
+        test = mark(test)
+    return test
+
+
+@of_releases
+def test_a_wheel_has_the_files_of_the_tree_and_no_others(releases: Releases) -> None:
+    ours = {
+        str(path.relative_to(PROJECT))
+        for path in (PROJECT / "twisted_msgproto").rglob("*")
+        if path.is_file() and path.suffix not in (".c", ".so", ".pyc")
+    } | {f"twisted/plugins/{path.name}" for path in (PROJECT / "twisted/plugins").glob("*.py")}
+    assert names_in(releases.pure) == ours
+    assert names_in(releases.compiled) - ours == {
+        "twisted_msgproto/core/_packed.abi3.so",
+        "twisted_msgproto/lumberjack/_scan.abi3.so",
+    }
+    assert ours <= names_in(releases.compiled)
+
+
+@of_releases
+def test_an_sdist_has_all_that_it_was_made_from(releases: Releases, tmp_path: Path) -> None:
+    """The sdist of the unpacked sdist has the same files, and none of tests or caches."""
+    with tarfile.open(releases.sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+        names = archive.getnames()
+    (source,) = tmp_path.iterdir()
+    code = "import setuptools.build_meta as backend; backend.build_sdist('again')"
+    subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True)
+    with tarfile.open(source / "again" / releases.sdist.name) as archive:
+        assert sorted(archive.getnames()) == sorted(names)
+    assert not [name for name in names if "/tests" in name or ".cache" in name]
+
+
+@of_releases
+def test_the_console_script_says_its_version(installed: Installed) -> None:
+    told = installed.run(installed.python.parent / "msgproto", "--version")
+    assert told == f"msgproto {__version__}\n"
+
+
+@of_releases
+def test_doctor_says_whether_the_compiled_parts_are_there(installed: Installed) -> None:
+    code = (
+        "from twisted_msgproto.cli.doctor import compiled_parts\n"
+        "found = compiled_parts()\n"
+        "print(found.state, found.text)"
     )
-    assert told.returncode == 0, told.stderr
-    names = {line.split()[0] for line in told.stdout.splitlines() if line.strip()}
-    assert {*PROTOCOLS, "msgproto"} <= names, told.stdout + told.stderr
-    assert Path(site, "twisted_msgproto", "py.typed").exists()
-    for name in ("page.html", "page.css", "page.js"):
-        assert Path(site, "twisted_msgproto", "net", "status", name).exists()
-    if shutil.which("cc") or shutil.which("gcc"):
-        for place in ("core/_packed", "lumberjack/_scan"):
-            assert list(Path(site, "twisted_msgproto").glob(f"{place}*.so"))
-        assert "-abi3-" in wheel.name  # one wheel for every Python from 3.11 on
+    told = installed.run(installed.python, "-c", code)
+    assert told.startswith("ok in use" if installed.compiled else "note not built: "), told
+
+
+@of_releases
+def test_everything_comes_from_there(installed: Installed) -> None:
+    code = (
+        "import twisted_msgproto, twisted_msgproto.core.packed as packed,"
+        " twisted_msgproto.lumberjack.wire.scan as scan\n"
+        "print(twisted_msgproto.__file__, packed.COMPILED, scan.COMPILED)"
+    )
+    place, *compiled = installed.run(installed.python, "-c", code).split()
+    assert Path(place) == installed.site / "twisted_msgproto" / "__init__.py"
+    assert compiled == [str(installed.compiled)] * 2
+
+
+@of_releases
+def test_types_and_the_status_page_are_there(installed: Installed) -> None:
+    package = installed.site / "twisted_msgproto"
+    names = [f"net/status/page.{kind}" for kind in ("html", "css", "js")]
+    for name in ("py.typed", "core/_packed.pyi", "lumberjack/_scan.pyi", *names):
+        assert (package / name).is_file(), name
+
+
+@of_releases
+def test_twistd_lists_the_plugins_with_and_without_a_cache(installed: Installed) -> None:
+    """Twisted makes its cache at the first call, and does without where it may not write."""
+    cache = installed.site / "twisted" / "plugins" / "dropin.cache"
+    assert not cache.exists()
+    lists_the_plugins(installed)
+    assert cache.is_file(), "whoever may write there has it from the first call on"
+    lists_the_plugins(installed)
+    cache.unlink()
+    cache.mkdir()  # as good as a directory of another user, also for root
+    lists_the_plugins(installed)
+    cache.rmdir()
+
+
+def lists_the_plugins(installed: Installed) -> None:
+    code = "from twisted.scripts.twistd import run; run()"  # what the console script twistd does
+    told = installed.run(installed.python, "-c", code, "--help")
+    names = {line.split()[0] for line in told.splitlines() if line.strip()}
+    assert {*PROTOCOLS, "msgproto"} <= names, told
 
 
 @pytest.mark.slow
 def test_without_a_compiler_the_wheel_does_the_same_work_in_python(tmp_path: Path) -> None:
     """What cannot be built is left out, and ``import`` takes Python's form of it."""
-    source = tmp_path / "source"
-    source.mkdir()
-    for name in ("twisted_msgproto", "twisted", *FILES):
-        subprocess.run(["cp", "-r", str(PROJECT / name), str(source)], check=True)
-    for built in (source / "twisted_msgproto").rglob("*.so"):
-        built.unlink()
+    source = copy_of_the_source(tmp_path / "source")
     wheels = tmp_path / "wheel"
+    words = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(source)]
     subprocess.run(
-        [*PIP, "wheel", "--no-deps", "--wheel-dir", str(wheels), str(source)],
+        [*PIP, "wheel", *words],
         check=True,
         stdin=subprocess.DEVNULL,
         env={**os.environ, "CC": "/nowhere/cc"},

@@ -211,7 +211,7 @@ def test_an_unknown_table_or_protocol_names_those_of_other_packages_too(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site.add("pack_a")
-    with pytest.raises(ConfigurationError, match=r"\[lumberyard\]; known: .*, mtl, fake, queue"):
+    with pytest.raises(ConfigurationError, match=r"\[lumberyard\] .*; known: .*, mtl, fake, queue"):
         Configuration(tomllib.loads("[lumberyard]"))
     assert cli.main(["recv", "lumberyard"]) == 2
     assert "known: lumberjack, micromsg2, sabc, umq, mtl, fake" in capsys.readouterr().err

@@ -29,6 +29,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -38,13 +39,16 @@ from twisted.python import usage
 from . import registry
 from .core.errors import ConfigurationError
 from .core.limits import Limits
+from .core.named import closest
 from .net.authentication.options import SCHEMES_WITHOUT_SECRETS
 from .net.authorising import Rules
 from .net.gateway import Gateway
 from .net.help import LegibleOptions
+from .net.jsonlog import twist_json_log
 from .net.memory import share_processor, spare_lasting_objects
 from .net.monotonic import count_monotonically
-from .net.options import ServerOptions, check_endpoint, parse_or_exit
+from .net.options import LOG_FLAGS, ServerOptions, check_endpoint, parse_or_exit
+from .net.reloading import Change
 
 QUEUE_KEYS: Mapping[str, type] = {
     "directory": str,
@@ -74,6 +78,7 @@ ELSEWHERE = {
     "queue",
     "status",
     "status-token",
+    "json-log",
     ACCESS,
     "help",
     "version",
@@ -101,6 +106,7 @@ class Options(LegibleOptions):
         ["status-token", None, None, "File with the token of the live page; wins over the file."],
     ]
     optFlags: ClassVar[list[list[Any]]] = [
+        *LOG_FLAGS,
         ["show-config", None, "Print what is in force as TOML (secrets hidden), and end."],
     ]
 
@@ -113,6 +119,7 @@ class Options(LegibleOptions):
         super().__init__()  # type: ignore[no-untyped-call]
         self["limit"] = []
         self["set"] = []
+        self._path = Path()
 
     def opt_limit(self, assignment: str) -> None:
         """A limit of every server that has it, as NAME=VALUE; wins over the file."""
@@ -130,21 +137,35 @@ class Options(LegibleOptions):
         """Read and check the file."""
         if self["config"] is None:
             raise usage.UsageError("--config FILE is needed")
+        # Read again from another directory perhaps: twistd may go to one of its own.
+        self._path = Path(self["config"]).absolute()
         try:
-            self["configuration"] = Configuration(self._tables())
+            self["configuration"] = self.read()
         except ConfigurationError as error:
-            raise usage.UsageError(f"{self['config']}: {error}") from None
+            raise usage.UsageError(str(error)) from None
+        if self["json-log"]:
+            twist_json_log(self.parent)
         if self["show-config"]:
             print("\n".join(self["configuration"].lines()))
             raise SystemExit(0)
 
+    def read(self) -> Configuration:
+        """Read the file as the command line changes it; ConfigurationError that names it."""
+        try:
+            return Configuration(self._tables())
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{self['config']}: {error}") from None
+
     def _tables(self) -> dict[str, Any]:
-        tables = read_file(Path(self["config"]))
+        tables = read_file(self._path)
         if self["queue"] is not None:
             _merge(tables, "queue", "directory", self["queue"])
         for option, key in (("status", "endpoint"), ("status-token", "token-file")):
             if self[option] is not None:
                 _merge(tables, "status", key, self[option])
+        if self["log-sessions"]:
+            for name in tables.keys() - set(SHARED):
+                _merge(tables, name, "log-sessions", True)
         for assignment in self["limit"]:
             name, value = _pair(assignment, "--limit", "NAME=VALUE")
             _merge(tables, "limits", name, value)
@@ -196,15 +217,19 @@ class Configuration:
         status: the keys of [status], checked; empty if nothing is shown.
         access: the rules of [[access]]; None allows everything.
         servers: protocol name → its plugin's options, parsed; in the file's order.
+        tables: what it was made of.
     """
 
     def __init__(self, tables: Mapping[str, Any]) -> None:
         """Raises ConfigurationError that names the table and key that cannot be."""
+        self.tables = tables
         for name, table in tables.items():
             # Our own come first: without another package's nobody asks which there are.
             if name not in (*registry.PROTOCOLS, *SHARED) and name not in registry.known():
-                names = ", ".join((*registry.known(), *SHARED))
-                raise ConfigurationError(f"unknown table [{name}]; known: {names}")
+                names = (*registry.known(), *SHARED)
+                raise ConfigurationError(
+                    f"unknown table [{name}]{closest(name, names)}; known: {', '.join(names)}"
+                )
             if name != ACCESS and not isinstance(table, Mapping):
                 raise ConfigurationError(f"[{name}] is to be a table")
         self.queue = _queue_keys(tables.get("queue"))
@@ -235,7 +260,8 @@ class Configuration:
         for key, value in table.items():
             if key not in known:
                 raise ConfigurationError(
-                    f"[{name}]: unknown key {key!r}; known: {', '.join(sorted(known))}"
+                    f"[{name}]: unknown key {key!r}{closest(key, known)};"
+                    f" known: {', '.join(sorted(known))}"
                 )
             words += option_words(f"[{name}] {key}", key, value)
         if "authoriser" not in table:
@@ -344,7 +370,8 @@ def _queue_keys(table: Table | None) -> dict[str, Any]:
         kind = QUEUE_KEYS.get(key)
         if kind is None:
             raise ConfigurationError(
-                f"[queue]: unknown key {key!r}; known: {', '.join(QUEUE_KEYS)}"
+                f"[queue]: unknown key {key!r}{closest(key, QUEUE_KEYS)};"
+                f" known: {', '.join(QUEUE_KEYS)}"
             )
         fits = isinstance(value, (int, float) if kind is float else kind)
         if isinstance(value, bool) or not fits:
@@ -366,7 +393,8 @@ def _status_keys(table: Table | None) -> dict[str, str]:
     for key, value in table.items():
         if key not in STATUS_KEYS:
             raise ConfigurationError(
-                f"[status]: unknown key {key!r}; known: {', '.join(STATUS_KEYS)}"
+                f"[status]: unknown key {key!r}{closest(key, STATUS_KEYS)};"
+                f" known: {', '.join(STATUS_KEYS)}"
             )
         if not isinstance(value, str):
             raise ConfigurationError(f"[status]: {key} is to be str, not {value!r}")
@@ -377,6 +405,52 @@ def _status_keys(table: Table | None) -> dict[str, str]:
     except usage.UsageError as error:
         raise ConfigurationError(f"[status]: {error}") from None
     return dict(table)
+
+
+class FileAgain:
+    """Reads a gateway.toml again for a running gateway: its rules change, and nothing else of it.
+
+    Whatever else has changed in it is named, and is in force after the next start.
+    """
+
+    def __init__(self, options: Options, gateway: Gateway) -> None:
+        self._options = options
+        self._gateway = gateway
+        self._running: Configuration = options["configuration"]
+        self._newest = self._running
+
+    def reread(self) -> Iterator[Change]:
+        """Read the file and check all of it."""
+        newest = self._options.read()
+        path = self._options["config"]
+        yield Change(f"msgproto: {path}", partial(self._take, newest))
+
+    def _take(self, newest: Configuration) -> None:
+        self._newest = newest
+        if newest.access is None or self._running.access is None:
+            return
+        for factory in self._gateway.factories:
+            if isinstance(factory.authoriser, Rules):
+                factory.authoriser = newest.access
+
+    def later(self) -> list[str]:
+        """Return what has changed and needs a new start, as ``[TABLE] KEY``."""
+        return list(changed_keys(self._running.tables, self._newest.tables))
+
+
+def changed_keys(before: Table, after: Table) -> Iterator[str]:
+    """Yield ``[TABLE] KEY`` for every key that differs, but for rules."""
+    for name in dict.fromkeys((*before, *after)):
+        old, new = before.get(name), after.get(name)
+        if name == ACCESS:
+            if (old is None) != (new is None):
+                yield f"[[{ACCESS}]]: there were {'none' if old is None else 'some'}"
+        elif old is None or new is None:
+            yield f"[{name}]"
+        else:
+            for key in dict.fromkeys((*old, *new)):
+                if old.get(key) != new.get(key):
+                    yield f"[{name}] {key}"
 
 
 def make_gateway(configuration: Configuration, reactor: Any) -> Gateway:
@@ -407,6 +481,12 @@ def makeService(options: Options) -> Gateway:
     cast(Any, reactor).callWhenRunning(spare_lasting_objects)
     share_processor()
     try:
-        return make_gateway(options["configuration"], reactor)
+        gateway = make_gateway(options["configuration"], reactor)
     except ConfigurationError as error:
-        raise SystemExit(f"msgproto: {error}") from None
+        raise SystemExit(f"msgproto: {options['config']}: {error}") from None
+    again = FileAgain(options, gateway)
+    gateway.rereads.append(again.reread)
+    gateway.laterChanges = again.later
+    gateway.reloadOnHangUp()
+    gateway.logsFor(options)
+    return gateway

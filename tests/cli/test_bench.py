@@ -11,6 +11,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from types import ModuleType
@@ -309,11 +310,46 @@ def test_a_good_client_is_measured_beside_a_bulk_sender__NB_01(launch: Launcher)
 
 def test_the_broker_is_measured_beside_a_deque(launch: Launcher) -> None:
     rows = rows_of(launch, "broker", scale=0.01)
-    bulk = rows["broker, publish to acknowledged, 100 at a time"]
-    assert (bulk["beside"], bulk["mark"]) == ("a deque", 4.0)
-    assert rows["broker, publish to acknowledged, 1 at a time"]["mark"] is None
+    for batch in (1, 100):
+        row = rows[f"broker, publish to acknowledged, {batch} at a time"]
+        assert (row["beside"], row["mark"]) == ("a deque", 4.0)
     assert 12 <= rows["broker, memory of a waiting place, 10 M"]["value"] <= 16
     assert rows["broker, 1 M places restored"]["value"] < 3
+
+
+def test_16_the_row_beside_coilmq_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from twisted_msgproto.cli.benches import broker_beside
+
+    monkeypatch.setattr(broker_beside, "find_spec", lambda name: None)
+    assert list(broker_beside.rows(Namespace(scale=1.0, queue=None))) == []
+    assert "pip install 'coilmq" in capsys.readouterr().err
+
+
+def test_16_messages_go_through_a_measured_micromsg2_broker(tmp_path: Path) -> None:
+    from twisted_msgproto.cli.benches import broker_beside
+    from twisted_msgproto.cli.measuring import Subject
+
+    server = Subject("twisted_msgproto.cli.benches.micromsg2", "durable", str(tmp_path))
+    try:
+        for _ in range(2):
+            work = partial(broker_beside.through_micromsg2, server.port, 20)
+            assert server.measure(20, work).messages == 20
+        assert server.usage()["events"] >= 40
+    finally:
+        server.close()
+    assert "orders" in (tmp_path / "queue" / "broker" / "names").read_text()
+
+
+def test_the_status_page_is_measured_with_its_sessions(launch: Launcher) -> None:
+    rows = rows_of(launch, "status", scale=0.01)
+    figures, turn, scrape, _, share, bulk = rows.values()
+    assert figures["name"] == "status, 100 sessions, figures"
+    assert (figures["mark"], turn["mark"], scrape["mark"], share["mark"]) == (200, 50, 20, 2)
+    assert figures["value"] > 0 and scrape["value"] > 0
+    assert turn["value"] > 0
+    assert (bulk["beside"], bulk["mark"]) == ("bulk alone", None)
 
 
 def test_connections_are_counted_when_they_were_accepted() -> None:

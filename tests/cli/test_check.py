@@ -3,11 +3,13 @@
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.tools.processes import PATIENCE_SECONDS
 from twisted_msgproto import cli
 
 
@@ -88,7 +90,9 @@ def test_a_port_in_use_is_named__FC_02(
         assert str(port) in told and "in use" in told.lower()
         file = tmp_path / "gateway.toml"
         assert cli.main(["check", "--file-only", str(file)]) == 0
-    assert cli.main(["check", str(file)]) == 0, "nothing is held after a check"
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while cli.main(["check", str(file)]):  # another program may have the port for a while
+        assert time.monotonic() < deadline, "nothing is held after a check"
 
 
 def test_one_port_twice_is_refused_and_each_refusal_is_told__FC_02(
@@ -155,3 +159,38 @@ def test_a_password_file_that_is_missing_is_named__FC_02(
     missing = tmp_path / "passwords"
     told = complaint(tmp_path, capsys, f"[umq]\nauth = 'file:{missing}'")
     assert str(missing) in told and "[umq]" in told
+
+
+def test_certificates_that_cannot_be_used_are_told_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FC-06: a file, what is wrong with it, and no library's own text."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "junk.pem").write_text("junk")
+    file = tmp_path / "g.toml"
+    for endpoint, text in (
+        ("ssl:0:privateKey=no.pem", "no.pem: No such file or directory"),
+        ("ssl:0:privateKey=junk.pem", "privateKey or certKey is no PEM file with a key and a"),
+        ("mtls:0:privateKey=junk.pem:verify=none", "nothing usable in junk.pem"),
+    ):
+        file.write_text(f'[lumberjack]\nendpoint = "{endpoint}:interface=127.0.0.1"\n')
+        assert cli.main(["check", "g.toml"]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith(f"msgproto check: g.toml: [lumberjack]: bad endpoint '{endpoint}")
+        assert text in told
+        assert "[(" not in told
+        assert "Errno" not in told
+    (tmp_path / "pems").mkdir()
+    file.write_text('[lumberjack]\nendpoint = "tls:pems:0:interface=127.0.0.1"\n')
+    assert cli.main(["check", "g.toml"]) == 0, "certificates may be added later"
+    assert "every hand-shake is refused: the directory 'pems' has no" in capsys.readouterr().out
+
+
+def test_a_port_in_use_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "g.toml"
+    with taken_port() as port:
+        file.write_text(f'[lumberjack]\nendpoint = "tcp:{port}:interface=127.0.0.1"\n')
+        assert cli.main(["check", str(file)]) == 2
+    told = capsys.readouterr().err
+    assert f"tcp:{port}:interface=127.0.0.1: Address already in use; another program" in told
+    assert "or choose another port" in told

@@ -3,17 +3,21 @@
 import re
 import signal
 import tomllib
+from datetime import UTC, datetime
 from pathlib import Path
+from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from PIL import Image
 
 from tests.tools import upkept
 from tests.tools.processes import Launched, Launcher, children, command_of, descendants, wait_gone
 from twisted_msgproto import cli
 from twisted_msgproto.cli import demo
 from twisted_msgproto.cli.demo import Count, Progress, gateway_file, landed_since, report
+from twisted_msgproto.cli.landed import SHOWN, draw, sample
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration
 from twisted_msgproto.registry import PROTOCOLS
@@ -57,6 +61,35 @@ def test_the_report_says_where_the_table_is(
     assert re.search(r"lumberjack\s+1,234\s+1,234\s+1,234\n", told)
     assert "sent = acknowledged = landed: 1,234" in told
     assert f'spark.read.format("msgproto-table").load("{tmp_path}/table")' in told
+
+
+def test_a_row_of_each_protocol_is_shown_and_nothing_of_it_acts_on_the_terminal(
+    tmp_path: Path,
+) -> None:
+    rows = rows_of([("umq", b"\x1b[2J" + b"x" * 100), ("mtl", b"\xff"), ("umq", b"second")])
+    head, rule, *lines = sample(rows)
+    assert head.split() == [*SHOWN, "body"]
+    assert set(rule) == {"─", " "}
+    assert [line.split()[0] for line in lines] == ["mtl", "umq"]
+    assert lines[0].endswith("(binary)")
+    assert "\x1b" not in lines[1]
+    assert "second" not in lines[1]
+
+
+def test_the_chart_shows_what_landed(tmp_path: Path) -> None:
+    draw(rows_of([("umq", b"a"), ("mtl", b"b"), ("umq", b"c")]), tmp_path / "landed.png")
+    with Image.open(tmp_path / "landed.png") as picture:
+        assert picture.width > 800
+        assert len(picture.convert("RGB").getcolors(1 << 24)) > 30
+
+
+def rows_of(bodies: list[tuple[str, bytes]]) -> pa.Table:
+    at = [datetime(2026, 1, 1, 12, 0, number, tzinfo=UTC) for number in range(len(bodies))]
+    return pa.table(
+        {name: ["x"] * len(bodies) for name in SHOWN}
+        | {"protocol": [name for name, _ in bodies], "received_at": at}
+        | {"body": [body for _, body in bodies]}
+    )
 
 
 def test_every_reader_must_see_the_same() -> None:
@@ -153,8 +186,14 @@ def test_a_demo_in_a_directory_of_an_earlier_one_lands_its_own_messages_and_the_
     upkept.land(upkept.create(table.directory), earlier)
     earlier.put(7)  # on disk when the earlier demo was interrupted, and not in the table
     names = [*PROTOCOLS, "lines"]
-    ended = launch("demo", "--messages", "200", "--keep", "kept", env=with_sixth)
-    assert ended.wait(seconds=840) == 0, ended.output
+    ended = launch("demo", "--messages", "200", "--keep", "kept", "--stay", env=with_sixth)
+    page = ended.line(r"The gateway and the bridge go on: (\S+) is", seconds=840)[1]
+    assert ended.line(r"live page: (\S+)")[1] == page
+    with urlopen(page) as answer:
+        assert b"<title>msgproto</title>" in answer.read()
+    ended.signal(signal.SIGINT)
+    assert ended.wait(seconds=60) == 0, ended.output
+    assert (kept / "landed.png").stat().st_size > 10_000
     total = 200 * len(names)
     assert counts_of(ended) == [(200, 200, 200)] * len(names) + [(total, total, total)]
     assert table.counts() == {**dict.fromkeys(sorted(names), 200), "lumberjack": 257}

@@ -19,8 +19,8 @@ from twisted.trial.unittest import TestCase
 from tests.tools.certificates import Authority, Pair
 from twisted_msgproto.cli.messages import MadeUp
 from twisted_msgproto.cli.progress import Counted
-from twisted_msgproto.cli.reasons import reason
 from twisted_msgproto.cli.send import deliver, incomplete
+from twisted_msgproto.core.reasons import reason
 from twisted_msgproto.net.clients.shapes import SendOptions
 from twisted_msgproto.registry import load
 

@@ -14,6 +14,16 @@ from twisted_msgproto.cli.init import escaped
 
 UNITS = ("msgproto-gateway.service", "msgproto-bridge.service")
 
+CONFINED = {
+    "NoNewPrivileges": "yes",
+    "ProtectSystem": "full",
+    "PrivateDevices": "yes",
+    "ProtectKernelTunables": "yes",
+    "RestrictNamespaces": "yes",
+    # A table may be anywhere, and ZeroMQ and Java look up interfaces through netlink.
+    "RestrictAddressFamilies": "AF_UNIX AF_INET AF_INET6 AF_NETLINK",
+}
+
 
 def directives(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
@@ -81,6 +91,16 @@ def test_units_run_this_installation_as_the_user_that_is_named(tmp_path: Path) -
         "s3://b/t",
     ]
     assert int(gateway["LimitNOFILE"]) >= 10_000
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_units_start_again_for_ever_and_are_confined(tmp_path: Path, name: str) -> None:
+    assert cli.main(["init", str(tmp_path)]) == 0
+    unit = directives((tmp_path / name).read_text())
+    assert (unit["Restart"], unit["StartLimitIntervalSec"]) == ("always", "0")
+    assert int(unit["TimeoutStopSec"]) > 5  # a gateway ends within 5 s
+    for key, value in CONFINED.items():
+        assert unit[key] == value
 
 
 @pytest.mark.skipif(

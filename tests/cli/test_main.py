@@ -129,3 +129,30 @@ def test_importing_a_sub_command_starts_no_reactor_and_no_spark(launch: Launcher
     )
     told = launch.command([sys.executable, "-c", code])
     assert told.wait() == 0, told.output
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["gateway", "--confg", "x"], "gateway: unknown option --confg (did you mean '--config'?)"),
+        (["queue", "tal", "q"], "queue: 'tal' is none of ls, verify, dump, tail, consumers, trim"),
+        (["queue", "tal", "q"], "(did you mean 'tail'?); see msgproto queue --help"),
+        (["queue", "tail", "q", "--folow"], "unknown option --folow (did you mean '--follow'?)"),
+        (
+            ["send"],
+            "send: the following arguments are required: PROTOCOL; see msgproto send",
+        ),
+        (["gatway"], "unknown sub-command 'gatway' (did you mean 'gateway'?)"),
+    ],
+)
+def test_what_was_mistyped_is_one_line_that_says_what_was_meant(
+    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status = cli.main(words)
+    except SystemExit as ended:
+        status = int(str(ended.code))
+    said = capsys.readouterr().err
+    assert status == 2
+    assert text in said
+    assert said.count("\n") == 1

@@ -17,6 +17,7 @@ from twisted_msgproto.cli import main
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.queue.flight import QueueFlightServer
+from twisted_msgproto.spark.report import status_path
 
 
 @pytest.fixture
@@ -323,7 +324,7 @@ def test_a_consumer_is_set_to_an_offset_which_the_queue_has(
     assert "consumer spark has committed 4, 5 behind" in capsys.readouterr().out
     for name, offset, text in (
         ("spark", "10", "ends at offset 9"),
-        ("spark", "x", "an offset is a number, not 'x'"),
+        ("spark", "x", "a place is an offset, earliest, latest, or a time such as .*, not 'x'"),
         ("sparc", "4", "no consumer 'sparc' of the queue .*; there are: spark"),
     ):
         assert consumers(place, "--reset", name, offset) == 2
@@ -336,6 +337,61 @@ def test_a_consumer_is_set_to_an_offset_which_the_queue_has(
     assert consumers(place, "--reset", "spark", "3") == 2
     assert "begins at 4" in capsys.readouterr().err
     assert reader.consumers() == {"spark": 4}
+
+
+def test_a_consumer_is_set_to_a_place_in_words_or_to_a_time(
+    directory: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader = QueueReader(directory)
+    reader.commit("mine", 5)
+    for word, offset in (
+        ("latest", 9),
+        ("earliest", 0),
+        ("2023-11-14T22:13:20.123456Z", 8),
+        ("2023-11-14T22:13:20.000003", 4),
+        ("2023-11-14T23:13:20+01:00", 0),
+        ("2020-01-01", 0),
+    ):
+        assert consumers(place, "--reset", "mine", word) == 0
+        assert f"consumer mine has committed {offset}," in capsys.readouterr().out, word
+    assert consumers(place, "--reset", "mine", "2023-11-15") == 2
+    assert "no message received at or after 2023-11-15; latest is its end" in (
+        capsys.readouterr().err
+    )
+    assert reader.consumers() == {"mine": 0}
+
+
+@pytest.mark.parametrize(
+    "change", [("--reset", "spark-0a1b2c3d", "9"), ("--forget", "spark-0a1b2c3d")]
+)
+def test_a_bridges_consumer_is_changed_only_by_those_who_know_what_it_means(
+    directory: Path, place: str, change: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exactly once is kept by the table's log; the mark says what the gateway may remove."""
+    reader = QueueReader(directory)
+    reader.commit("spark-0a1b2c3d", 4)
+    assert consumers(place, *change) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "is that of a bridge into a table: what has landed stands in the table's own log" in said
+    assert "have not landed" in said
+    assert "say --yes" in said
+    assert reader.consumers() == {"spark-0a1b2c3d": 4}
+    assert consumers(place, *change, "--yes") == 0
+    left = {} if change[0] == "--forget" else {"spark-0a1b2c3d": 9}
+    assert reader.consumers() == left
+
+
+def test_a_bridge_is_known_by_its_status_under_any_name(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    QueueReader(directory).commit("events", 4)
+    path = status_path(directory, "events")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('{"consumer": "events", "state": "running"}')
+    assert consumers(str(directory), "--reset", "events", "latest") == 2
+    assert "is that of a bridge" in capsys.readouterr().err
+    assert consumers(str(directory), "--reset", "events", "latest", "--yes") == 0
 
 
 def test_what_is_trimmed_while_a_consumer_is_set_back_is_told(

@@ -326,7 +326,7 @@ def test_the_status_follows_the_counts_whatever_the_protocol_says(
         progress.sent(sent)
         progress.acknowledged(acknowledged)
 
-    def driven(work: Callable[[object], Coroutine[Any, Any, None]], endpoint: str) -> None:
+    def driven(work: Callable[[object], Coroutine[Any, Any, None]], *rest: object) -> None:
         with pytest.raises(StopIteration):
             work(Clock()).send(None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 import tomllib
@@ -17,6 +18,7 @@ from twisted_msgproto.cli import main
 from twisted_msgproto.cli.status import lines
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration, Options, make_gateway
+from twisted_msgproto.net.status.bridging import shown_bridge
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 TOKEN = "a-token-of-some-length"
@@ -156,3 +158,22 @@ def test_check_finds_that_the_status_port_is_in_use(
         assert f"status: cannot listen on tcp:{port}" in capsys.readouterr().err
     assert main(["check", str(file)]) == 0
     assert f"status: tcp:{port}" in capsys.readouterr().out
+
+
+def test_flow_and_bridges_stand_in_the_terminal_and_nothing_of_theirs_acts_there() -> None:
+    columns = {"messages_per_second": [1.0, 250.4], "ack_p99_seconds": [None, 0.0125]}
+    one = {"connections": 2, "states": {"OPEN": 2}, "faults": {}, "limits_met": {}}
+    bridge = shown_bridge({"consumer": "spark", "state": "away\x1b[2J", "lag_rows": 7}, 0.0)
+    queue = {
+        "directory": "q", "begin_offset": 0, "end_offset": 9, "waiting_messages": 0,
+        "left_octets": 1, "max_octets": 2, "consumers": [], "bridges": [bridge],
+    }  # fmt: skip
+    shown = FIGURES | {
+        "queue": queue, "protocols": {"umq": one, "mtl": one},
+        "flow": {"protocols": {"umq": columns}},
+    }  # fmt: skip
+    text = "\n".join(lines(shown))
+    assert re.search(r"umq +250 +12\.5 ms +2 ", text)
+    assert re.search(r"mtl +- +- +2 ", text)
+    assert re.search(r"spark +away.*\[2J +- +- +7 +- +0 +-", text)
+    assert "\x1b" not in text

@@ -11,8 +11,8 @@ from tests.contract.cases import CONTROL, Endpoint
 from tests.contract.world import World
 from tests.tools.lines import Line
 from twisted_msgproto.cli.progress import Counted
-from twisted_msgproto.cli.reasons import reason
 from twisted_msgproto.cli.send import deliver, encoder, incomplete
+from twisted_msgproto.core.reasons import reason
 from twisted_msgproto.mtl import MtlClient
 from twisted_msgproto.net.clients.shapes import SendOptions
 from twisted_msgproto.registry import load

@@ -34,7 +34,9 @@ def test_a_value_which_makes_no_sense_is_refused_with_one_line(value):
 
 
 def test_an_unknown_limit_is_refused_and_the_known_are_named():
-    with pytest.raises(ConfigurationError, match="unknown limit 'windows'; known: window, idle"):
+    with pytest.raises(
+        ConfigurationError, match=r"'windows' \(did you mean 'window'\?\); known: window, idle"
+    ):
         Limits.of(TABLE).replace({"windows": 1})
 
 

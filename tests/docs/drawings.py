@@ -1,11 +1,12 @@
 """Draws the documents' pictures as SVG: ``python -m tests.docs.machines`` writes them all.
 
-The pictures are text with lines: they need no browser script and no font of their own, and have a
-white ground, so that they are legible on dark pages as well.
+The pictures are text with lines: they need no browser script and no font of their own.  They have a
+ground of their own, and are dark where the reader's system is.
 """
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +21,31 @@ LINE = 18
 """Lines of text are this far apart."""
 
 INK, PALE, GROUND, EDGE = "#1f2933", "#52606d", "#ffffff", "#9aa5b1"
+MONOSPACED = "DejaVu Sans Mono, Menlo, Consolas, monospace"
+SANS = "system-ui, -apple-system, Segoe UI, Roboto, DejaVu Sans, Helvetica, Arial, sans-serif"
 LANES = ["#0b6e99", "#b4540a", "#4d7c0f", "#7c3aed", "#be123c", "#0f766e", "#92400e", "#475569"]
 """Each target of arrows has a colour of its own; all are dark enough on white."""
+
+DARK = {
+    INK: "#e4e7eb",
+    PALE: "#a8b3bf",
+    GROUND: "#161b22",
+    EDGE: "#52606d",
+    "#f5f7fa": "#1f2630",
+    "#fafbfc": "#1b212a",
+    "#e8f1f8": "#17304a",
+    "#e3f3e6": "#16382a",
+    "#fdf0e1": "#44290f",
+    "#0b6e99": "#5cc3f0",
+    "#b4540a": "#f5a35c",
+    "#4d7c0f": "#a3d65c",
+    "#7c3aed": "#b79cff",
+    "#be123c": "#ff8fa3",
+    "#0f766e": "#4fd1c5",
+    "#92400e": "#e8b27a",
+    "#475569": "#b0bccb",
+}
+"""What each colour becomes in dark pictures."""
 
 
 @dataclass
@@ -31,6 +55,7 @@ class Drawing:
     title: str
     width: float = 0
     height: float = 0
+    family: str = MONOSPACED
     parts: list[str] = field(default_factory=list)
 
     def text(
@@ -98,6 +123,15 @@ class Drawing:
         """Make the picture large enough for the point."""
         self.width, self.height = max(self.width, x), max(self.height, y)
 
+    def dark(self) -> str:
+        """Return the rules that turn the colours of this picture into dark ones."""
+        used = {GROUND, *re.findall(r'(?:fill|stroke)="(#\w+)"', "".join(self.parts))}
+        return "".join(
+            f'[{name}="{colour}"]{{{name}:{DARK[colour]}}}'
+            for colour in sorted(used & set(DARK))
+            for name in ("fill", "stroke")
+        )
+
     def svg(self) -> str:
         """Return the picture as a file's text."""
         width, height = round(self.width + 16), round(self.height + 16)
@@ -105,8 +139,9 @@ class Drawing:
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
                 f'width="{width}" height="{height}" role="img" '
-                'font-family="DejaVu Sans Mono, Menlo, Consolas, monospace">',
+                f'font-family="{self.family}">',
                 f"<title>{escape(self.title)}</title>",
+                f"<style>@media (prefers-color-scheme: dark) {{{self.dark()}}}</style>",
                 f'<rect width="{width}" height="{height}" rx="8" fill="{GROUND}"/>',
                 *self.parts,
                 "</svg>",
@@ -173,69 +208,153 @@ def machine(table: Mapping[Any, Mapping[type, Any]], initial: Enum, title: str) 
 
 @dataclass(frozen=True)
 class Station:
-    """A station on the way of a message: its name, and what it does in two short lines."""
+    """A station on the way of a message: its name, what it does in two short lines, its ground."""
 
     name: str
     first: str
-    second: str = ""
+    second: str
+    fill: str = GROUND
 
 
-WAY = [
-    Station("sender", "shipper, device,", "service"),
-    Station("protocol", "machine: octets in,", "events out"),
-    Station("sink", "one batch", "for each read"),
-    Station("queue", "on the local disk,", "fdatasync"),
+INWARD = [
+    Station("senders", "shippers, devices,", "services, browsers"),
+    Station("protocol", "a machine: octets in,", "events out", "#e8f1f8"),
+    Station("sink", "a batch for", "each read", "#e8f1f8"),
+    Station("queue", "on the local disk,", "fdatasync", "#e3f3e6"),
 ]
-LANDING = {
-    2: Station("table", "Delta, Parquet,", "SQL"),
-    3: Station("bridge", "a process of its", "own, with Spark"),
-}
-"""The way into the table, below the first row, from right to left."""
+"""The way into the queue, from left to right."""
 
-FILLS = {"protocol": "#e8f1f8", "sink": "#e8f1f8", "queue": "#e3f3e6", "bridge": "#fdf0e1"}
-PROMISES = [
-    ("acknowledged = on disk", "", LANES[2]),
-    ("wire → queue:", "at least once", LANES[0]),
-    ("queue → table:", "exactly once, by (gateway, offset)", LANES[1]),
+OUTWARD = [
+    Station("readers", "pandas, polars, SQL,", "DuckDB, a notebook"),
+    Station("table", "Delta: Parquet files", "and a log", "#e3f3e6"),
+    Station("bridge", "a process of its", "own, with Spark", "#fdf0e1"),
 ]
+"""The way out of the queue, below, from right to left: the last one stands below the queue."""
 
 
 def way() -> str:
     """Draw the way of a message from its sender into the table, and of its acknowledgement back."""
-    drawing = Drawing("The way of a message from its sender through the queue into the table")
-    wide, high, gap, top = 150, 74, 62, 96
-    low = top + high + 84
-    lefts = [16 + place * (wide + gap) for place in range(len(WAY))]
+    drawing = Drawing("The way of a message through the queue into the table", family=SANS)
+    wide, high, gap, top = 152, 76, 58, 104
+    low = top + high + 118
+    lefts = [20 + place * (wide + gap) for place in range(len(INWARD))]
 
     def station(x: float, y: float, what: Station) -> None:
-        drawing.box(x, y, wide, high, fill=FILLS.get(what.name, GROUND))
-        drawing.text(x + wide / 2, y + 24, what.name, bold=True, middle=True, size=14)
-        drawing.text(x + wide / 2, y + 44, what.first, middle=True, colour=PALE)
-        drawing.text(x + wide / 2, y + 60, what.second, middle=True, colour=PALE)
+        drawing.box(x, y, wide, high, fill=what.fill)
+        drawing.text(x + wide / 2, y + 27, what.name, bold=True, middle=True, size=16)
+        drawing.text(x + wide / 2, y + 47, what.first, middle=True, colour=PALE)
+        drawing.text(x + wide / 2, y + 63, what.second, middle=True, colour=PALE)
 
-    drawing.box(lefts[1] - 8, top - 18, lefts[3] - lefts[1] + wide + 16, high + 52, fill="#fafbfc")
-    drawing.text(lefts[1], top + high + 22, "gateway: one process on Twisted", colour=PALE)
-    for x, what in zip(lefts, WAY, strict=True):
+    def carried(x: float, y: float, what: str) -> None:
+        drawing.text(x + gap / 2, y - 8, what, middle=True, size=11, colour=PALE)
+
+    def promise(x: float, y: float, what: str, colour: str) -> None:
+        half = 4.5 * len(what) + 6
+        drawing.box(x - half, y - 13, 2 * half, 26, fill=GROUND)
+        drawing.text(x, y + 4, what, bold=True, middle=True, colour=colour, size=13)
+
+    # The gateway's frame, and the way through it.
+    drawing.box(lefts[1] - 16, top - 20, lefts[3] - lefts[1] + wide + 32, high + 56, fill="#fafbfc")
+    name = "gateway: one process on Twisted"
+    drawing.text(lefts[1] + 2, top + high + 23, name, colour=PALE)
+    for x, what in zip(lefts, INWARD, strict=True):
         station(x, top, what)
+    middle = top + high / 2
     for x, word in zip(lefts, ["octets", "events", "batch"], strict=False):
-        start, y = x + wide, top + high / 2
-        drawing.line([(start, y), (start + gap - 1, y)], arrow=True, colour=INK)
-        drawing.text(start + gap / 2, y - 8, word, middle=True, size=11)
-    for place, what in LANDING.items():
-        station(lefts[place], low, what)
+        drawing.line([(x + wide, middle), (x + wide + gap - 1, middle)], arrow=True, colour=INK)
+        carried(x + wide, middle, word)
+    # From the queue down to the bridge, and to the left.
+    places = lefts[:1] + lefts[2:]
+    for x, what in zip(places, OUTWARD, strict=True):
+        station(x, low, what)
     down, across = lefts[3] + wide / 2, low + high / 2
     drawing.line([(down, top + high), (down, low - 1)], arrow=True, colour=INK)
-    drawing.text(down + 10, low - 14, "Arrow", size=11)
+    drawing.text(down + 10, low - 26, "Arrow", size=11, colour=PALE)
     drawing.line([(lefts[3], across), (lefts[2] + wide + 1, across)], arrow=True, colour=INK)
-    drawing.text(lefts[3] - gap / 2, across - 8, "commit", middle=True, size=11)
-    sender, up = lefts[0] + wide / 2, 44
-    drawing.line(
-        [(down, top), (down, up), (sender, up), (sender, top - 1)], arrow=True, colour=LANES[2]
+    carried(lefts[2] + wide, across, "commit")
+    drawing.line([(lefts[2], across), (lefts[0] + wide + 1, across)], arrow=True, colour=INK)
+    # The acknowledgement, and what is promised on each part of the way.
+    sender, up = lefts[0] + wide / 2, 40
+    back = [(down, top), (down, up), (sender, up), (sender, top - 1)]
+    drawing.line(back, arrow=True, colour=LANES[2])
+    promise((down + sender) / 2, up, "acknowledged = on disk", LANES[2])
+    promise(lefts[0] + 128, low - 43, "wire → queue: at least once", LANES[0])
+    promise(lefts[2] + 128, low - 43, "queue → table: exactly once", LANES[1])
+    return drawing.svg()
+
+
+OCTET = 22
+"""An octet of a file is this wide."""
+
+OCTETS_A_ROW = 32
+
+
+def octets(drawing: Drawing, y: float, fields: Sequence[tuple[str, int]], fill: str) -> float:
+    """Draw the fields of a header, each with its place and as wide as it is long; return the end.
+
+    ``fields`` are names and octets.  A field that crosses the end of a row is cut in two boxes.
+    """
+    left, high, at = 20, 44, 0
+    for name, length in fields:
+        first = True
+        while length:
+            row, column = divmod(at, OCTETS_A_ROW)
+            part = min(length, OCTETS_A_ROW - column)
+            x, top = left + column * OCTET, y + row * (high + 20)
+            drawing.box(x, top + 14, part * OCTET, high, fill=fill)
+            drawing.text(x + 2, top + 10, str(at), size=10, colour=PALE)
+            if first:
+                middle = x + part * OCTET / 2
+                drawing.text(middle, top + 33, name, middle=True, size=11, bold=True)
+                drawing.text(middle, top + 49, f"{length}", middle=True, size=11, colour=PALE)
+            at, length, first = at + part, length - part, False
+    return y + ((at - 1) // OCTETS_A_ROW + 1) * (high + 20)
+
+
+def queue_format(
+    header: Sequence[tuple[str, int]],
+    frame: Sequence[tuple[str, int]],
+    end: Sequence[tuple[str, int]],
+) -> str:
+    """Draw a queue's files: segments and their frames, both headers, and the published end."""
+    drawing = Drawing(
+        "The files of a queue: segments of frames, and the published end", family=SANS
     )
-    drawing.text((down + sender) / 2, up - 10, "acknowledgement", middle=True, colour=LANES[2])
-    for number, (what, promise, colour) in enumerate(PROMISES):
-        y = low + 14 + 26 * number
-        drawing.text(16, y, f"{what} {promise}".strip(), bold=True, colour=colour)
+    left, wide = 20, OCTETS_A_ROW * OCTET
+    drawing.text(left, 34, "00000000000000000000.segment", bold=True, size=14)
+    drawing.text(left + 296, 34, "appended to; the next one begins at 64 MiB", colour=PALE)
+    blocks = [
+        ("header", 90, "#fdf0e1"),
+        ("lineage", 80, "#e8f1f8"),
+        ("frame", 150, "#e3f3e6"),
+        ("frame", 220, "#e3f3e6"),
+        ("frame …", 164, "#e3f3e6"),
+    ]
+    x: float = left
+    for name, width, fill in blocks:
+        drawing.box(x, 48, width, 40, fill=fill)
+        drawing.text(x + width / 2, 72, name, middle=True)
+        x += width
+    end_of = left + 90 + 80 + 150 + 220
+    drawing.line([(end_of, 118), (end_of, 89)], arrow=True, colour=LANES[2])
+    drawing.text(end_of, 132, "published end: readers stop here", middle=True, colour=LANES[2])
+    y: float = 168
+    drawing.text(left, y, "The header of a segment", bold=True, size=14)
+    y = octets(drawing, y + 8, header, "#fdf0e1")
+    y += 26
+    drawing.text(left, y, "A frame: what was encoded together", bold=True, size=14)
+    y = octets(drawing, y + 8, frame, "#e3f3e6")
+    shares = [("runs: what messages share", 0.4), ("Arrow IPC record batch: what differs", 0.6)]
+    x = left
+    for name, share in shares:
+        drawing.box(x, y + 2, share * wide, 40)
+        drawing.text(x + share * wide / 2, y + 27, name, middle=True)
+        x += share * wide
+    y += 78
+    drawing.text(left, y, "end", bold=True, size=14)
+    told = "written over in place after the sync of each group"
+    drawing.text(left + 44, y, told, colour=PALE)
+    octets(drawing, y + 8, end, "#e8f1f8")
     return drawing.svg()
 
 
@@ -270,7 +389,7 @@ FLOORS: list[tuple[str, list[tuple[str, str]]]] = [
 
 def house(imports: Mapping[str, set[str]]) -> str:
     """Draw the rooms by floor; ``imports`` says which rooms each one imports."""
-    drawing = Drawing("The rooms of twisted_msgproto and what they import")
+    drawing = Drawing("The rooms of twisted_msgproto and what they import", family=SANS)
     left, wide, high, gap, y = 190, 258, 104, 16, 20
     for floor, rooms in FLOORS:
         drawing.text(16, y + high / 2, floor, bold=True, colour=PALE)

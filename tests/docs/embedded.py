@@ -10,7 +10,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).parent.parent.parent
 PAGES = sorted((PROJECT / "docs").glob("*.md"))
-SHOWN = re.compile(r"^(```\w+ ([\w./-]+)\n)(.*?)(^```$)", re.MULTILINE | re.DOTALL)
+SHOWN = re.compile(r"^(```\w+ ([\w.-]+/[\w./-]+)\n)(.*?)(^```$)", re.MULTILINE | re.DOTALL)
 
 
 def shown(page: Path) -> dict[str, str]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
+from struct import Struct, calcsize
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +21,7 @@ from tests.docs import drawings
 from tests.test_floors import MODULES, imports, relative
 from twisted_msgproto import registry
 from twisted_msgproto.core.broker.states import LETTER
+from twisted_msgproto.queue import format as formats
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 DIRECTORY = DOCS / "machines"
@@ -106,12 +109,39 @@ def rooms_imports() -> dict[str, set[str]]:
     return {room: used - {room} for room, used in found.items()}
 
 
+FIELDS = {
+    "header": (
+        [formats.SEGMENT_HEADER, formats.CHECKSUM],
+        "magic,version,size,queue id,seed,first offset,epoch,zero,CRC-32",
+    ),
+    "frame": (
+        [formats.FRAME_HEADER],
+        "marker,CRC header,CRC payload,payload size,first offset,messages,runs size",
+    ),
+    "end": (
+        [formats.END, formats.CHECKSUM, formats.END_LINEAGE, formats.CHECKSUM],
+        "magic,end,segment,octets in it,epoch,zero,CRC-32,incarnation,witness,frame size,CRC-32",
+    ),
+}
+"""The layouts that the queue's code reads and writes, and what their fields are called."""
+
+
+def fields(layouts: Iterable[Struct], names: str) -> list[tuple[str, int]]:
+    """Return the fields of layouts that follow each other: names and octets."""
+    kinds = re.findall(r"\d+s|[A-Z]", "".join(layout.format.lstrip("<") for layout in layouts))
+    sizes = [calcsize(f"<{kind}") for kind in kinds]
+    return list(zip(names.split(","), sizes, strict=True))
+
+
 def general() -> dict[str, str]:
     """Return the pictures that belong to no protocol, by file name below docs/."""
     letter = drawings.machine(LETTER, initial(LETTER), "The broker: what may happen to a message")
     return {
         "way.svg": drawings.way(),
         "house.svg": drawings.house(rooms_imports()),
+        "queue-format.svg": drawings.queue_format(
+            **{name: fields(layouts, names) for name, (layouts, names) in FIELDS.items()}
+        ),
         "machines/broker-letter.svg": letter,
     }
 

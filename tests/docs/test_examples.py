@@ -102,7 +102,9 @@ def test_how_output_is_compared() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_to_files_of_the_tree_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+    text = page.read_text()
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
+    targets += re.findall(r'\b(?:src|srcset)="([^"]+)"', re.sub(r"```.*?```", "", text, flags=re.S))
     missing = [
         target
         for target in targets
@@ -119,7 +121,11 @@ def test_the_readme_and_the_changelog_know_every_protocol() -> None:
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:
-    listed = set(re.findall(r"^([\w*/-]+)$", (PROJECT / "docs/index.md").read_text(), re.MULTILINE))
+    listed = {
+        str((page.parent / name).relative_to(PROJECT / "docs"))
+        for page in (PROJECT / "docs/index.md", PROJECT / "docs/api/index.md")
+        for name in re.findall(r"^([\w*/-]+)$", page.read_text(), re.MULTILINE)
+    }
     for page in PAGES[1:]:
         name = str(page.relative_to(PROJECT / "docs").with_suffix(""))
         assert name == "index" or name in listed or f"{Path(name).parent}/*" in listed, name

@@ -63,7 +63,8 @@ def forgets_a_started_frame():
     take_in = lumberjack.Decoder._take_in
 
     def forgetting(self, octets):
-        del self._gathered[5:6]
+        whole = b"".join(self._gathered.taken())
+        self._gathered.add(whole[:5] + whole[6:])
         return take_in(self, octets)
 
     return mock.patch.object(lumberjack.Decoder, "_take_in", forgetting)
@@ -74,7 +75,7 @@ def loses_what_follows_a_gathered_frame():
     take_compressed = lumberjack.Decoder._take_compressed
 
     def losing(self, octets):
-        missing = self._needed - len(self._gathered)
+        missing = self._needed - self._gathered.octets
         take_compressed(self, octets[:missing] + octets[missing + 1 :])
 
     return mock.patch.object(lumberjack.Decoder, "_take_compressed", losing)

@@ -38,6 +38,15 @@ async function umqSession() {
     echoed.attachments.map((one) => one.length),
     [1, 2, 4, 4, 300_000],
   );
+  // UM-19: pieces of a file go when their turn has come, and those of the answer come one by one.
+  const file = new Blob([Uint8Array.from({ length: 3_000_001 }, (_, number) => number % 251)]);
+  const options = { attachments: umq.pieces(file, 1_000_000), streamed: true };
+  const { payload, attachments, stream } = await client.call('["echo","file"]', options);
+  assert.deepEqual([payload, attachments, stream.count], ['"file"', [], 4]);
+  const came = [];
+  for await (const piece of stream) came.push(piece);
+  assert.deepEqual(new Uint8Array(await new Blob(came).arrayBuffer()), new Uint8Array(await file.arrayBuffer()));
+
   await assert.rejects(remote.buy("bread"), (error) => error instanceof umq.RemoteError && error.type === "SoldOut");
   await assert.rejects(remote.nothing(), umq.CallFailed);
 

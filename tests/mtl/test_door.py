@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 import zmq
 from twisted.internet.threads import deferToThread
+from twisted.logger import capturedLogs, formatEvent
 
 from tests.mtl.cases import IMPATIENT, HeldSink, MtlCase, run, until
 from tests.mtl.plain import Plain
 from tests.mtl.test_sockets import dealer_from
-from twisted_msgproto.core.errors import TimedOut
+from twisted_msgproto.core.errors import Refused, TimedOut
 from twisted_msgproto.mtl.protocol import server
 from twisted_msgproto.mtl.zeromq.door import Door, silent_seconds
 from twisted_msgproto.net import room
@@ -40,6 +41,20 @@ class Limited(MtlCase):
         await until(lambda: factory.snapshot()["connections"] == 2)
         await other.open("host")
         self.assertEqual(factory.snapshot()["connections"], 3)
+
+    @run
+    async def test_a_session_above_the_limit_is_said_with_its_option__NB_08(self) -> None:
+        factory = self.server(limits={"sessions": 1})
+        await self.client(factory.addresses[0]).open("host")
+        with capturedLogs() as logged:
+            for _ in range(3):
+                client = self.client(factory.addresses[0])
+                await self.assertFailure(client.open("host"), Refused)
+                client.abort()
+        self.assertEqual(factory.counters["turned_away:sessions"], 3)
+        said = [line for event in logged if "sessions" in (line := formatEvent(event))]
+        text = "mtl: a session was refused: sessions is 1 (--limit sessions=NUMBER changes it)"
+        self.assertEqual(said, [text])
 
     @run
     async def test_one_address_may_have_fewer(self) -> None:

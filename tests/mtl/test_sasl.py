@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import pytest
 from twisted.cred.checkers import AllowAnonymousAccess, InMemoryUsernamePasswordDatabaseDontUse
 from twisted.cred.credentials import UsernamePassword
 from twisted.internet.defer import Deferred, succeed
@@ -314,3 +315,22 @@ def test_a_response_of_plain_is_what_rfc_4616_says() -> None:
     assert base64.b64encode(sasl.PlainClient("tim", "tanstaaftanstaaf").respond(None)) == (
         b"AHRpbQB0YW5zdGFhZnRhbnN0YWFm"
     )
+
+
+@pytest.mark.parametrize("asked", [1, 4095, 4096, 20_000, 20_001, 10**7, 10**12])
+def test_a_server_cannot_have_a_client_compute_for_ever_nor_too_little__NB_07(asked: int) -> None:
+    """MT-08: 10**12 rounds take days; a single one makes the password easy to guess.
+
+    The library has bounds of its own: the lower one is the same, the upper one takes seconds.
+    """
+    cycle = credentials("me", "secret", scram_iterations=20_000)(["SCRAM-SHA-256"])
+    assert cycle is not None
+    nonce = cycle.respond(None).rpartition(b"r=")[2].decode()
+    challenge = f"r={nonce}more,s=c2FsdHNhbHRzYWx0,i={asked}".encode()
+    if sasl.SCRAM_ITERATIONS <= asked <= 20_000:
+        assert cycle.respond(challenge).startswith(b"c=")
+        return
+    ours = rf"asks for {asked} rounds of SCRAM, scram_iterations allows 20000"
+    with pytest.raises(ValueError, match=ours if 20_000 < asked <= 10**7 else ""):
+        cycle.respond(challenge)
+    assert not cycle.finished

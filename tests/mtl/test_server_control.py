@@ -15,6 +15,7 @@ from twisted_msgproto.mtl.terms.events import (
     SessionEnded,
     SessionEstablished,
     SessionOpened,
+    SessionRefused,
 )
 from twisted_msgproto.mtl.terms.states import SESSION, SessionState
 from twisted_msgproto.mtl.wire import control, data
@@ -393,6 +394,7 @@ def test_sessions_and_leases_are_bounded() -> None:
     first, _ = broker.session(), broker.session()
     code, body = broker.ask(PEER, "Open", OPEN)
     assert (code, body["reason"]) == (403, "too many sessions")
+    assert [e.limit for e in broker.events if isinstance(e, SessionRefused)] == ["sessions"]
     broker.connect(broker.lease(first, "Reader"))
     broker.lease(first, "Reader")
     assert broker.ask(first, "Reader", LEASE)[0] == 403

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from twisted_msgproto.net.counters import Counters
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+
+from twisted_msgproto.net.counters import Counters, Places
 
 
 def test_a_connections_figures_are_seen_while_it_lives_and_after_it():
@@ -54,3 +59,35 @@ def test_to_count_does_not_ask_connections_for_what_they_do_not_count():
     del asked[:]
     counters["turned_away"] += 1
     assert asked == []
+
+
+@dataclass(slots=True)
+class Counted:
+    seen: int = 0
+    lost: int = 0
+
+
+class Connection:
+    def __init__(self, seen: int) -> None:
+        self.machine = SimpleNamespace(counters=Counted(seen, 2 * seen))
+        self.odd = SimpleNamespace(count=1)
+
+
+def test_counters_are_read_from_their_places_as_from_functions__FC_03() -> None:
+    places, counters = Places.of(Counted, odd="odd.count"), Counters()
+    connections = [Connection(number) for number in range(10)]
+    for number, connection in enumerate(connections):
+        counters.join(connection, places)
+        if number % 3 == 0:
+            counters.join(number, lambda: {"seen": 1, "other": 3})
+    expected = {"seen": 45 + 4, "lost": 90, "odd": 10, "other": 12}
+    for size in (1, 3, 14, 100):
+        *pauses, summed = counters.in_slices(size)
+        assert summed == expected
+        assert pauses == [None] * (14 // size)
+    assert {name: counters[name] for name in expected} == expected
+    connections[5].machine.counters.seen += 7
+    counters.leave(connections[5])
+    assert counters["seen"] == expected["seen"] + 7
+    with pytest.raises(ValueError, match="two counters"):
+        Places({"alone": "machine.counters.alone"})

@@ -1,5 +1,7 @@
 """What all server factories share."""
 
+import time
+
 import pytest
 from OpenSSL import SSL
 from twisted.internet.address import HostnameAddress, IPv4Address, IPv6Address, UNIXAddress
@@ -182,3 +184,13 @@ def test_a_peers_address_is_text(address, name):
 )
 def test_an_endpoint_of_tls_is_announced_by_its_own_name__NB_13(description, name):
     assert address_name(IPv4Address("TCP", "192.0.2.1", 80), description) == name
+
+
+def test_how_slow_input_is_follows_from_cpu_time_on_a_real_reactor__NB_07():
+    """NB-07: a busy machine is no reason to read less of a peer at a time."""
+    from twisted.internet import reactor
+
+    made = factory()
+    made.clock.advance(3)
+    assert made.spent() == 3
+    assert type(made)(None, clock=reactor).spent is time.thread_time

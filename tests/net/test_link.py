@@ -18,8 +18,10 @@ from twisted_msgproto.core.deadlines import Deadlines
 from twisted_msgproto.core.errors import Fault, QueueError
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.net.factory import MsgprotoServerFactory
+from twisted_msgproto.net.link import FIRST_READ_OCTETS, PARTIAL_READ_OCTETS, READ_OCTETS_MIN
 from twisted_msgproto.net.session import Session
 from twisted_msgproto.net.sink import IMessageSink
+from twisted_msgproto.net.turns import TURN_SECONDS
 
 
 @dataclass
@@ -257,6 +259,60 @@ class Links(SynchronousTestCase):
         self.assertEqual(len(transport.writes), 3)
         self.assertEqual(transport.value().count(b"ok"), 7)
         self.assertEqual(transport.producerState, "producing")
+        self.lose()
+
+    def test_slow_input_is_read_in_smaller_pieces_and_quick_input_in_larger_ones(self) -> None:
+        """NB-07: a turn is bounded by the time that the octets take, whatever they are."""
+        server, transport = self.link(readOctets=256 << 10)
+        took = 1e-6
+
+        class Timed(LineMachine):
+            def receive(machine, inputs: bytes, now: float) -> list[Any]:
+                self.clock.rightNow += took * len(inputs)
+                return []
+
+        server.machine = Timed()
+        sizes = []
+
+        def read() -> int:
+            """What the transport would return, if the peer sends as fast as it can."""
+            sizes.append(transport.bufferSize)
+            server.dataReceived(bytes(transport.bufferSize))
+            return int(transport.bufferSize)
+
+        self.assertEqual(transport.bufferSize, FIRST_READ_OCTETS)
+        took = 1e-9
+        while read() != sizes[-1]:
+            pass
+        self.assertEqual(sizes[-1], 256 << 10)
+        server.dataReceived(bytes(4000))
+        took = 1e-6
+        server.dataReceived(bytes(20_000))  # less than one read may return, and slow all the same
+        for _ in range(5):
+            self.assertLessEqual(read() * took, TURN_SECONDS)
+        took = 1e-9
+        while read() != sizes[-1]:
+            pass
+        self.assertEqual(sizes[-1], 256 << 10)
+        took = 1.0
+        self.assertEqual((read(), read()), (READ_OCTETS_MIN, READ_OCTETS_MIN))
+        self.lose()
+
+    def test_a_message_that_does_not_end_is_read_in_smaller_pieces(self) -> None:
+        """NB-02: a thousand of them would bring a gigabyte in one turn."""
+        server, transport = self.link(readOctets=256 << 10)
+        for _ in range(20):
+            server.dataReceived(bytes(transport.bufferSize))
+            self.assertLessEqual(transport.bufferSize, PARTIAL_READ_OCTETS)
+        self.assertEqual(transport.bufferSize, PARTIAL_READ_OCTETS)
+        server.dataReceived(b"\n")
+        for _ in range(4):
+            server.dataReceived(b"line\n" * (transport.bufferSize // 5 + 1))
+        self.assertEqual(transport.bufferSize, 256 << 10)
+        while server.machine.unfinished:
+            self.clock.advance(0)
+        server.dataReceived(bytes(transport.bufferSize))
+        self.assertEqual(transport.bufferSize, PARTIAL_READ_OCTETS)
         self.lose()
 
     def test_what_fails_in_a_later_turn_ends_the_connection_too(self) -> None:

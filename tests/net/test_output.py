@@ -103,6 +103,22 @@ def test_a_transport_holds_a_slice_however_much_is_written():
     assert way.transport.largest <= SLICE_OCTETS + way.transport.bufferSize
 
 
+def test_what_is_written_does_not_change_how_much_one_read_returns__NB_07():
+    way = Way()
+    way.output.readAtMost(2000)
+    way.output.write(bytes(5000))
+    assert (way.transport.full, way.transport.bufferSize) == (False, 2000)
+    way.output.write(bytes(4 << 20))
+    assert (way.transport.full, way.transport.bufferSize) == (True, 2000)
+    way.transport.take()
+    assert way.transport.bufferSize == 2000
+    way.output.readAtMost(1 << 20)
+    while way.transport.buffer:
+        way.transport.take()
+    assert way.transport.largest <= SLICE_OCTETS * 2
+    assert way.transport.bufferSize == 1 << 20
+
+
 def test_who_takes_a_slice_now_and_then_is_served_for_as_long_as_it_takes():
     """HO-04: progress, not emptiness."""
     way = Way(seconds=30)

@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from twisted_msgproto.net.status.figures import SESSIONS_SHOWN_MAX, _counters
 from twisted_msgproto.net.status.stream import LISTENERS_MAX
 from twisted_msgproto.net.status.verdict import STANDS_STILL_SECONDS, healthy, safe_and_landing
 from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.queue.bridges import status_path, write_status
 
 reactor: Any = real_reactor
 LOOPBACK = "tcp:0:interface=127.0.0.1"
@@ -158,6 +160,77 @@ class Figures(Served):
         [consumer] = queue["consumers"]
         self.assertEqual((consumer["name"], consumer["behind_messages"]), ("spark", 2))
         self.assertEqual(queue["damaged"], [])
+
+    async def test_what_a_bridge_said_last_is_shown_and_measured(self) -> None:
+        await self.serve()
+        place = status_path(self.directory, "spark")
+        told = {"state": "running", "updated_at": time.time(), "lag_rows": 7, "rows": 5}
+        await deferToThread(write_status, place, told)
+        [bridge] = (await self.figures())["queue"]["bridges"]
+        self.assertEqual((bridge["consumer"], bridge["lag_rows"]), ("spark", 7))
+        _, body, _ = await self.get("/metrics")
+        self.assertIn(b'msgproto_bridge_lag_rows{consumer="spark"} 7.0', body)
+
+    async def test_faults_are_shown_by_address_and_limits_with_their_option(self) -> None:
+        await self.serve()
+        peer = await self.peer(self.server_port)
+        peer.transport.write(b"GET / HTTP/1.1\r\n\r\n")  # type: ignore[union-attr]
+        await peer.gone
+        long = await self.peer(self.server_port)
+        long.transport.write(WINDOW + b"2J\0\0\0\x01\xff\xff\xff\xff")  # type: ignore[union-attr]
+        await long.gone
+        figures = await self.figures()
+        found = {
+            (one["address"], one["reason"]): one["times"] for one in figures["offenders"]["worst"]
+        }
+        self.assertEqual(found["127.0.0.1", "version"], 1)
+        met = figures["protocols"]["lumberjack"]["limits_met"]
+        self.assertEqual(met, {"json-octets": 1})
+        limit = figures["limits"]["lumberjack"]["json-octets"]
+        self.assertEqual(limit["unit"], "octets")
+
+    async def test_sessions_are_searched_by_protocol_state_and_text(self) -> None:
+        await self.serve()
+        peers = [await self.peer(self.server_port) for _ in range(3)]
+        peers[0].transport.write(b"2W\0\0\0\x02" + EVENT)  # type: ignore[union-attr]
+        await peers[0].until(ACK)
+        port = peers[1].transport.getHost().port  # type: ignore[union-attr]
+        for query, wanted in (
+            ("", 3), ("?protocol=lumberjack", 3), ("?protocol=umq", 0),
+            ("?state=CLOSED", 0), (f"?text=127.0.0.1:{port}", 1), ("?text=%ff", 0),
+            ("?state=EMPTY&text=LUMBERJACK-2", 3),
+        ):  # fmt: skip
+            status, body, _ = await self.get(f"/sessions.json{query}")
+            answer = json.loads(body)
+            self.assertEqual(status, 200)
+            self.assertEqual((answer["found"], len(answer["sessions"])), (wanted, wanted), query)
+            self.assertEqual(answer["sessions_total"], 3)
+
+    async def test_the_flow_is_kept_while_the_gateway_runs(self) -> None:
+        await self.serve()
+        self.gateway.flow._sample()
+        await self.put(1)
+        flow = (await self.figures())["flow"]
+        self.assertEqual(len(flow["at"]), 1)
+        self.assertEqual(set(flow["protocols"]), {"lumberjack"})
+        _, body, _ = await self.get("/machines.json")
+        self.assertIn("EMPTY", json.loads(body)["lumberjack"]["states"])
+
+    async def test_latencies_are_a_histogram(self) -> None:
+        await self.serve()
+        peer = await self.peer(self.server_port)
+        peer.transport.write(WINDOW + EVENT)  # type: ignore[union-attr]
+        await peer.until(ACK)
+        _, body, _ = await self.get("/metrics")
+        [family] = [
+            one for one in text_string_to_metric_families(body.decode())
+            if one.name == "msgproto_acknowledgement_seconds"
+        ]  # fmt: skip
+        self.assertEqual(family.type, "histogram")
+        counts = [one.value for one in family.samples if one.name.endswith("_bucket")]
+        self.assertEqual(counts, sorted(counts))
+        self.assertEqual(counts[-1], 1)
+        self.assertIn(b'msgproto_messages_total{protocol="lumberjack"} 1.0', body)
 
     async def test_without_a_queue_nothing_is_called_safe(self) -> None:
         await self.serve(queue=False)

@@ -11,11 +11,17 @@ import pytest
 
 from tests.tools.browser import Page, needs_browser, start_browser
 from tests.tools.processes import Launcher
+from twisted_msgproto.net.status.bridging import shown_bridge
 
 websockets = pytest.importorskip("websockets")
 from websockets.asyncio.client import connect  # noqa: E402
 
 HOSTILE = "<img src=x onerror=\"document.title='broken into'\">"
+BRIDGE = {
+    **dict.fromkeys(("consumer", "state", "table", "error"), HOSTILE),
+    "away": [dict.fromkeys(("location", "queue", "state", "error"), HOSTILE)],
+    "known": [{"queue": HOSTILE}],
+}
 WIDE = "document.documentElement.scrollWidth <= innerWidth"
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 
@@ -62,6 +68,14 @@ def test_the_live_page_shows_what_comes_and_runs_nothing_of_a_peer__FC_03(
             session |= {"client_id": HOSTILE, "peer": HOSTILE, "session": HOSTILE, HOSTILE: HOSTILE}
             figures["protocols"]["lumberjack"]["faults"] = {HOSTILE: 1}
             figures["safe"]["why"] = HOSTILE
+            figures["offenders"]["worst"] = [
+                {"protocol": HOSTILE, "address": HOSTILE, "reason": HOSTILE, "times": 1,
+                 "seconds_ago": 1}
+            ]  # fmt: skip
+            figures["protocols"]["lumberjack"]["limits_met"] = {HOSTILE: 1}
+            figures["protocols"]["lumberjack"]["states"] = {HOSTILE: 1}
+            figures["protocols"][HOSTILE] = figures["protocols"]["lumberjack"]
+            figures["queue"]["bridges"] = [shown_bridge(BRIDGE, 0.0)]
             figures["broker"]["queues"] = [
                 {"space": HOSTILE, "name": HOSTILE, "waiting": 1, "in_flight": 0, "octets": 1,
                  "consumers": 0, "oldest": None, "tries": 0}

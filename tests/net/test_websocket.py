@@ -5,6 +5,7 @@ Serves the transport rows UM-18, UM-20, UM-21 and the ecosystem notes on autobah
 
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 from twisted.internet.error import ConnectionDone
@@ -17,6 +18,7 @@ from twisted.trial.unittest import TestCase
 
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.net.factory import MsgprotoServerFactory, SessionFactory
+from twisted_msgproto.net.turns import TURN_SECONDS
 from twisted_msgproto.net.wires.websocket import (
     WEBSOCKET_LIMITS,
     OctetWire,
@@ -92,6 +94,16 @@ class Notes:
         return self.seen.count("read")
 
 
+class Passing(Clock):
+    """Time passes between two looks at this clock, as if much was done meanwhile."""
+
+    step = TURN_SECONDS / 2
+
+    def seconds(self):
+        self.rightNow += self.step
+        return super().seconds()
+
+
 class Sessions(MsgprotoServerFactory):
     """Builds them, and nothing else."""
 
@@ -106,9 +118,18 @@ class Clients(SessionFactory, Factory):
     protocol = Notes
 
 
-def server(headers=b"", upgrade=True, origins=(), protocols=(), alone=False, wire=None, **limits):
+def server(
+    headers=b"",
+    upgrade=True,
+    origins=(),
+    protocols=(),
+    alone=False,
+    wire=None,
+    clock=None,
+    **limits,
+):
     """A connection, its transport and its clock."""
-    clock = Clock()
+    clock = clock or Clock()
     changes = {name.replace("_", "-"): value for name, value in limits.items()}
     sessions = Sessions(clock=clock, limits=changes)
     sessions.protocol = type("Notes", (Notes,), {"alone": alone})
@@ -254,13 +275,69 @@ class Reading(TestCase):
         self.assertEqual(transport.producerState, "producing")
 
     def turns(self, clock):
-        """Let the reactor have its next turns; whether there was anything to do."""
-        due = any(call.getTime() <= clock.seconds() for call in clock.getDelayedCalls())
-        clock.advance(0)
-        return due
+        """Let the reactor have its next turns; how many there were with something to do."""
+        turns = 0
+        while any(call.getTime() <= clock.seconds() for call in clock.getDelayedCalls()):
+            clock.advance(0)
+            turns += 1
+            self.assertLess(turns, 10_000)
+        return turns
+
+    def test_a_turn_is_bounded_by_time_and_not_by_messages__NB_07(self):
+        connection, transport, clock = server(clock=Clock())
+        session = connection.session
+
+        def work(session):
+            clock.rightNow += took * (len(session.messages()) - done[-1])
+            done.append(len(session.messages()))
+
+        def stretches():
+            return [after - before for before, after in pairwise(done)]
+
+        done, took = [0], 0.000_001
+        session.on_message = work
+        connection.dataReceived(client_frame(b"quick") * 5000)
+        self.assertEqual((done[-1], transport.producerState), (5000, "producing"))
+        took = 0.001
+        for _ in range(4):
+            connection.dataReceived(client_frame(b"slow") * 150)
+            self.turns(clock)
+        self.assertEqual(done[-1], 5600)
+        one_turn = TURN_SECONDS / took
+        self.assertLessEqual(max(stretches()[-10:]), one_turn)
+        took = 0.000_001
+        connection.dataReceived(client_frame(b"quick") * 5000)
+        self.turns(clock)
+        self.assertEqual(done[-1], 10_600)
+        self.assertEqual(max(stretches()[-10:]), 512)  # fewer writes, fewer batches
+        lose(connection)
+
+    def test_messages_behind_our_close_cost_next_to_nothing__NB_07(self):
+        """Nor do they keep the reactor from others, and the peer's Close is seen behind them."""
+        connection, _, _ = server()
+        connection.closeWebSocket()
+        looked = []
+        connection.processData = lambda process=connection.processData: (
+            looked.append(1) or process()
+        )
+        connection.dataReceived(client_frame(b"C0:x") * 5000)
+        self.assertEqual((connection.session.messages(), looked), ([], []))
+        connection.dataReceived(client_frame(b"x")[:3])
+        connection.dataReceived(client_frame(b"x")[3:] + b"\x88\x82\0\0\0\0\x03\xe8")
+        self.assertTrue(connection.wasClean)
+        lose(connection)
+
+    def test_fragments_behind_our_close_are_spread_over_turns__NB_07(self):
+        connection, transport, clock = server(clock=Passing())
+        connection.closeWebSocket()
+        connection.dataReceived(b"\x02\x81\0\0\0\0a" + b"\0\x81\0\0\0\0b" * 2000)
+        self.assertEqual(transport.producerState, "paused")
+        self.assertTrue(self.turns(clock))
+        self.assertEqual(transport.producerState, "producing")
+        lose(connection)
 
     def test_many_tiny_messages_of_one_read_are_spread_over_turns__NB_07(self):
-        connection, transport, clock = server()
+        connection, transport, clock = server(clock=Passing())
         numbers = [str(number) for number in range(5000)]
         connection.dataReceived(b"".join(client_frame(text.encode()) for text in numbers))
         self.assertEqual(transport.producerState, "paused")
@@ -273,7 +350,7 @@ class Reading(TestCase):
         lose(connection)
 
     def test_tiny_fragments_of_one_read_are_spread_over_turns__NB_07(self):
-        connection, transport, clock = server()
+        connection, transport, clock = server(clock=Passing())
         fragments = b"\x02\x81\0\0\0\0a" + b"\0\x81\0\0\0\0b" * 5000 + b"\x80\x81\0\0\0\0c"
         connection.dataReceived(fragments)
         self.assertEqual(transport.producerState, "paused")
@@ -283,7 +360,7 @@ class Reading(TestCase):
         lose(connection)
 
     def test_who_pauses_while_the_rest_of_a_read_waits_is_heeded__NB_07(self):
-        connection, transport, clock = server()
+        connection, transport, clock = server(clock=Passing())
         numbers = [str(number) for number in range(3000)]
         connection.dataReceived(b"".join(client_frame(text.encode()) for text in numbers))
         seen = len(connection.session.messages())
@@ -299,7 +376,7 @@ class Reading(TestCase):
         lose(connection)
 
     def test_a_connection_that_is_lost_while_the_rest_of_a_read_waits_leaves_no_timer__NB_07(self):
-        connection, _, clock = server()
+        connection, _, clock = server(clock=Passing())
         connection.dataReceived(client_frame(b"x") * 3000)
         lose(connection)
         self.assertFalse(self.turns(clock))
@@ -634,10 +711,25 @@ class Closing(TestCase):
         self.assertEqual(clock.getDelayedCalls(), [])
         self.assertEqual(connection.session.seen[-1], ("lost", "ConnectionLost"))
 
+    def test_what_comes_after_our_close_is_not_kept__NB_02(self):
+        """A thousand connections that close made a gateway hold 957 MiB, outside every limit."""
+        connection, _, clock = server()
+        begun = client_frame(b"x" * 100_000)
+        connection.dataReceived(begun[:60_000])
+        connection.closeWebSocket()
+        connection.dataReceived(begun[60_000:90_000])
+        self.assertEqual((connection.frame_data, connection.message_data), ([], []))
+        connection.dataReceived(begun[90_000:] + client_frame(b"y" * 70_000)[:-1])
+        self.assertEqual((connection.frame_data, connection.message_data), ([], []))
+        self.assertEqual(connection.data, b"")
+        self.assertFalse([seen for seen in connection.session.seen if "x" in seen or "y" in seen])
+        lose(connection)
+        self.assertEqual(clock.getDelayedCalls(), [])
+
     def test_a_peer_without_pongs_is_dropped_unless_we_do_not_read(self):
         """UM-20: WebSocket ping."""
         connection, transport, clock = server()
-        clock.advance(30.1)
+        clock.advance(50.1)
         self.assertEqual(frames(after_head(transport))[0][0], 9)
         connection.session.wire.pauseProducing()
         clock.pump([10] * 12)
@@ -655,7 +747,7 @@ class Closing(TestCase):
             clock.advance(25)
             connection.dataReceived(message[octet : octet + 100])
         self.assertFalse(transport.disconnected)
-        clock.pump([10] * 7)
+        clock.pump([10] * 9)
         self.assertTrue(transport.disconnected)
         lose(connection)
 
@@ -667,18 +759,67 @@ class Closing(TestCase):
             clock.advance(20)
             connection.output.resumeProducing()
         self.assertFalse(transport.disconnected)
-        clock.pump([10] * 7)
+        clock.pump([10] * 9)
         self.assertTrue(transport.disconnected)
         lose(connection)
 
+    def test_pings_and_their_answers_may_take_any_time(self):
+        """UM-20: the next ping waits for the time between two, or for the answer to the last."""
+        for between, patience in ((10, 30), (30, 10), (20, 20)):
+            terms = {"websocket_ping_seconds": float(between), "websocket_pong_seconds": patience}
+            connection, transport, clock = server(**terms)
+            transport.clear()
+            pings = 0
+            for _ in range(6 * between + 2):
+                clock.advance(0.5)
+                if transport.value():
+                    self.assertEqual(transport.value(), b"\x89\x00")
+                    pings += 1
+                    transport.clear()
+                    connection.dataReceived(b"\x8a\x80" + bytes(4))
+            self.assertEqual(pings, 3)
+            clock.pump([0.5] * (2 * (between + patience - 2)))
+            self.assertFalse(transport.disconnected)
+            clock.pump([0.5] * 6)
+            self.assertTrue(transport.disconnected)
+            lose(connection)
+
     def test_a_pong_keeps_the_connection(self):
         connection, transport, clock = server()
+        clock.advance(49)
         for _ in range(5):
             transport.clear()
-            clock.advance(30.1)
+            clock.pump([1] * 2)
             payload = frames(transport.value())[0][1]
             connection.dataReceived(b"\x8a" + bytes([0x80 | len(payload)]) + b"\0\0\0\0" + payload)
+            transport.clear()
+            clock.pump([1] * 48)
+            self.assertEqual(transport.value(), b"")
         self.assertFalse(transport.disconnected)
+        lose(connection)
+
+    def test_a_ping_and_its_answer_cost_little__NB_11(self):
+        """10,000 idle connections have 200 of them a second."""
+        connection, _, clock = server()
+        looked = []
+        connection.processData = lambda process=connection.processData: (
+            looked.append(1) or process()
+        )
+        connection.dataReceived(client_frame(b"a") + b"\x8a\x80\0\0\0\0" * 3 + client_frame(b"b"))
+        self.assertEqual((connection.session.messages(), looked), (["a", "b"], []))
+        for _ in range(5):
+            clock.advance(50)
+            connection.dataReceived(b"\x8a\x80\0\0\0\0")
+            self.assertEqual(len(clock.getDelayedCalls()), 1)
+        lose(connection)
+
+    def test_a_pong_that_is_too_long_is_a_fault(self):
+        connection, transport, _ = server()
+        connection.dataReceived(b"\x8a\xfe\0\x7e\0\0\0\0" + bytes(126))
+        self.assertIn(
+            (8, b"\x03\xea"), [(kind, text[:2]) for kind, text in frames(after_head(transport))]
+        )
+        lose(connection)
 
 
 class Letting(TestCase):
@@ -820,6 +961,20 @@ class BothSides(TestCase):
         lose(client)
         self.assertEqual(peer.session.seen[-1], ("lost", "ConnectionDone"))
         self.assertEqual(client.session.seen[-1], ("lost", "ConnectionDone"))
+        self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_both_sides_ping_and_stay_connected(self):
+        client, peer, clock = self.connect()
+        self.pump(client, peer)
+        for _ in range(6):
+            clock.pump([10] * 5)
+            self.assertEqual(client.transport.value()[:2], b"\x89\x80")
+            self.assertEqual(peer.transport.value(), b"\x89\0")
+            self.pump(client, peer)
+        clock.pump([10] * 4)
+        for side in (client, peer):
+            self.assertEqual(side.state, side.STATE_OPEN)
+            lose(side)
         self.assertEqual(clock.getDelayedCalls(), [])
 
     def test_a_server_which_never_drops_the_connection_is_dropped(self):

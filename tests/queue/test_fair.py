@@ -12,6 +12,7 @@ from twisted_msgproto.queue.fair import (
     FIRST_OCTET_SECONDS,
     GROUP_OCTETS_MIN,
     GROUP_SECONDS,
+    IDLE_SESSIONS_MAX,
     QUANTUM_OCTETS,
     FairQueue,
     GroupCost,
@@ -65,6 +66,24 @@ def test_who_pretends_to_be_idle_gets_no_more_than_its_share() -> None:
             taken += group
         taken += group
         assert taken.count("sly") <= taken.count("bulk") + 2
+
+
+def test_sessions_that_come_and_go_are_forgotten__NB_11() -> None:
+    """100,000 short connections made a gateway hold 118 MiB for ever."""
+    queue = FairQueue[int]()
+    for number in range(10 * IDLE_SESSIONS_MAX):
+        queue.add(f"short {number}", number, 1, 100)
+        assert queue.take(100, 1000) == [number]
+        assert len(queue._sessions) <= IDLE_SESSIONS_MAX
+        assert len(queue._old) + len(queue._new) <= IDLE_SESSIONS_MAX
+    # Beside a sender in bulk they are forgotten when their turn comes.
+    queue.add("bulk", -1, 1, 50_000)
+    for number in range(10 * IDLE_SESSIONS_MAX):
+        queue.add("bulk", -1, 1, 50_000)
+        queue.add(f"short {number}", number, 1, 100)
+        taken = queue.take(100, 50_100)
+        assert number in taken or -1 in taken
+    assert len(queue._sessions) <= IDLE_SESSIONS_MAX
 
 
 def test_sessions_share_octets_and_not_entries() -> None:

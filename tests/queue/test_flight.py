@@ -18,6 +18,7 @@ from tests.tools.queues import batch, put
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter
 from twisted_msgproto.queue import served as served_room
+from twisted_msgproto.queue.bridges import read_statuses
 from twisted_msgproto.queue.flight import (
     ROWS_MAX,
     STREAM_IDLE_SECONDS,
@@ -27,7 +28,7 @@ from twisted_msgproto.queue.flight import (
 )
 from twisted_msgproto.queue.streams import HUNG_PER_ADDRESS_MAX, Stream, Streams
 
-ACTIONS = ["describe", "place", "check", "register", "commit", "forget"]
+ACTIONS = ["describe", "place", "check", "register", "commit", "status", "forget"]
 LOCAL = "grpc://127.0.0.1:0"
 
 
@@ -614,3 +615,19 @@ def test_closing_does_not_wait_for_ever_for_a_reader_which_stopped_reading(tmp_p
     server.close(0.05)
     stream.cancel()
     assert server.close(30)
+
+
+def test_a_bridge_elsewhere_leaves_its_status_for_the_page(directory: str, ask: type) -> None:
+    with served(directory) as server:
+        caller = ask(server)
+        named = {"queue_id": server.queue_id, "consumer": "spark"}
+        told = {"rows": 5, "consumer": "another"}
+        with pytest.raises(flight.FlightServerError, match="there is no consumer 'spark'"):
+            caller.act("status", {**named, "status": told})
+        with pytest.raises(flight.FlightServerError, match="needs the object 'status'"):
+            caller.act("status", named)
+        caller.act("register", named)
+        assert caller.act("status", {**named, "status": told}) == {}
+        assert read_statuses(directory) == [{"rows": 5, "consumer": "spark"}]
+        with pytest.raises(flight.FlightServerError, match="there is no consumer"):
+            caller.act("status", {**named, "consumer": "../../spark", "status": told})

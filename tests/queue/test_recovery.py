@@ -1,4 +1,4 @@
-"""What a start finds and what it does: docs/queue-format.md, the table of cases, row by row."""
+"""What the writer repairs at its start: docs/queue-format.md, the table of cases, row by row."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
@@ -10,7 +10,7 @@ from unittest import mock
 from twisted_msgproto.core.broker import stock
 from twisted_msgproto.core.broker.machine import Broker
 from twisted_msgproto.core.broker.places import Places, Row
-from twisted_msgproto.core.broker.queues import Batch, BrokerQueue, Subscriber
+from twisted_msgproto.core.broker.queues import BrokerQueue, Released, Subscriber
 from twisted_msgproto.core.broker.stock import Stock
 
 Bug = Callable[[], AbstractContextManager[object]]
@@ -20,7 +20,7 @@ def returns_to_the_tail() -> AbstractContextManager[object]:
     """A letter that comes back is the last of its queue, not at its place."""
     put_back = Broker._put_back
 
-    def at_the_tail(self: Broker, released: Mapping[Batch, list[int]], tried: set[int]) -> None:
+    def at_the_tail(self: Broker, released: Released, tried: set[int]) -> None:
         insert = Places.insert
 
         def append(places: Places, row: Row) -> None:
@@ -36,10 +36,10 @@ def forgets_tries() -> AbstractContextManager[object]:
     """A try is counted on the letter alone; what is read back has had none."""
     put_back = Broker._put_back
 
-    def forgetting(self: Broker, released: Mapping[Batch, list[int]], tried: set[int]) -> None:
+    def forgetting(self: Broker, released: Released, tried: set[int]) -> None:
         put_back(self, released, tried)
-        for batch in released:
-            batch.queue.tries.clear()
+        for (_, queue), _ in released:
+            queue.tries.clear()
 
     return mock.patch.object(Broker, "_put_back", forgetting)
 
@@ -53,13 +53,11 @@ def anybody_acknowledges() -> AbstractContextManager[object]:
     """An acknowledgement counts, whoever holds the letter."""
     release = Broker._release
 
-    def releasing(
-        self: Broker, subscriber: Subscriber, places: list[int]
-    ) -> dict[Batch, list[int]]:
+    def releasing(self: Broker, subscriber: Subscriber, places: list[int]) -> Released:
         released = release(self, subscriber, places)
         for other in self._subscribers.values():
             rest = [place for place in places if place in other.held]
-            released.update(release(self, other, rest))
+            released += release(self, other, rest)
         return released
 
     return mock.patch.object(Broker, "_release", releasing)
@@ -69,10 +67,10 @@ def acknowledged_is_kept() -> AbstractContextManager[object]:
     """An acknowledged letter is still held, so it comes again when its consumer goes."""
     finish = Broker._finish
 
-    def finishing(self: Broker, released: Mapping[Batch, list[int]], counter: str) -> None:
-        finish(self, released, counter)
-        for batch, places in released.items():
-            for subscriber in batch.queue.subscribers:
+    def finishing(self: Broker, released: Released, *, rejected: bool = False) -> None:
+        finish(self, released, rejected=rejected)
+        for batch, places in released:
+            for subscriber in batch[1].subscribers:
                 subscriber.held.update(dict.fromkeys(places, batch))
 
     return mock.patch.object(Broker, "_finish", finishing)
@@ -103,7 +101,7 @@ def offers_once() -> AbstractContextManager[object]:
 
 def stays_full() -> AbstractContextManager[object]:
     """Consumers that were full once are not asked again when they have acknowledged."""
-    return mock.patch.object(Broker, "_ready", lambda self, subscriber: None)
+    return mock.patch.object(Broker, "_ready", lambda self, subscriber: self.go_on())
 
 
 def unwanted_for_ever() -> AbstractContextManager[object]:
@@ -132,13 +130,14 @@ def memory_is_not_freed() -> AbstractContextManager[object]:
 
 def written_too_early() -> AbstractContextManager[object]:
     """A letter is noted as done with when it is delivered."""
-    push = Broker._push
+    carry_out = Broker._carry_out
 
-    def pushing(self: Broker, queue: BrokerQueue, subscriber: Subscriber, letters: Any) -> None:
-        self._events.append(stock.Settled(queue.name, [letter.place for letter in letters]))
-        push(self, queue, subscriber, letters)
+    def carrying(self: Broker, queue: BrokerQueue, hands: Any, unwanted: Any) -> None:
+        for _, letters in hands:
+            self._events.append(stock.Settled(queue.name, [letter.place for letter in letters]))
+        carry_out(self, queue, hands, unwanted)
 
-    return mock.patch.object(Broker, "_push", pushing)
+    return mock.patch.object(Broker, "_carry_out", carrying)
 
 
 def dead_letters_are_not_told() -> AbstractContextManager[object]:

@@ -20,6 +20,7 @@ from tests.sim.disk import SimulatedFile
 from tests.sim.gateway import DIRECTORY
 from tests.sim.pipe import End
 from twisted_msgproto.core.errors import QueueFull
+from twisted_msgproto.core.gathered import Gathered
 from twisted_msgproto.core.window import ReceiveWindow
 from twisted_msgproto.lumberjack import wire as lumberjack_wire
 from twisted_msgproto.lumberjack.machine import receiving as lumberjack_machine
@@ -280,7 +281,7 @@ def no_idle_ack() -> AbstractContextManager[object]:
 
 def shared_buffer() -> AbstractContextManager[object]:
     """All connections read into one buffer."""
-    shared: dict[str, bytearray] = {}
+    shared: dict[str, Gathered] = {}
     init = lumberjack_wire.Decoder.__init__
 
     def sharing(self: Any, *arguments: Any) -> None:
@@ -288,7 +289,8 @@ def shared_buffer() -> AbstractContextManager[object]:
         self._gathered = shared.setdefault("buffer", self._gathered)
 
     def incomplete(self: Any, level: Any, needed: int) -> bool:
-        shared["buffer"][:] = level.octets[level.position :]
+        shared["buffer"].taken()
+        shared["buffer"].add(level.octets[level.position :])
         self._gathered = shared["buffer"]
         self._needed = needed
         level.octets, level.position = b"", 0

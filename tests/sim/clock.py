@@ -9,6 +9,7 @@ from typing import Any
 
 from twisted.internet.error import AlreadyCalled
 from twisted.internet.interfaces import IDelayedCall
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 
@@ -91,6 +92,10 @@ class HeapClock:
         return [call for time, _, call in self._heap if call.live and call.time == time]
 
 
+THREAD_SECONDS = 0.01
+"""Work in a thread begins after this time."""
+
+
 class ProcessClock:
     """One process's view of the clock: when the process dies, its calls never come.
 
@@ -125,6 +130,25 @@ class ProcessClock:
 
     def callFromThread(self, call: Callable[..., Any], *args: Any, **kw: Any) -> None:
         self.callLater(0, call, *args, **kw)
+
+    def getThreadPool(self) -> ProcessClock:
+        """Return what runs work in threads, one after the other: the clock itself."""
+        return self
+
+    def callInThreadWithCallback(
+        self, told: Callable[[bool, Any], None], call: Callable[..., Any], *args: Any, **kw: Any
+    ) -> None:
+        """Do some work in a thread, and tell how it ended."""
+
+        def work() -> None:
+            try:
+                result = call(*args, **kw)
+            except Exception:
+                told(False, Failure())
+            else:
+                told(True, result)
+
+        self.callLater(THREAD_SECONDS, work)
 
     def kill(self) -> None:
         self.dead = True

@@ -1,6 +1,7 @@
 """The gateway's process in the simulated world: real servers, sink and log over a simulated disk.
 
-Only the writer's thread is replaced: a commit takes time on the simulated clock instead.
+Only threads are replaced: a commit, and what a broker writes and reads, takes time on the simulated
+clock instead.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from twisted.internet.defer import Deferred
+
 from tests.sim.clock import ProcessClock
 from tests.sim.disk import SimulatedDisk
 from twisted_msgproto.core.errors import QueueFull
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.net.sink import DurableSink
+from twisted_msgproto.queue.brokered import BrokerState
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.fair import QUANTUM_OCTETS, FairQueue
 from twisted_msgproto.queue.format import Identity
@@ -93,6 +97,10 @@ class SimulatedWriter:
         self._turns = Turns(unfair)
         self._busy = False
 
+    def broker(self, **options: Any) -> BrokerState:
+        """As the real one: what brokers keep is on the simulated disk, too."""
+        return BrokerState(self._log, report=lambda line: None, **options)
+
     def submit(self, batch: MessageBatch, callback: Callback) -> None:
         entry, octets = (batch, callback), self._weigh(batch)
         self._turns.submitted(batch, octets)
@@ -151,7 +159,17 @@ class GatewayProcess:
         seconds = lambda: source.random() * fsync_seconds  # noqa: E731
         self.writer = SimulatedWriter(self.log, self.clock, seconds, weigh, unfair)
         self.sink = DurableSink.over(self.writer, self.clock)  # type: ignore[arg-type]
-        self.factory = make_factory(self.sink, self.clock)
+        try:
+            self.factory = make_factory(self.sink, self.clock)
+        except BaseException:
+            self.kill()
+            raise
+
+    def end(self) -> Deferred[Any]:
+        """The process ends in order."""
+        keeping = self.sink.keeping
+        drained: Deferred[Any] = self.factory.drain()
+        return drained if keeping is None else drained.addCallback(lambda _: keeping.close())
 
     def kill(self) -> None:
         """The process ends at once: nothing of it ever runs again."""

@@ -29,7 +29,7 @@ from twisted_msgproto.micromsg2 import (
     Proposal,
 )
 from twisted_msgproto.micromsg2.application import Broker
-from twisted_msgproto.micromsg2.machine import MessagesReceived, receiving, session
+from twisted_msgproto.micromsg2.machine import receiving, session
 from twisted_msgproto.micromsg2.wire import (
     LIMITS,
     Decoder,
@@ -40,6 +40,8 @@ from twisted_msgproto.micromsg2.wire import (
     encode_handshake,
     encode_message,
 )
+from twisted_msgproto.net.broker.keeping import Keeping, KeptBroker
+from twisted_msgproto.net.sink import DurableSink
 
 AGAIN_SECONDS = 0.5
 """How long a client waits before it connects again."""
@@ -292,13 +294,13 @@ class Taking(MicroMsg2Client):
 class ConsumingClient:
     """Consumes the queue ``orders``: takes a while for each message, and connects again."""
 
-    def __init__(self, world: World, before: int) -> None:
+    def __init__(self, world: World, before: int, seconds: tuple[float, ...]) -> None:
         source = world.source
         self._world = world
         self.before = before
         self._stopped = False
         self._live: Any = None
-        self._seconds = source.choice((0.0, 0.0, 0.3))
+        self._seconds = source.choice(seconds)
         offers = (
             Offer("batch-ack", {"max-count": str(source.choice((1, 3, 20)))}),
             Offer("pub-sub"),
@@ -371,18 +373,22 @@ class MicroMsg2:
     """The adapter."""
 
     name = "micromsg2"
+    consumers = (0, 0, 1, 2)
+    """A world has one of these numbers of consumers."""
+    seconds = (0.0, 0.0, 0.3)
+    """Each takes at most one of these times for a message."""
 
     def __init__(self) -> None:
         self._kind: Any = None
         self._consumers = 0
-        self._acknowledged: dict[bytes, int] = {}
+        self._acknowledged: set[bytes] = set()
 
     def make_server(self, world: World, sink: Any, clock: ProcessClock) -> Any:
         source = world.source
         if self._kind is None:
             self._kind = OurClient if source.random() < 0.6 else ForeignClient
             self._before = source.choice(STARTS)
-            self._consumers = source.choice((0, 0, 1, 2))
+            self._consumers = source.choice(self.consumers)
         factory = MicroMsg2ServerFactory(
             sink,
             brokerQueues=["orders"] if self._consumers else [],
@@ -398,26 +404,33 @@ class MicroMsg2:
         )
         factory.protocol = Server  # type: ignore[assignment]
         factory.before = self._before  # type: ignore[attr-defined]
+        factory.startFactory()
+        self._check_found(factory)
         return factory
+
+    def _check_found(self, factory: Any) -> None:
+        """What was acknowledged, and no consumer has had, is in the queue again."""
+        if self._consumers and self._acknowledged:
+            missing = len(self._acknowledged - self._world.handed_on)
+            waiting = sum(figures.waiting for figures in factory.queues.machine.queues())
+            if waiting < missing:
+                raise Violation(f"{waiting} messages wait after a start, {missing} must")
 
     def make_client(self, world: World, bodies: list[bytes]) -> Any:
         self._world = world
-        consumers = [ConsumingClient(world, self._before) for _ in range(self._consumers)]
+        consumers = [
+            ConsumingClient(world, self._before, self.seconds) for _ in range(self._consumers)
+        ]
         self.client = Together(self._kind(world, bodies, self._before), consumers)
         return self.client
 
     def acknowledged(self, body: bytes) -> None:
-        """Which life of the gateway has accepted this: its broker has no longer a memory."""
-        self._acknowledged[body] = self._world.crashes
+        """This is in the queue now, and outlives the gateway there."""
+        self._acknowledged.add(body)
 
     def handed_on(self) -> bool:
-        """Whether what the living broker has accepted has come to a consumer."""
-        world = self._world
-        return not self._consumers or all(
-            body in world.handed_on
-            for body, life in self._acknowledged.items()
-            if life == world.crashes
-        )
+        """Whether all that was acknowledged has come to a consumer."""
+        return not self._consumers or self._acknowledged <= self._world.handed_on
 
     def duplicates_max(self, world: World) -> int:
         return len(world.pipes) * (self.client.window + self.client.repeats)
@@ -509,17 +522,25 @@ def compared_by_size() -> AbstractContextManager[object]:
 
 def published_before_stored() -> AbstractContextManager[object]:
     """Consumers get what is not safe yet."""
-    arrive = MicroMsg2Server.actions[MessagesReceived]
+    put, publish, guessed = DurableSink.put, Keeping._publish, 0
 
-    def early(self: Any, event: Any) -> None:
-        broker = self.factory.broker
-        envelopes = broker.envelopes.make(
-            broker.queues, event.destinations, event.texts, event.notes
-        )
-        broker.enqueue(event.destinations, event.bodies, envelopes, lambda: None, lambda: None)
-        arrive(self, event)
+    def early(self: Any, batch: Any) -> Any:
+        nonlocal guessed
+        if batch.envelope is not None and self.keeping is not None:
+            guessed = max(guessed, self.writer._log.end)
+            publish(self.keeping, batch, guessed)
+            guessed += batch.count
+        return put(self, batch)
 
-    return mock.patch.dict(MicroMsg2Server.actions, {MessagesReceived: early})
+    @contextmanager
+    def patched() -> Iterator[None]:
+        with (
+            mock.patch.object(DurableSink, "put", early),
+            mock.patch.object(Keeping, "stored", lambda self, batch, first: None),
+        ):
+            yield
+
+    return patched()
 
 
 def lost_with_their_consumer() -> AbstractContextManager[object]:
@@ -535,6 +556,35 @@ def lost_with_their_consumer() -> AbstractContextManager[object]:
 
     return mock.patch.object(Broker, "lost", forgetting)
 
+
+def queues_end_with_the_process() -> AbstractContextManager[object]:
+    """What waits in a queue is not found again after a crash."""
+    return mock.patch.object(KeptBroker, "restore", lambda self: self._keeping.open())
+
+
+def settled_when_published() -> AbstractContextManager[object]:
+    """A message is noted as settled before a consumer has acknowledged it."""
+    came = KeptBroker.came
+
+    def settling(self: Any, letters: Any) -> None:
+        came(self, letters)
+        self._keeping.state.settle([letter.place for _, letter in letters])
+
+    return mock.patch.object(KeptBroker, "came", settling)
+
+
+class SlowConsumer(MicroMsg2):
+    """Messages wait for their consumer while the gateway crashes."""
+
+    consumers = (1, 1, 2, 2)
+    seconds = (3.0, 3.0, 3.0)
+
+
+DURABLE_BUGS: dict[str, Bug] = {
+    "queues-end-with-the-process": queues_end_with_the_process,
+    "settled-when-published": settled_when_published,
+}
+"""They show where a message waits while the gateway crashes."""
 
 MICROMSG2_BUGS: dict[str, Bug] = {
     "micromsg2-compared-by-size": compared_by_size,

@@ -231,7 +231,7 @@ class SimulatedSockets:
         self._made.append(SimulatedRouter(self._world, self._clock, received, leaving, left))
         return self._made[-1]
 
-    def admit(self, door: Any, curve: Any) -> None:
+    def admit(self, door: Any, curve: Any, keys: Any) -> None:
         """Whoever comes may connect."""
 
     def dealer(self, received: Any, bounds: Any, curve: Any) -> Any:

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.sim.adapters import ADAPTERS, BUGS, WORLDS
+from tests.sim.micromsg2 import DURABLE_BUGS, SlowConsumer
 from tests.sim.world import Violation, World
 from tests.tools.forms import SHORT
 
@@ -54,6 +55,26 @@ def test_a_planted_bug_is_caught(bug):
             except Violation:
                 return
     pytest.fail(f"{bug} was not caught in {len(always)} worlds")
+
+
+CRASHING = {"crash": 0.05, "events": 12, "fault_seconds": 8.0, "io_error": 0.0, "no_room": 0.0}
+"""The options of worlds in which messages wait in a durable queue while the gateway crashes."""
+
+
+def test_16_what_waits_for_a_slow_consumer_outlives_the_gateway():
+    for seed in range(10):
+        World(seed, SlowConsumer(), **CRASHING).run()
+
+
+@pytest.mark.parametrize("bug", sorted(DURABLE_BUGS))
+def test_16_a_bug_planted_in_the_durable_half_is_caught(bug):
+    for seed in range(10):
+        with DURABLE_BUGS[bug]():
+            try:
+                World(seed, SlowConsumer(), **CRASHING).run()
+            except Violation:
+                return
+    pytest.fail(f"{bug} was not caught")
 
 
 @pytest.mark.parametrize("protocol", ["lumberjack", "mixed"])

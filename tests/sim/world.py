@@ -271,7 +271,7 @@ class World:
     def _end(self, client_clock: ProcessClock) -> None:
         assert self.gateway is not None
         self.consumer.stopped = True
-        drained = self.gateway.factory.drain()
+        drained = self.gateway.end()
         until = self.clock.now + 200
         while self.clock.now < until and self.clock.step():
             self._check()
@@ -300,7 +300,7 @@ class World:
                 self.weigh,
                 self.errors.append,
             )
-        except QueueError:
+        except (QueueError, OSError):
             # The disk is full or breaks: the process ends with a line and is started again.
             self.disk.crash()
             self.clock.callLater(1.0, self._start_gateway)

@@ -19,9 +19,9 @@ from tests.tools.loops import landed_offsets, places
 from tests.tools.processes import Launched, Launcher, descendants, wait_gone
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.queue import QueueReader, QueueWriter
+from twisted_msgproto.queue.bridges import read_statuses
 from twisted_msgproto.spark.bridge import BridgeOptions
 from twisted_msgproto.spark.jobs import job_error
-from twisted_msgproto.spark.report import read_statuses
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.starting import consumer_name
 

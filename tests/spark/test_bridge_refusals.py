@@ -72,10 +72,10 @@ def refused(launch: Launcher, location: str, *options: str) -> str:
 
 
 WRONG = [
-    pytest.param(["--tls-ca", "authority.pem"], "token is missing or wrong", id="no token"),
+    pytest.param(["--tls-ca", "authority.pem"], "it wants its token", id="no token"),
     pytest.param(
         ["--tls-ca", "authority.pem", "--token-file", "other-token"],
-        "token is missing or wrong",
+        "it wants its token",
         id="wrong token",
     ),
     pytest.param(

@@ -344,7 +344,7 @@ def test_what_is_no_request_is_refused(served: Served) -> None:
     with pytest.raises(flight.FlightError, match="unknown action"):
         list(client.do_action(flight.Action("erase", b"")))
     actions = [action.type for action in client.list_actions()]
-    assert actions == ["describe", "place", "check", "register", "commit", "forget"]
+    assert actions == ["describe", "place", "check", "register", "commit", "status", "forget"]
 
 
 # -- who may --------------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ def test_without_the_token_nothing_is_told(queue: Path, tmp_path: Path) -> None:
     with Served(queue, token="sesame") as served:
         assert FlightQueue(served.location, token_file=str(right)).end() == 1500
         for token_file in (None, str(wrong)):
-            with pytest.raises(QueueError, match="the token is missing or wrong") as caught:
+            with pytest.raises(QueueError, match="it wants its token") as caught:
                 FlightQueue(served.location, token_file=token_file)
             assert "sesame" not in str(caught.value)
 

@@ -3,22 +3,32 @@
 import json
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
+from twisted_msgproto.core.errors import QueueError
+from twisted_msgproto.queue.bridges import (
+    SENT_OCTETS_MAX,
+    STATUS_OCTETS_MAX,
+    cut_to_fit,
+    read_statuses,
+    status_path,
+)
 from twisted_msgproto.queue.lineage import Description, Landed
 from twisted_msgproto.spark.report import (
+    KNOWN_TOLD_MAX,
+    SEND_SECONDS,
     Aside,
     Batch,
     Lag,
     Progress,
     Report,
+    SentStatuses,
     StatusFiles,
     lag,
     progress_line,
-    read_statuses,
-    status_path,
 )
 
 
@@ -74,6 +84,7 @@ def test_the_status_file_is_whole_private_and_complete(tmp_path: Path) -> None:
         "failed_batches": 0,
         "last_batch": {"batch": 7, "rows": 90, "seconds": 0.5, "at": 10.0},
         "gateways": 2,
+        "known": [{"queue": "q", "offset": 100, "lag_rows": 5, "oldest_age_seconds": 1.25}],
         "away": [
             {
                 "location": "grpc://a:1",
@@ -148,3 +159,48 @@ def test_the_lag_is_what_the_gateway_said_last() -> None:
     assert lag(Landed(100), described(0, 100, None), 5.0) == Lag(0, 0.0)
     assert lag(None, described(10, 100, 3_000_000), 5.0) == Lag(90, 2.0)
     assert lag(Landed(40), described(10, 100, 9_000_000), 5.0) == Lag(60, 0.0)
+
+
+def test_a_status_for_elsewhere_is_cut_until_it_fits() -> None:
+    many = [{"queue": "q" * 32, "error": "x" * 300}] * 100
+    told = cut_to_fit({"rows": 5, "known": many, "away": many[:3], "standing_consumers": []})
+    assert len(json.dumps(told)) <= SENT_OCTETS_MAX
+    assert (told["rows"], len(told["away"])) == (5, 3)
+    assert cut_to_fit({"rows": 5}) == {"rows": 5}
+
+
+def test_a_status_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "bridges").mkdir()
+    (tmp_path / "bridges" / "a.json").write_text(json.dumps({"x": "y" * STATUS_OCTETS_MAX}))
+    assert read_statuses(tmp_path) == []
+
+
+def test_only_the_gateways_that_are_furthest_behind_are_named() -> None:
+    files = StatusFiles({}, "night", {})
+    lags = {f"q{number}": Lag(number, 1.0) for number in range(100)}
+    known = files.for_queue(Report("running", Progress(), lags), "q1")["known"]
+    assert [one["lag_rows"] for one in known] == list(range(99, 99 - KNOWN_TOLD_MAX, -1))
+
+
+class Far:
+    """A queue on another machine."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, dict[str, object]]] = []
+
+    def tell(self, consumer: str, status: dict[str, object]) -> None:
+        self.told.append((consumer, status))
+        raise QueueError("unknown action 'status'")
+
+
+def test_queues_elsewhere_are_sent_the_status_now_and_then_and_may_refuse_it() -> None:
+    far, now = Far(), [0.0]
+    sent = SentStatuses(StatusFiles({}, "night", {}), "night", {"q": far}.get, clock=lambda: now[0])
+    report = Report("running", progressed(), {"q": Lag(5, 1.25)})
+    for moment in (0.0, 1.0, SEND_SECONDS):
+        now[0] = moment
+        sent.send(report, ["q", "away"])
+        while sent._on_their_way:
+            time.sleep(0.001)
+    assert [consumer for consumer, _ in far.told] == ["night", "night"]
+    assert far.told[0][1]["lag_rows"] == 5

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.tools.processes import Launched, Launcher
+from tests.tools.processes import START_SECONDS, Launched, Launcher
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
@@ -20,6 +20,7 @@ QUIET = (
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
+    "--hide-scrollbars",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",
@@ -51,7 +52,7 @@ def start_browser(launch: Launcher) -> str:
     assert BROWSER is not None
     profile = f"--user-data-dir={launch.directory / 'profile'}"
     browser: Launched = launch.command([BROWSER, profile, *QUIET])
-    return browser.line(r"DevTools listening on (ws://\S+)")[1]
+    return browser.line(r"DevTools listening on (ws://\S+)", seconds=START_SECONDS)[1]
 
 
 class Page:
@@ -93,14 +94,23 @@ class Page:
         return await self.value(SHOWN.replace("WANTED", wanted))
 
     async def look(
-        self, path: Path, *, width: int = 1100, height: int = 900, dark: bool = False
+        self,
+        path: Path,
+        *,
+        width: int = 1100,
+        height: int = 900,
+        dark: bool = False,
+        whole: bool = True,
     ) -> bytes:
-        """Show the page at this size, light or dark, and keep a picture of it in ``path``."""
+        """Show the page at this size, light or dark, and keep a picture of it in ``path``.
+
+        ``whole``: also of what is below the window.
+        """
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.ask("Emulation.setEmulatedMedia", features=[scheme])
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         await self.ask("Emulation.setDeviceMetricsOverride", **size)
-        answer = await self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        answer = await self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         picture = base64.b64decode(answer["result"]["data"])
         path.write_bytes(picture)
         return picture

@@ -34,6 +34,7 @@ class Authority:
 
     def __init__(self, directory: Path, name: str = "authority") -> None:
         self._directory = directory
+        self._days = (-1, 1)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = subject(O="Example", CN=name)
         self._certificate = (
@@ -52,8 +53,8 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - DAY)
-            .not_valid_after(now + DAY)
+            .not_valid_before(now + self._days[0] * DAY)
+            .not_valid_after(now + self._days[1] * DAY)
         )
 
     def _write(self, name: str, certificate: x509.Certificate, key: object) -> Pair:
@@ -83,6 +84,14 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         )
         return self._write(name, certificate, key)
+
+    def expired(self, name: str = "expired") -> Pair:
+        """A server's certificate that was good until yesterday."""
+        self._days = (-9, -1)
+        try:
+            return self.server(name)
+        finally:
+            self._days = (-1, 1)
 
     def client(self, name: str = "web-1") -> Pair:
         """A client's certificate, whose subject is ``O=Example,CN=NAME``."""

@@ -13,17 +13,19 @@ stderr and exit status 2, never a traceback.
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import os
+import re
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any, NoReturn
 
 from twisted_msgproto import __version__
 from twisted_msgproto.core.errors import ConfigurationError, QueueError, TableError
+from twisted_msgproto.core.named import closest
 
 COMMANDS: Mapping[str, str] = {
     "gateway": "twisted_msgproto.cli.gateway",
@@ -36,10 +38,12 @@ COMMANDS: Mapping[str, str] = {
     "status": "twisted_msgproto.cli.status",
     "table": "twisted_msgproto.cli.table",
     "flight": "twisted_msgproto.cli.flight",
+    "reload": "twisted_msgproto.cli.reload",
     "init": "twisted_msgproto.cli.init",
     "check": "twisted_msgproto.cli.check",
     "doctor": "twisted_msgproto.cli.doctor",
     "demo": "twisted_msgproto.cli.demo",
+    "completion": "twisted_msgproto.cli.completion",
 }
 """This maps each sub-command to its module, in the order of ``msgproto --help``."""
 
@@ -97,6 +101,49 @@ def overview() -> str:
     return "\n".join([*lines, "", "msgproto SUB-COMMAND --help says more about each."])
 
 
+CHOICE = re.compile(r"argument (\S+): invalid choice: '([^']*)' \(choose from (.*)\)")
+"""Argparse's text for a word that is none of those that may stand in its place."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong with the words, and what was meant perhaps."""
+
+    _words: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse; argparse calls this for each action of a sub-command, too."""
+        self._words = list(args or ())
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Say it and end; argparse calls this."""
+        self.exit(USAGE_ERROR, f"{self.prog}: {self._said(message)}; see {self.prog} --help\n")
+
+    def _said(self, message: str) -> str:
+        choice = CHOICE.fullmatch(message)
+        if choice is not None:
+            known = re.findall(r"[^\s,']+", choice[3])
+            near = closest(choice[2], known)
+            return f"{choice[2]!r} is none of {', '.join(known)}{near}"
+        flags = list(_flags(self, self._words))
+        for word in self._words:
+            flag = word.partition("=")[0]
+            if flag == "--":
+                break
+            if flag.startswith("--") and not any(known.startswith(flag) for known in flags):
+                return f"unknown option {flag}{closest(flag, flags)}"
+        return message
+
+
+def _flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str]:
+    """Yield the options of a parser, and those of its actions that ``words`` name."""
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for name in action.choices.keys() & set(words):
+                yield from _flags(action.choices[name], words)
+
+
 def load(name: str) -> ModuleType:
     """Return the module of this sub-command."""
     return importlib.import_module(COMMANDS[name])
@@ -133,16 +180,15 @@ def chosen(words: Sequence[str]) -> int:
         print(f"msgproto {__version__}")
         return 0
     if name not in available():
-        meant = difflib.get_close_matches(name, available(), n=1)
-        hint = f"; did you mean {meant[0]!r}?" if meant else ""
+        near = closest(name, available())
         print(
-            f"msgproto: unknown sub-command {name!r}{hint}; known: {', '.join(available())}",
+            f"msgproto: unknown sub-command {name!r}{near}; known: {', '.join(available())}",
             file=sys.stderr,
         )
         return USAGE_ERROR
     try:
         module = load(name)
-        parser = argparse.ArgumentParser(
+        parser = Parser(
             prog=f"msgproto {name}",
             description=module.__doc__,
             formatter_class=argparse.RawDescriptionHelpFormatter,

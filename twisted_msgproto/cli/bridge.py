@@ -86,6 +86,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a setting of Spark; repeatable",
     )
+    add("--json-log", action="store_true", help="print one JSON object a line")
     for option in GONE:
         add(option, nargs="?", const="", dest=f"gone_{option[2:]}", help=argparse.SUPPRESS)
 
@@ -118,6 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
             settings=read_settings(arguments.conf),
             token_file=arguments.token_file,
             authority=arguments.tls_ca,
+            json_log=arguments.json_log,
         )
     )
 

@@ -55,6 +55,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "where", metavar="WHERE", help="a queue's directory, or http://HOST:PORT"
         )
         known.add_argument("--token-file", metavar="FILE", help="the token for http://HOST:PORT")
+        known.add_argument(
+            "--tls-ca", metavar="FILE", help="who signed the certificate of https://HOST:PORT"
+        )
         if name != "ls":
             known.add_argument("queue", metavar="QUEUE", help="the queue's name, as ls shows it")
             known.add_argument(
@@ -77,7 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what was asked; QueueError for what cannot be, in one line."""
-    broker = opened(arguments.where, arguments.token_file)
+    broker = opened(arguments.where, arguments.token_file, arguments.tls_ca)
     try:
         return ACTIONS[arguments.action](broker, arguments)
     except OSError as error:
@@ -90,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
             close()
 
 
-def opened(where: str, token_file: str | None = None) -> Any:
+def opened(where: str, token_file: str | None = None, authority: str | None = None) -> Any:
     """Return the broker of the gateway that runs at ``where``, or what is kept there of one.
 
     Either is a BrokerView whose methods return the values themselves.  Raises QueueError for what
@@ -100,7 +103,7 @@ def opened(where: str, token_file: str | None = None) -> Any:
     from ..net.control.asking import GatewayBroker, is_url
 
     if is_url(where):
-        return GatewayBroker(where, token_file)
+        return GatewayBroker(where, token_file, authority=authority)
     if token_file is not None:
         raise ConfigurationError("--token-file goes with http://HOST:PORT")
     from twisted_msgproto.queue import QueueReader

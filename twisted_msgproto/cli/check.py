@@ -42,6 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigurationError(f"{arguments.file}: {error}") from None
     for name, options in configuration.servers.items():
         print(f"{name}: {', '.join(options['endpoints'])}")
+        for line in without_certificates(options["endpoints"]):
+            print(f"{name}: {line}")
     if configuration.access is not None:
         count = len(configuration.access.rules)
         rules = "1 rule" if count == 1 else f"{count} rules"
@@ -100,6 +102,17 @@ def try_queue(directory: Path) -> None:
         raise QueueError(f"[queue]: directory {str(directory)!r}: {existing} is no directory")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise QueueError(f"[queue]: directory {str(directory)!r}: {existing} cannot be written")
+
+
+def without_certificates(endpoints: list[str]) -> Iterator[str]:
+    """Yield a line for each endpoint that a start accepts, and that refuses every hand-shake."""
+    from twisted_msgproto.net.reloading import check_directory
+
+    for description in endpoints:
+        try:
+            check_directory(description)
+        except ConfigurationError as error:
+            yield f"{description}: every hand-shake is refused: {error}"
 
 
 def unproven(configuration: Configuration) -> Iterator[str]:

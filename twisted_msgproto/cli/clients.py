@@ -136,15 +136,19 @@ def connect_options(arguments: argparse.Namespace, command: ModuleType) -> dict[
 
 
 def why_not(
-    work: Callable[[Any], Coroutine[Any, Any, object]], endpoint: str = "the server"
+    work: Callable[[Any], Coroutine[Any, Any, object]],
+    endpoint: str = "the server",
+    served: Callable[[], object] = lambda: True,
 ) -> str | None:
     """Run ``work`` in the reactor; None if it ended well, else why it did not, in words.
 
+    ``served()`` says whether the server has done anything for us.
     Raises KeyboardInterrupt, BrokenPipeError when nobody reads our output, and ConfigurationError,
     also for a message that is above a limit: the operator has to change it.
     ``python -X dev`` lets every other error through, with its traceback.
     """
-    from .reasons import reason
+    from twisted_msgproto.core.reasons import reason
+
     from .running import run_in_reactor
 
     _begin_logging()
@@ -157,7 +161,7 @@ def why_not(
     except Exception as error:
         if sys.flags.dev_mode:
             raise
-        return reason(error, endpoint)
+        return reason(error, endpoint, served=bool(served()))
     return None
 
 

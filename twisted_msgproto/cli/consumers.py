@@ -1,4 +1,4 @@
-"""``msgproto queue consumers`` lists who reads a queue, how far, since when; and forgets them.
+"""``msgproto queue consumers`` lists who reads a queue, how far, since when; resets, forgets them.
 
 Works beside a running gateway, in its directory or over Arrow Flight: the gateway reads what its
 consumers need each time it trims.
@@ -8,28 +8,46 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twisted_msgproto.core.errors import QueueError, QueueMismatch
+
+from .queues import ELSEWHERE, opened, queue_options
 
 if TYPE_CHECKING:
     from twisted_msgproto.queue.source import Queue
 
-CALL_SECONDS_MAX = 10.0
-"""A gateway elsewhere may need this long for one answer."""
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+BRIDGE: Final = re.compile(r"spark-[0-9A-Za-z]{8}")
+"""A bridge names its consumer like this, unless ``--consumer`` names it."""
+
+_MARK: Final = (
+    "what has landed stands in the table's own log, and the consumer only tells the gateway what it"
+    " may remove"
+)
+
+RESETTING: Final = (
+    f"{_MARK}. Set back, it lands nothing again (msgproto table rewind does), and the bridge moves"
+    " it forward with its next batch. Set forward, the gateway may remove messages that have not"
+    " landed, and they are lost for the table"
+)
+
+FORGETTING: Final = (
+    f"{_MARK}. Forgotten, the gateway may remove messages that have not landed; a bridge that runs"
+    " makes its consumer known again with its next batch"
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``msgproto queue consumers``."""
+    queue_options(parser)
     add = parser.add_argument
-    add(
-        "directory",
-        metavar="QUEUE",
-        help="the queue's directory, or where a gateway serves it: grpc://HOST:PORT",
-    )
     changes = parser.add_mutually_exclusive_group()
     changes.add_argument(
         "--forget", metavar="NAME", help="forget this consumer: what it needs may be trimmed"
@@ -37,22 +55,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     changes.add_argument(
         "--reset",
         nargs=2,
-        metavar=("NAME", "OFFSET"),
-        help="set this consumer to an offset which the queue still has",
+        metavar=("NAME", "PLACE"),
+        help="set this consumer to an offset that the queue still has, to earliest or latest, or to"
+        " the first message of a time, such as 2026-01-31T12:00Z",
     )
+    add("--yes", action="store_true", help="do it, although a bridge has this consumer")
     add("--json", action="store_true", help="one JSON object")
-    add("--token-file", metavar="FILE", help="the token for a queue at grpc://HOST:PORT")
-    add("--tls-ca", metavar="FILE", help="who signed the certificate of grpc+tls://HOST:PORT")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what was asked, then list who is left; QueueError in one line."""
-    queue = _opened(arguments)
+    queue = opened(arguments)
     if arguments.forget is not None:
+        if not arguments.yes:
+            look_for_bridge(arguments.directory, arguments.forget, FORGETTING)
         queue.forget(arguments.forget)
     if arguments.reset is not None:
-        name, offset = arguments.reset
-        reset(queue, name, offset)
+        name, place = arguments.reset
+        if not arguments.yes:
+            look_for_bridge(arguments.directory, name, RESETTING)
+        reset(queue, name, offset_of(queue, place))
     found = standings(queue, time.time())
     if arguments.json:
         print(json.dumps({"queue_id": queue.queue_id, "consumers": [asdict(one) for one in found]}))
@@ -62,21 +84,6 @@ def run(arguments: argparse.Namespace) -> int:
     for one in found:
         print(one.line())
     return 0
-
-
-def _opened(arguments: argparse.Namespace) -> Queue:
-    if arguments.directory.startswith(("grpc://", "grpc+tls://")):
-        from twisted_msgproto.spark.flight import FlightQueue
-
-        return FlightQueue(
-            arguments.directory,
-            token_file=arguments.token_file,
-            authority=arguments.tls_ca,
-            limit=CALL_SECONDS_MAX,
-        )
-    from twisted_msgproto.queue import QueueReader
-
-    return QueueReader(arguments.directory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +128,63 @@ def standings(queue: Queue, now: float) -> list[Standing]:
     return found
 
 
-def reset(queue: Queue, name: str, offset: str) -> None:
+def look_for_bridge(where: str, name: str, meaning: str) -> None:
+    """Raise QueueError, one line, if the consumer ``name`` is that of a bridge.
+
+    ``where`` is the queue's directory or its address; ``meaning`` says what is about to be done.
+    """
+    bridges: set[object] = set()
+    if not where.startswith(ELSEWHERE):
+        from twisted_msgproto.queue.bridges import read_statuses
+
+        bridges = {status.get("consumer") for status in read_statuses(where)}
+    if name in bridges or BRIDGE.fullmatch(name):
+        raise QueueError(
+            f"the consumer {name!r} is that of a bridge into a table: {meaning}; if you mean that,"
+            " say --yes"
+        )
+
+
+def offset_of(queue: Queue, place: str) -> int:
+    """Return the offset that a text means: a number, ``earliest``, ``latest``, or a time.
+
+    Raises QueueError for a text that is none of these, and for a time after the last message.
+    """
+    if place.isdecimal():
+        return int(place)
+    if place in (EARLIEST, LATEST):
+        return queue.begin() if place == EARLIEST else queue.end()
+    try:
+        moment = datetime.fromisoformat(place)
+    except ValueError:
+        raise QueueError(
+            f"a place is an offset, {EARLIEST}, {LATEST}, or a time such as 2026-01-31T12:00Z,"
+            f" not {place!r}"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    from twisted_msgproto.spark.edges import offset_at
+
+    found = offset_at(queue, int(moment.timestamp() * 1e6))
+    if found is None:
+        raise QueueError(
+            f"the queue {queue.queue_id} has no message received at or after {place}; {LATEST} is"
+            " its end"
+        )
+    return found
+
+
+def reset(queue: Queue, name: str, offset: int) -> None:
     """Set a known consumer to an offset that the queue has, and keep what it needs.
 
-    Raises QueueError for a consumer or number that is none, QueueMismatch for an offset that was
-    trimmed (also meanwhile) or is beyond the end.
+    Raises QueueError for a consumer that is none, QueueMismatch for an offset that was trimmed
+    (also meanwhile) or is beyond the end.
     """
     described = queue.describe()
     if name not in described.consumers:
         known = ", ".join(sorted(described.consumers)) or "none"
         raise QueueError(f"no consumer {name!r} of the queue {queue.queue_id}; there are: {known}")
-    if not offset.isdecimal():
-        raise QueueError(f"an offset is a number, not {offset!r}")
-    landed = queue.place(int(offset))
+    landed = queue.place(offset)
     queue.commit(name, landed.offset, landed)
     begin = queue.describe().begin
     if begin > landed.offset:

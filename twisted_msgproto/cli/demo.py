@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING
 
 from twisted_msgproto.core.errors import ConfigurationError, MsgprotoError
 from twisted_msgproto.gateway import toml_value
-from twisted_msgproto.registry import Registered, usable
+from twisted_msgproto.registry import LOOPBACK, Registered, usable
 
 from .children import Child, Children, signals_as_interrupts
 from .clients import FAILED, positive
@@ -102,17 +102,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="queue, table and logs go there and stay; a second run adds to them"
         " (default: a directory under the system's temporary one, until the next demo)",
     )
+    parser.add_argument(
+        "--stay",
+        action="store_true",
+        help="keep gateway, bridge and live page after the report, until Ctrl-C",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the demo; 0 if all counts agree."""
     with signals_as_interrupts(), working_directory(arguments.keep) as directory:
         try:
-            counts, twice = Demo(directory, arguments.messages).run()
+            return Demo(directory, arguments.messages).run(arguments.stay)
         except DemoFailed as error:
             print(f"msgproto demo: {error}", file=sys.stderr)
             return FAILED
-        return report(directory, counts, twice)
 
 
 @contextlib.contextmanager
@@ -169,8 +173,11 @@ def shown_protocols() -> dict[str, Registered]:
 
 
 def gateway_file(queue: Path, protocols: Iterable[Registered]) -> str:
-    """Return a gateway.toml with a server of every protocol, on ports that the system chooses."""
+    """Return a gateway.toml with a server of every protocol and the live page, on ports that the
+    system chooses.
+    """
     lines = ["[queue]", f"directory = {toml_value(str(queue))}"]
+    lines += ["", "[status]", f"endpoint = {toml_value(LOOPBACK)}"]
     for protocol in protocols:
         lines += ["", f"[{protocol.name}]"]
         lines += [f"{key} = {toml_value(value)}" for key, value in protocol.demo.items()]
@@ -225,6 +232,7 @@ class Demo:
     def __init__(self, directory: Path, messages: int) -> None:
         """``messages`` is per protocol."""
         self.messages = messages
+        self.directory = directory
         self.queue = directory / "queue"
         self.table = directory / "table"
         self.file = directory / "gateway.toml"
@@ -233,10 +241,11 @@ class Demo:
         self.progress = Progress(messages * len(self.protocols))
         self._moved = (0.0, (0, 0))  # when something moved last, and where it stood
 
-    def run(self) -> tuple[dict[str, Count], int]:
-        """Return the counts per protocol, and how many offsets stand in the table more than once.
+    def run(self, stay: bool = False) -> int:
+        """Run the demo and report; return 0 if the counts agree.
 
-        Raises DemoFailed when a process ends or nothing moves any more.
+        ``stay`` keeps gateway and bridge running after the report, until Ctrl-C.  Raises DemoFailed
+        when a process ends or nothing moves any more.
         """
         self.logs.mkdir(exist_ok=True)
         self.file.write_text(gateway_file(self.queue, self.protocols.values()))
@@ -248,6 +257,8 @@ class Demo:
                 addresses = self._addresses(gateway)
                 for name, found in addresses.items():
                     say(f"  {name} listening on {' and '.join(found)}")
+                page = self._page(gateway)
+                say(f"live page: {page}")
                 reader, first = self._open_queue()
                 say("bridge: Spark starts (some seconds) and follows the queue")
                 bridge = children.start(
@@ -256,13 +267,62 @@ class Demo:
                 say(f"clients: {self.messages:,} messages of each protocol")
                 clients = self._start_clients(children, addresses)
                 self._wait(reader, first, clients, [gateway, bridge])
+                if stay:
+                    status = self._report(reader.queue_id, first, clients)
+                    self._stay(page, [gateway, bridge])
+                    return status
                 # The bridge first: it is to see the gateway's last offsets.
                 Children.end([bridge])
                 Children.end([gateway])
-            self.progress.end_line()
-            return self._counted(reader.queue_id, first, clients)
+            return self._report(reader.queue_id, first, clients)
         finally:
             self.progress.end_line()
+
+    def _report(self, queue_id: str, first: int, clients: dict[str, Child]) -> int:
+        self.progress.end_line()
+        counts, twice = self._counted(queue_id, first, clients)
+        return report(self.directory, counts, twice, self._shown(queue_id, first))
+
+    def _shown(self, queue_id: str, first: int) -> Iterator[str]:
+        """Yield some rows of the table, and where the chart is."""
+        from twisted_msgproto.spark.table import LandedTable
+
+        from .landed import draw, landed_rows, sample
+
+        rows = landed_rows(LandedTable(self.table), queue_id, first)
+        if not rows.num_rows:
+            return
+        yield "one row of each protocol:"
+        yield ""
+        yield from sample(rows)
+        yield ""
+        chart = self.directory / "landed.png"
+        try:
+            draw(rows, chart)
+            yield f"chart: {chart}"
+        except ModuleNotFoundError as error:
+            yield f"no chart: {error.name} is not installed (pip install 'twisted-msgproto[cli]')"
+
+    def _stay(self, page: str, servers: list[Child]) -> None:
+        """Keep running until Ctrl-C."""
+        print(f"\nThe gateway and the bridge go on: {page} is their page. Ctrl-C ends them.")
+        sys.stdout.flush()
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                for server in servers:
+                    self._must_run(server)
+                time.sleep(LOOK_SECONDS)
+
+    def _page(self, gateway: Child) -> str:
+        """Return the address of the live page; the gateway listens already."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            self._must_run(gateway)
+            for line in gateway.lines():
+                if match := re.search(r"status listening on tcp:(\S+)$", line):
+                    return f"http://{match[1]}/"
+            time.sleep(LOOK_SECONDS / 4)
+        raise failed(gateway, f"shows no page after {START_SECONDS:.0f} s")
 
     def _start_clients(
         self, children: Children, addresses: dict[str, list[str]]
@@ -405,16 +465,21 @@ def failed(child: Child, what: str) -> DemoFailed:
     return DemoFailed(f"the {child.name} process {what}; its log {child.log} ends:{tail}")
 
 
-def report(directory: Path, counts: dict[str, Count], twice: int) -> int:
-    """Print the counts, where the table is and how to query it; 0 if they agree."""
-    columns = f"{'':<12}{'sent':>12}{'acknowledged':>16}{'landed':>12}"
-    print(f"\nread back from the table:\n\n{columns}")
+def report(directory: Path, counts: dict[str, Count], twice: int, shown: Iterable[str] = ()) -> int:
+    """Print the counts, what is ``shown`` of the rows, where the table is and how to query it.
+
+    Return 0 if the counts agree.
+    """
+    columns = f"{'protocol':<12}{'sent':>12}{'acknowledged':>16}{'landed':>12}"
+    rule = "─" * len(columns)
+    print(f"\nread back from the table:\n\n{columns}\n{rule}")
     total = Count()
     for name, count in counts.items():
         print(f"{name:<12}{count.sent:>12,}{count.acknowledged:>16,}{count.landed:>12,}")
         total.sent += count.sent
         total.acknowledged += count.acknowledged
         total.landed += count.landed
+    print(rule)
     print(f"{'total':<12}{total.sent:>12,}{total.acknowledged:>16,}{total.landed:>12,}\n")
     agrees = bool(counts) and all(count.agrees for count in counts.values()) and twice == 0
     if agrees:
@@ -422,6 +487,8 @@ def report(directory: Path, counts: dict[str, Count], twice: int) -> int:
         print("(by Spark and by pyarrow, which read the table on their own)")
     else:
         print(f"the counts do NOT agree; {twice} offsets stand in the table more than once")
+    for line in ("", *shown):
+        print(line)
     table = directory / "table"
     code = f"from deltalake import DeltaTable; print(DeltaTable({str(table)!r}"
     print(

@@ -149,7 +149,8 @@ def compiled_parts() -> Finding:
         "compiled parts",
         NOTE,
         f"not built: {', '.join(missing)} are read several times as slowly",
-        "install a C compiler, then pip install --force-reinstall --no-deps twisted-msgproto",
+        "install a C compiler, then pip install --force-reinstall --no-deps"
+        " --no-binary=twisted-msgproto twisted-msgproto",
     )
 
 

@@ -27,6 +27,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="one key of the file (VALUE as in TOML, or plain text)",
     )
     parser.add_argument(
+        "--log-sessions", action="store_true", help="log when sessions begin and end"
+    )
+    parser.add_argument("--json-log", action="store_true", help="log one JSON object a line")
+    parser.add_argument(
         "--show-config", action="store_true", help="print what is in force, secrets hidden"
     )
 
@@ -40,8 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
         words.append(f"--queue={arguments.queue}")
     words += [f"--limit={assignment}" for assignment in arguments.limit]
     words += [f"--set={assignment}" for assignment in arguments.set]
-    if arguments.show_config:
-        words.append("--show-config")
+    for flag in ("log-sessions", "json-log", "show-config"):
+        if getattr(arguments, flag.replace("-", "_")):
+            words.append(f"--{flag}")
     # No pid file: in the foreground nobody needs one, and two gateways may share a directory.
     sys.argv = ["msgproto gateway", "--nodaemon", "--pidfile=", *words]
     twistd()

@@ -59,6 +59,8 @@ UNIT = """\
 [Unit]
 Description={description}
 After={after}
+# However often a start fails, it is tried again: a disk may be full, or a port in use, for a while.
+StartLimitIntervalSec=0
 
 [Service]
 Type=exec
@@ -69,8 +71,23 @@ Restart=always
 RestartSec=1
 TimeoutStopSec={stop_seconds}
 KillSignal=SIGTERM
-{more}NoNewPrivileges=yes
+{more}
+# Nothing but files, sockets and processes of its own is needed.
+NoNewPrivileges=yes
 ProtectSystem=full
+PrivateDevices=yes
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
 
 [Install]
 WantedBy=multi-user.target
@@ -178,7 +195,7 @@ def gateway_unit(directory: Path, user: str) -> str:
         directory=str(directory).replace("%", "%%"),
         user=user,
         stop_seconds=STOP_SECONDS,
-        more=f"LimitNOFILE={OPEN_FILES}\n",
+        more=f"LimitNOFILE={OPEN_FILES}\nExecReload=/bin/kill -HUP $MAINPID\n",
     )
 
 

@@ -1,4 +1,4 @@
-"""Inspect a durable queue: list it, check it, print its messages, its consumers, trim it.
+"""Inspect a durable queue: list, check, print and follow it, look after its consumers, trim it.
 
 Reading a queue never needs its lock; only ``trim`` acquires it, and refuses while a gateway writes.
 """
@@ -17,10 +17,10 @@ from typing import Any
 from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.core.message import Message
 
-from . import consumers
+from . import consumers, tail
 from .rows import row
 
-SUMMARY = "look into a queue: ls, verify, dump, consumers, trim"
+SUMMARY = "look into a queue: ls, verify, dump, tail, consumers, trim"
 
 DAMAGED = 1
 """``verify`` ends with this exit status when something is damaged."""
@@ -33,7 +33,7 @@ enough.
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     actions = parser.add_subparsers(
-        dest="action", metavar="ls|verify|dump|consumers|trim", required=True
+        dest="action", metavar="ls|verify|dump|tail|consumers|trim", required=True
     )
 
     def action(name: str, text: str) -> argparse.ArgumentParser:
@@ -52,6 +52,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     dump.add_argument("--from", dest="lo", metavar="OFFSET", type=int, help="default: the first")
     dump.add_argument("--to", dest="hi", metavar="OFFSET", type=int, help="exclusive; default: end")
     dump.add_argument("--count", metavar="N", type=int, help="end after N messages")
+    text = "show the last messages, and follow what arrives"
+    tail.configure(actions.add_parser("tail", help=text, description=tail.__doc__))
     text = "who reads the queue and how far; forget or reset them, also while a gateway writes"
     consumers.configure(actions.add_parser("consumers", help=text, description=text))
     trim = action("trim", "remove the segments which every consumer has committed")
@@ -199,6 +201,7 @@ ACTIONS = {
     "ls": _ls,
     "verify": _verify,
     "dump": _dump,
+    "tail": tail.run,
     "consumers": consumers.run,
     "trim": _trim,
 }

@@ -183,7 +183,7 @@ def run(arguments: argparse.Namespace) -> int:
         output = sys.stdout.fileno()
         await receive(reactor, command, options, show, arguments.timeout, output, until_empty)
 
-    why = why_not(work, options.endpoint)
+    why = why_not(work, options.endpoint, lambda: came)
     wanted = arguments.count or (1 if arguments.timeout is not None else 0)
     if until_empty:
         wanted = 0

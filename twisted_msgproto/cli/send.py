@@ -94,9 +94,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="give up when the server answers nothing for S seconds (default 30)",
     )
     option("--json", action="store_true", help="end with one line of JSON; show no progress")
-    option("--call", metavar="METHOD", help="umq: call this method once, and print its result")
     option(
-        "--args", metavar="VALUE", nargs="*", default=[], help="its arguments, JSON or plain text"
+        "--call",
+        metavar="METHOD",
+        help="umq: call this method once, and print its result; sabc: send this text as one"
+        " request, and print the answer; either is a line of JSON",
+    )
+    option(
+        "--args",
+        metavar="VALUE",
+        nargs="*",
+        default=[],
+        help="umq: the method's arguments, JSON or plain text",
     )
 
 
@@ -197,7 +206,7 @@ def run(arguments: argparse.Namespace) -> int:
     why: str | None
     with progress:
         try:
-            why = why_not(work, options.endpoint)
+            why = why_not(work, options.endpoint, lambda: progress.messages_acknowledged)
         except ConfigurationError as error:
             if not progress.messages_sent and not arguments.json:
                 raise
@@ -242,7 +251,7 @@ def call(arguments: argparse.Namespace) -> int:
     1 if it fails, 3 if the server has no such method: then it stored the call, and says so.
     """
     command = command_of(arguments.protocol, "call")
-    for name in ("count", "size", "json"):
+    for name in ("count", "size"):
         if getattr(arguments, name):
             raise ConfigurationError(f"--{name} does not go with --call")
     options = options_of(arguments, command)

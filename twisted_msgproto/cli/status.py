@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from importlib.resources import files
 from typing import Any, Final
 
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
@@ -40,9 +41,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"a queue's directory, or http://HOST:PORT (default {DEFAULT_URL})",
     )
     parser.add_argument("--token-file", metavar="FILE", help="the token for http(s)://HOST:PORT")
+    parser.add_argument(
+        "--tls-ca", metavar="FILE", help="who signed the certificate of https://HOST:PORT"
+    )
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="one JSON object, as /status.json")
     shown.add_argument("--watch", action="store_true", help="ask again and again, on a terminal")
+    shown.add_argument(
+        "--grafana", action="store_true", help="print a Grafana dashboard for /metrics, and end"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,9 +59,13 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from ..net.control.asking import GatewayBroker, is_url
 
+    if arguments.grafana:
+        file = files("twisted_msgproto.net.status") / "grafana.json"
+        print(file.read_text(encoding="utf-8"), end="")
+        return 0
     if arguments.token_file is not None and not is_url(arguments.where):
         raise ConfigurationError("--token-file goes with http://HOST:PORT")
-    gateway = GatewayBroker(arguments.where, arguments.token_file)
+    gateway = GatewayBroker(arguments.where, arguments.token_file, authority=arguments.tls_ca)
     figures = asked(gateway.figures)
     if arguments.json:
         print(json.dumps(figures, ensure_ascii=False))
@@ -104,10 +115,11 @@ def lines(figures: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
     yield ""
     yield from _queue(figures, before)
     yield from _section(
-        ("PROTOCOL", "CONNECTIONS", "STATES", "FAULTS", "LIMITS MET"),
+        ("PROTOCOL", "MESSAGES/S", "ACK P99", "CONNECTIONS", "STATES", "FAULTS", "LIMITS MET"),
         [
             (
                 name,
+                *_flow(figures.get("flow"), name),
                 one["connections"],
                 _counts(one["states"]),
                 _counts(one["faults"]),
@@ -167,6 +179,43 @@ def _queue(figures: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iter
             for one in queue["consumers"]
         ],
     )
+    yield from _bridges(queue.get("bridges", []))
+
+
+def _flow(flow: Mapping[str, Any] | None, protocol: str) -> tuple[str, str]:
+    """Return messages per second and the latency of acknowledgements, as sampled last."""
+    columns = {} if flow is None else flow["protocols"].get(protocol, {})
+    rate, p99 = (
+        (columns.get(name) or [None])[-1] for name in ("messages_per_second", "ack_p99_seconds")
+    )
+    return (
+        "-" if rate is None else f"{rate:.0f}",
+        "-" if p99 is None else f"{p99 * 1e3:.1f} ms",
+    )
+
+
+def _bridges(bridges: list[Mapping[str, Any]]) -> Iterator[str]:
+    if bridges:
+        yield from _section(
+            ("BRIDGE", "STATE", "HEARD", "ROWS/S", "BEHIND", "GATEWAYS", "AWAY", "ERROR"),
+            [
+                (
+                    one["consumer"],
+                    one["state"],
+                    "-" if one["heard_seconds"] is None else f"{one['heard_seconds']:.0f} s ago",
+                    _or_dash(one["rows_per_second"]),
+                    _or_dash(one["lag_rows"]),
+                    _or_dash(one["gateways"]),
+                    len(one["away"]),
+                    one["error"] or "-",
+                )
+                for one in bridges
+            ],
+        )
+
+
+def _or_dash(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -28,7 +28,7 @@ event (:class:`Fault`).  A programmer's fault (a verb in the wrong state, a wron
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 ERROR_TEXT_OCTETS_MAX = 200
 """At most this many characters of what a peer sent are shown in a log line or an error text."""
@@ -139,12 +139,14 @@ class Fault:
     """A machine's last event: the peer broke the protocol and the connection is to be closed.
 
     ``reason`` is a stable word for counters (``"frame-type"``); ``text`` says it to a person.
-    ``octets`` are the first octets of what was not understood, for the log.
+    ``octets`` are the first octets of what was not understood, for the log.  ``limit`` names the
+    limit that was met, where ``reason`` is not its name.
     """
 
     reason: str
     text: str
     octets: bytes = b""
+    limit: str = field(default="", compare=False, kw_only=True)
 
     def __str__(self) -> str:
         return self.text

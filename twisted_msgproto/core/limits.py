@@ -12,6 +12,7 @@ from math import inf
 from typing import NamedTuple
 
 from .errors import ConfigurationError, LimitExceeded
+from .named import closest
 
 
 class Limit(NamedTuple):
@@ -68,7 +69,10 @@ class Limits(Mapping[str, float]):
     def _read(self, name: str, value: object) -> float:
         limit = self.table.get(name)
         if limit is None:
-            raise ConfigurationError(f"unknown limit {name!r}; known: {', '.join(self.table)}")
+            near = closest(name, self.table)
+            raise ConfigurationError(
+                f"unknown limit {name!r}{near}; known: {', '.join(self.table)}"
+            )
         number_type = type(limit.default)
         try:
             number = number_type(str(value))

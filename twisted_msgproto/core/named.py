@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
 from types import ModuleType
 
 from .errors import ConfigurationError
@@ -55,4 +57,10 @@ def failure_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
-__all__ = ["failure_text", "load_named"]
+def closest(word: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean 'NAME'?)`` for the name that is most like ``word``; "" for none."""
+    close = get_close_matches(word, list(known), 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+__all__ = ["closest", "failure_text", "load_named"]

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from socket import getaddrinfo
 from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred
+from twisted.internet.error import DNSLookupError
 
 from ..core.errors import ConfigurationError
 from ..core.message import Message
@@ -83,6 +85,7 @@ async def _connect(
         persistent=False,
     )
     try:
+        check_host(options.endpoint)
         if not await client.open(target.virtual_host):
             reveal = curve is not None or is_local(options.endpoint)
             await client.authorize(credentials(options.user, options.password, reveal=reveal))
@@ -91,6 +94,17 @@ async def _connect(
         client.abort()
         raise
     return client
+
+
+def check_host(endpoint: str) -> None:
+    """Raise DNSLookupError if nobody knows the host of ``endpoint``; libzmq would try for ever."""
+    kind, _, place = endpoint.partition("://")
+    host = place.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    if kind == "tcp" and host:
+        try:
+            getaddrinfo(host, None)
+        except OSError as error:
+            raise DNSLookupError(str(error)) from None
 
 
 async def send(reactor: Any, options: SendOptions, messages: Messages, progress: Progress) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, ClassVar, cast
 
 from twisted.application.service import IService, Service
@@ -14,6 +16,7 @@ from ..net.authentication import AuthenticationOptions
 from ..net.broker.options import BrokerOptions
 from ..net.gateway import Gateway, announce, standalone
 from ..net.options import ServerOptions
+from ..net.reloading import Change
 from ..net.trying import BindingReactor
 from ..registry import PROTOCOLS
 from .machine.queues import ALIASES
@@ -84,6 +87,10 @@ class Options(BrokerOptions, AuthenticationOptions):
             self["data-endpoint"] = data_endpoint(self["endpoints"])
         if (self["curve-key"] is None) != (self["curve-authorized"] is None):
             raise usage.UsageError("--curve-key and --curve-authorized belong together")
+        if self["curve-key"] is not None:
+            # Read again from another directory perhaps: twistd may go to one of its own.
+            for name in ("curve-key", "curve-authorized"):
+                self[name] = os.path.abspath(self[name])
 
     def curve(self) -> CurveServer | None:
         """Return the keys; ConfigurationError if a file holds none."""
@@ -91,6 +98,20 @@ class Options(BrokerOptions, AuthenticationOptions):
             return None
         authorized = read_authorized_keys(self["curve-authorized"])
         return CurveServer(read_secret_key(self["curve-key"]), authorized)
+
+    def rereadCurve(self, factory: MtlServerFactory, before: CurveServer) -> Iterator[Change]:
+        """Read the keys again; libzmq takes another secret key at the next start only."""
+        again = self.curve()
+        assert again is not None
+        if again.secret != before.secret:
+            raise ConfigurationError(
+                f"{PROTOCOL}: curve-key {self['curve-key']}: it has another key than the one that"
+                " is in force: restart the gateway to use it, or put the old one back"
+            )
+        yield Change(
+            f"{PROTOCOL}: keys of {self['curve-authorized']}",
+            partial(factory.changeAuthorized, again.authorized),
+        )
 
 
 def data_endpoint(control: Sequence[str]) -> str | None:
@@ -149,15 +170,18 @@ class MtlService(Service):
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
     """Return the MTL server as a child of ``gateway``, which has the sink."""
     options = cast(Options, options)
+    curve = options.curve()
     factory = gateway.makeFactory(
         options,
         portal=options.portal(),
         virtualHosts=frozenset(options["virtual-host"]) or None,
-        curve=options.curve(),
+        curve=curve,
         insecure=bool(options["insecure"]),
         forcePlain=bool(options["force-plain"]),
         **gateway.namespaces.settings(options, ALIASES),
     )
+    if curve is not None:
+        gateway.rereads.append(partial(options.rereadCurve, factory, curve))
     return MtlService(gateway.reactor, factory, options["endpoints"], options["data-endpoint"])
 
 

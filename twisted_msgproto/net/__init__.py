@@ -1,4 +1,4 @@
-"""The Twisted adapters of all protocols share these modules (floor 2)."""
+"""This package has what all protocols share on Twisted: factories, sessions, hooks and sinks."""
 
 from .authorising import Access, IAuthoriser
 from .backpressure import OctetBudget, ReadControl

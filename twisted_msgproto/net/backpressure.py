@@ -12,6 +12,7 @@ from math import inf
 from typing import Any, Final
 
 from .ledger import Clock, Ledger
+from .offenders import Offenders
 from .peerlog import PeerLog
 
 _NO_REASON: Final[frozenset[str]] = frozenset()  # one for all: an empty one weighs 216 octets
@@ -67,6 +68,7 @@ class OctetBudget:
         senders: connections of which something waits now; each one's share is limit / senders.
         held: what peers make the process hold, and what cannot wait for the sink.
         peer_log: what peers do is logged through it, whichever server they came to.
+        offenders: the addresses whose peers broke their protocol or failed to log in.
     """
 
     def __init__(self, limit: float = inf, reason: str = "process-octets") -> None:
@@ -74,6 +76,7 @@ class OctetBudget:
         self.limit = limit
         self.held = Ledger()
         self.peer_log = PeerLog()
+        self.offenders = Offenders()
         self._reason = reason
         self.waiting = 0
         self.senders = 0

@@ -13,6 +13,7 @@ from ..core.errors import QueueError
 from ..core.message import MessageBatch
 from .backpressure import OctetBudget, ReadControl
 from .hooks import Later, awaited
+from .traffic import Traffic
 
 BATCH_WEIGHT_OCTETS: Final = 2000
 """A batch that waits for the sink counts as this many octets beside its own.  Otherwise a peer
@@ -50,6 +51,7 @@ class Delivery:
         "_failed",
         "_limit",
         "_safe",
+        "_traffic",
         "unsafe_batches",
         "unsafe_octets",
     )
@@ -61,22 +63,27 @@ class Delivery:
         limit: int,
         safe: Callable[[Any], None],
         failed: Callable[[Any, Failure], None],
+        traffic: Traffic,
     ) -> None:
         """Make a delivery; above ``limit`` unsafe octets the connection is not read.
 
         For each batch ``safe(place)`` is called when it is safe, or ``failed(place, failure)`` when
-        it never will be.
+        it never will be.  ``traffic`` counts what is delivered.
         """
         self._control = control
         self._budget = budget
         self._limit = limit
         self._safe = safe
         self._failed = failed
+        self._traffic = traffic
         self.unsafe_octets = 0
         self.unsafe_batches = 0
 
     def deliver(self, hook: Hook, batch: MessageBatch, place: Any) -> None:
         """Deliver ``batch`` to ``hook``; ``place`` is where it stands in what the peer sent."""
+        traffic, count = self._traffic, batch.count
+        traffic.messages += count
+        traffic.octets += batch.octets
         try:
             result = hook(batch)
             if result is not None and not isinstance(result, Deferred):
@@ -85,6 +92,7 @@ class Delivery:
             self._failed(place, Failure())
             return
         if result is None or (result.called and not result.paused and result.result is None):
+            traffic.latencies[0] += count
             self._safe(place)  # at once, without a callback
             return
         octets = batch.octets + BATCH_WEIGHT_OCTETS
@@ -95,9 +103,9 @@ class Delivery:
         self._budget.add(octets, self._control, self.unsafe_octets)
         if self.unsafe_octets > self._limit:
             self._control.pause("connection-octets")
-        result.addBoth(self._finished, octets, place)
+        result.addBoth(self._finished, octets, place, count, traffic.seconds())
 
-    def _finished(self, result: Any, octets: int, place: Any) -> None:
+    def _finished(self, result: Any, octets: int, place: Any, count: int, began: float) -> None:
         self.unsafe_octets -= octets
         self.unsafe_batches -= 1
         if not self.unsafe_batches:
@@ -108,6 +116,7 @@ class Delivery:
         if isinstance(result, Failure):
             self._failed(place, result)
         else:
+            self._traffic.acknowledged(count, began)
             self._safe(place)
 
 

@@ -17,20 +17,24 @@ from OpenSSL.SSL import SysCallError, ZeroReturnError
 from service_identity import VerificationError
 from twisted.internet.address import UNIXAddress
 from twisted.internet.defer import Deferred, fail
-from twisted.internet.interfaces import IAddress, ITCPTransport
+from twisted.internet.interfaces import IAddress, IReactorCore, ITCPTransport
 from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ..core.errors import ConfigurationError, ConnectionClosed, Refused, shown
 from ..core.limits import Limit, Limits
+from ..core.machine import Table
+from ..core.reasons import client_tls, tls_text
 from .authorising import IAuthoriser
 from .backpressure import OctetBudget
 from .counters import Counters
 from .ledger import MIN_RATE, Ledger
-from .peerlog import FAULTS, LIMITS, TURNS, PeerLog, Topic
+from .peerlog import FAULTS, LIMITS, LOGINS, TURNS, PeerLog, Topic
 from .room import CROWDED, Room
+from .sessionlog import SessionLog
 from .sink import IMessageSink
+from .traffic import Traffic
 from .turns import TurnWatch
 
 T = TypeVar("T")
@@ -132,15 +136,6 @@ def peer_name(address: IAddress | None) -> str:
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
 
 
-def tls_text(error: BaseException | None) -> str:
-    """Return what OpenSSL says of an error: a list of (library, function, reason), or the
-    system's.
-    """
-    entries, *names = error.args if error and error.args else ((),)
-    reasons = [entry[-1] for entry in entries] if isinstance(entries, list) else names
-    return ", ".join(map(str, reasons)) or "the connection ended in the middle of it"
-
-
 def tls_refusal(reason: Failure) -> Refused | None:
     """Return why TLS said no, or None if the connection ended for another reason.
 
@@ -166,12 +161,14 @@ class SessionFactory:
         limits: the limits in force.
         counters: plain integers by name, for metrics, with those of live connections; faults stand
             under ``fault:REASON``.
+        traffic: what was delivered, and how long it waited to be acknowledged.
     """
 
     outputLedger: Ledger | None = None
     """Output that peers do not read is entered here; a client's own output is its own affair."""
 
     turnWatch: TurnWatch | None = None
+    sessionLog: SessionLog | None = None
     """It measures how long the input of each connection keeps the reactor; None: nothing does."""
     authoriser: Any = None
     """Sessions ask it what their clients may do; None allows everything.  Clients ask nobody."""
@@ -202,6 +199,9 @@ class SessionFactory:
         self.sink = sink
         self.limits = limits if isinstance(limits, Limits) else self.defaultLimits(limits or {})
         self.clock = clock
+        # On a real reactor; a busy machine should not make reads smaller.
+        real = IReactorCore.providedBy(clock)
+        self.spent: Callable[[], float] = time.thread_time if real else clock.seconds
         self.wallClock = wallClock
         self.budget = OctetBudget() if budget is None else budget
         self.budget.bound(
@@ -212,6 +212,7 @@ class SessionFactory:
         )
         self.sessionNames = SessionNames(self.protocolName, wallClock())
         self.counters = Counters()
+        self.traffic = Traffic(clock.seconds)
 
     @classmethod
     def defaultLimits(cls, changes: Mapping[str, object]) -> Limits:
@@ -247,6 +248,8 @@ class SessionFactory:
     ) -> None:
         """Log what the peer at ``host`` did; lines of one address are summed up (NB-09)."""
         now = self.clock.seconds()
+        if topic is FAULTS or topic is LOGINS:
+            self.budget.offenders.note(self.protocolName, host, reason, now)
         self.peerLog.write(topic, log, host, now, text, reason=reason, **fields)
 
     def watchTurns(self, seconds: float) -> TurnWatch:
@@ -274,9 +277,15 @@ class SessionFactory:
         self.turnWatch = TurnWatch(seconds, slow)
         return self.turnWatch
 
-    def countFault(self, reason: str) -> None:
-        """A peer broke the protocol."""
+    def logSessions(self) -> None:
+        """Write a line when a session begins and one when it ends."""
+        self.sessionLog = SessionLog(self)
+
+    def countFault(self, reason: str, limit: str = "") -> None:
+        """A peer broke the protocol; ``limit`` names the limit that it met, if there is one."""
         self.counters["faults"] += 1
+        if limit:
+            self.counters[f"limit:{limit}"] += 1
         self.counters[f"fault:{reason}"] += 1
 
 
@@ -299,6 +308,9 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
     """Sessions ask the authoriser about these actions.  None: the protocol cannot be restricted,
     so it cannot be given an authoriser.
     """
+
+    stateTable: ClassVar[Table[Any] | None] = None
+    """Its sessions' machines follow this transition table; the status page draws it."""
 
     def __init__(
         self,
@@ -343,10 +355,10 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         if self.draining or (
             self._taken >= most * CROWDED and not self._makesRoom(host) and self._taken >= most
         ):
-            self._turnedAway("connections")
+            self.limitMet("connections")
             return None
         if per_address and host and self._perAddress[host] >= per_address:
-            self._turnedAway("connections-per-address")
+            self.limitMet("connections-per-address")
             return None
         return cast(Protocol | None, super().buildProtocol(addr))
 
@@ -374,7 +386,8 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
             most=self.limits.integer("connections"),
         )
 
-    def _turnedAway(self, limit: str) -> None:
+    def limitMet(self, limit: str, what: str = "connection") -> None:
+        """Count and log what was refused: a limit of all peers together is met (NB-08)."""
         self.counters["turned_away"] += 1
         self.counters[f"turned_away:{limit}"] += 1
         if self.draining:
@@ -382,10 +395,11 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self.writeOf(
             self.log,
             f"{self.protocolName}: limit {limit}",
-            "{protocol}: a connection was refused: {limit} is {most}"
+            "{protocol}: a {what} was refused: {limit} is {most}"
             " (--limit {limit}=NUMBER changes it)",
             reason="refused",
             topic=LIMITS,
+            what=what,
             protocol=self.protocolName,
             limit=limit,
             most=self.limits.integer(limit),
@@ -437,7 +451,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         if reason.check(TLSError):
             self.countFault("tls")
             peer = peer_name(transport.getPeer())
-            text = shown(tls_text(reason.value))[1:-1]
+            text = client_tls(shown(tls_text(reason.value))[1:-1])
             line = "{peer}: closed: TLS: {text}"
             host = host_of(transport.getPeer())
             self.writeOf(self.log, host, line, peer=peer, text=text, reason="tls")

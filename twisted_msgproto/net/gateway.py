@@ -8,27 +8,42 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Final, cast
 
 from twisted.application.service import IService, MultiService, Service
 from twisted.internet import endpoints
 from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
 from twisted.internet.interfaces import IListeningPort
-from twisted.logger import Logger
+from twisted.logger import ILogObserver, Logger
 
 from ..core.errors import ConfigurationError, MsgprotoError
 from ..core.named import failure_text
+from ..core.reasons import ERRNO, cannot_listen
 from .backpressure import OctetBudget
 from .broker import ServedBroker
 from .broker.options import Namespaces
 from .broker.view import ServedQueues
 from .control.shapes import BrokerView
 from .factory import MsgprotoServerFactory, peer_name
+from .jsonlog import JsonLog, twistd_observer
 from .memory import keep_freed_memory, share_processor, spare_lasting_objects
 from .monotonic import count_monotonically
 from .options import ServerOptions
+from .reloading import (
+    Change,
+    Reloaded,
+    ReloadOnHangUp,
+    Reread,
+    ServedEndpoint,
+    reload,
+    rereadable,
+    told,
+)
 from .sink import DurableSink, IMessageSink
+from .status.flow import FlowHistory
 from .trying import BindingReactor, refusal_of
 
 log = Logger(namespace="twisted_msgproto.gateway")
@@ -59,6 +74,10 @@ class Gateway(MultiService):
         budget: the octets of all connections that wait for the sink.
         factories: the server factories, for the status page.
         namespaces: the queues that several of its servers share.
+        rereads: what else than its services reads files again when it is reloaded.
+        laterChanges: returns what a reload has found changed and does not change before the next
+            start.
+        flow: what came in the last 15 minutes; None where nobody can ask for it.
     """
 
     def __init__(
@@ -80,9 +99,13 @@ class Gateway(MultiService):
         self.sink: IMessageSink | None = None
         self.budget = OctetBudget()
         self.factories: list[MsgprotoServerFactory] = []
+        self._observer: JsonLog | None = None
         self._authorisers: dict[str, Any] = {}  # those that options name
         self._sinks: dict[str, IMessageSink] = {}  # those that options name
         self.namespaces = Namespaces(self)
+        self.rereads: list[Reread] = []
+        self.laterChanges: Callable[[], list[str]] = list
+        self.flow: FlowHistory | None = None
         if queue is not None:
             self.sink = queue_sink(queue, reactor, **queue_options)
             self._unopened = queue, self.sink
@@ -90,11 +113,17 @@ class Gateway(MultiService):
 
             control = ControlService(reactor, queue, self.broker, self._controlRoot)
             control.setServiceParent(self)  # type: ignore[no-untyped-call]
+            self._keepFlow()
 
     def _controlRoot(self, broker: object) -> Any:
         from .status.service import unguarded_root
 
         return unguarded_root(self)
+
+    def _keepFlow(self) -> None:
+        """Remember the flow while the gateway runs: somebody can ask for it."""
+        if self.flow is None:
+            self.flow = FlowHistory(self.reactor, lambda: self.factories, time.time)
 
     def showStatus(self, endpoint: str | None, token_file: str | None = None) -> None:
         """Serve the live page on ``endpoint``, an endpoint string, once the gateway has started.
@@ -109,6 +138,8 @@ class Gateway(MultiService):
         from .status.service import status_site
 
         site: Any = status_site(self, endpoint, token_file)
+        self.rereads.append(site.reread)
+        self._keepFlow()
         service = ListeningService(self.reactor, site, [endpoint])
         service.setServiceParent(self)  # type: ignore[no-untyped-call]
 
@@ -142,8 +173,45 @@ class Gateway(MultiService):
             factory.protocol = subclass
         if options["turn-warn"]:
             factory.watchTurns(options["turn-warn"] / 1e3)
+        if options["log-sessions"]:
+            factory.logSessions()
         self.factories.append(factory)
+        self.rereads.append(options.reread)
+        if options["access"] is not None:
+            self.rereads.append(partial(_rules_again, options, factory))
         return factory
+
+    def reload(self) -> Reloaded:
+        """Read certificates, keys, rules, password files and tokens again; no connection is lost.
+
+        Return what is in force now.  Raises ConfigurationError, one line, if a file is broken: then
+        everything is as it was.  Either is in the log, too.
+        """
+        try:
+            done = Reloaded(reload([*self.rereads, *rereadable(self)]), [])
+        except ConfigurationError as error:
+            log.error("{title}: reload: {error}", title=self._title, error=error)
+            raise
+        done.later.extend(self.laterChanges())
+        for line in told(*done) if any(done) else ["nothing to read again"]:
+            log.info("{title}: reload: {line}", title=self._title, line=line)
+        return done
+
+    def reloadOnHangUp(self) -> None:
+        """Let SIGHUP reload while this runs; a program with signals of its own does not call it."""
+        service: Any = ReloadOnHangUp(self.reactor, self.reload)
+        service.setServiceParent(self)
+
+    def logsFor(self, options: Any) -> None:
+        """Log as the ``options`` of a plugin of ``twistd`` say: ``json-log``."""
+        if options["json-log"]:
+            self._observer = twistd_observer(options.parent)
+
+    def setServiceParent(self, parent: Any) -> None:
+        """Join an application; ``twistd`` asks it how to log."""
+        if self._observer is not None and hasattr(parent, "setComponent"):
+            parent.setComponent(ILogObserver, self._observer)
+        super().setServiceParent(parent)  # type: ignore[no-untyped-call]
 
     def broker(self) -> BrokerView | None:
         """Return the queues of all servers, for ``msgproto broker``; None if none has queues."""
@@ -187,7 +255,8 @@ class Gateway(MultiService):
             try:
                 sink.open()
             except (MsgprotoError, OSError) as error:
-                raise CannotStart(f"{self._title}: queue {directory!r}: {error}") from None
+                why = ERRNO.sub("", str(error))
+                raise CannotStart(f"{self._title}: queue {directory!r}: {why}") from None
             self._unopened = None
         for name, own in self._sinks.items():
             try:
@@ -197,6 +266,8 @@ class Gateway(MultiService):
         self._open_queues()
         keep_freed_memory()
         super().startService()  # type: ignore[no-untyped-call]
+        if self.flow is not None:
+            self.flow.start()
 
     def _open_queues(self) -> None:
         """Make the brokers' queues as they were, before anything listens."""
@@ -215,6 +286,8 @@ class Gateway(MultiService):
         :data:`STOP_SECONDS`, unless an operator has set a longer ``drain`` for the connections.
         """
         until = self.reactor.seconds() + STOP_SECONDS
+        if self.flow is not None:
+            self.flow.stop()
         stopped: Deferred[Any] = maybeDeferred(super().stopService)
         for name, own in self._sinks.items():
             stopped.addBoth(self._closeSink, name, own, until)
@@ -236,6 +309,16 @@ class Gateway(MultiService):
             lambda failure: log.failure("sink {name} was not closed", failure, name=name)
         )
         return closed.addCallback(lambda _: result)
+
+
+def _rules_again(options: ServerOptions, factory: Any) -> Iterator[Change]:
+    """Read the file of ``--access`` again."""
+    rules = options.readRules()
+
+    def apply() -> None:
+        factory.authoriser = rules
+
+    yield Change(f"{options.protocolName}: rules of {options['access']}", apply)
 
 
 def queue_sink(directory: str, reactor: Any, **queue_options: Any) -> DurableSink:
@@ -289,6 +372,7 @@ class ListeningService(Service):
         self._reactor = reactor
         self.factory = factory
         self._descriptions = list(descriptions)
+        self._endpoints: list[ServedEndpoint] = []
         self._announced = announced
         self._refusal = ""
         self.ports: list[IListeningPort] = []
@@ -296,8 +380,9 @@ class ListeningService(Service):
     def startService(self) -> None:
         """Listen on every endpoint; what cannot be listened on ends the process with one line."""
         super().startService()  # type: ignore[no-untyped-call]
-        for description in self._descriptions:
-            endpoint = endpoints.serverFromString(self._reactor, description)
+        self._endpoints = [ServedEndpoint(self._reactor, text) for text in self._descriptions]
+        for endpoint in self._endpoints:
+            description = endpoint.description
             endpoint.listen(self.factory).addCallbacks(
                 self._listening,
                 self._refused,
@@ -306,6 +391,11 @@ class ListeningService(Service):
             )
             if self._refusal and not self._reactor.running:
                 raise CannotStart(self._refusal)
+
+    def reread(self) -> Iterator[Change]:
+        """Read the certificates of every endpoint with TLS again."""
+        for endpoint in self._endpoints:
+            yield from endpoint.reread(self.factory.protocolName)
 
     def refusals(self, reactor: BindingReactor) -> Iterator[str]:
         """Yield a line for each endpoint that cannot be listened on (``FC-02``)."""
@@ -326,7 +416,8 @@ class ListeningService(Service):
         )
 
     def _refused(self, failure: Any, description: str) -> None:
-        self._refusal = self._refusalText(description, failure.getErrorMessage())
+        why = getattr(failure.value, "socketError", None) or failure.getErrorMessage()
+        self._refusal = self._refusalText(description, cannot_listen(why))
         if self._reactor.running:
             log.critical("{text}", text=self._refusal)
             print(self._refusal, file=sys.stderr, flush=True)
@@ -358,6 +449,8 @@ def standalone(
         gateway = Gateway(reactor, options["queue"], title=options.protocolName)
         serve(options, gateway).setServiceParent(gateway)
         gateway.showStatus(options["status"], options["status-token"])
+        gateway.reloadOnHangUp()
+        gateway.logsFor(options)
     except ConfigurationError as error:
         raise SystemExit(f"{options.protocolName}: {error}") from None
     return gateway

@@ -14,7 +14,7 @@ A protocol maps each event to the method for it in ``actions``::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener, ISSLTransport
 from twisted.internet.protocol import Protocol, connectionDone
@@ -33,13 +33,30 @@ from ..core.errors import (
     shown,
 )
 from .backpressure import ReadControl
+from .counters import Places
 from .delivery import Delivery, tell_not_stored
 from .factory import SessionFactory, peer_name, tls_refusal
 from .hooks import run_on
 from .peerlog import NEWS
 from .timer import MachineTimer
+from .turns import TURN_SECONDS, next_stretch
 from .wires import Wire
 from .wires.stream import StreamWire
+
+FIRST_READ_OCTETS: Final = 16 << 10
+"""The first reads of a connection return at most this many octets."""
+
+TIMED_OCTETS: Final = 4 << 10
+"""Smaller reads are not timed: that costs some microseconds, and none of them is slow."""
+
+PARTIAL_READ_OCTETS: Final = 64 << 10
+"""While a message is not here in full, a read returns at most this many octets.  A thousand peers
+that never end theirs could otherwise bring a gigabyte in one turn of the reactor, before the ledger
+can hold them back (``NB-02``).
+"""
+
+READ_OCTETS_MIN: Final = 1 << 10
+"""However slow a peer's input is to process, one read may return this many octets."""
 
 Actions = Mapping[type, Callable[[Any, Any], None]]
 
@@ -50,6 +67,12 @@ class SteadyLogger(Logger):
     def __get__(self, instance: object, owner: type | None = None) -> Logger:
         """Return this logger, whoever asks."""
         return self
+
+
+TLS_BEGINS: Final = b"\x16\x03"
+"""A TLS hand-shake begins with these octets."""
+
+TLS_HERE: Final = ": it speaks TLS, and this endpoint does not"
 
 
 @implementer(IHalfCloseableProtocol, IHandshakeListener)
@@ -79,8 +102,13 @@ class Link(Protocol):
     answerEvents: ClassVar[frozenset[type]] = frozenset()
     """These events answer our own calls: they are followed after our own end as well."""
 
+    counted: ClassVar[Places | None] = None
+    """This says where the counters of a connection stand; without it ``machine.counters`` has them
+    in its slots.
+    """
+
     readOctets: int = 64 << 10
-    """One read returns at most this many octets."""
+    """One read returns at most this many octets, and fewer of what is slow to process (NB-07)."""
 
     faultEnds: ClassVar[str] = "closed"
     """What the line in the log says a peer's fault led to."""
@@ -115,6 +143,7 @@ class Link(Protocol):
     _inputEnded = False  # the peer has shut its sending side
     _lossTold = False  # it was logged that something is not stored
     _held = 0  # octets of incomplete messages
+    _stretch = FIRST_READ_OCTETS  # octets that one read may return now
     _resumption: Any = None  # the call that goes on with what is unfinished
     _handshake: Any = None  # the call that ends a TLS hand-shake that takes too long
 
@@ -135,6 +164,8 @@ class Link(Protocol):
 
     def connectionCounters(self) -> Mapping[str, int]:
         """Return what this connection has counted so far, by name."""
+        if self.counted is not None:
+            return self.counted.figures(self)
         counters = self.machine.counters
         return {name: getattr(counters, name) for name in counters.__slots__}
 
@@ -203,11 +234,13 @@ class Link(Protocol):
             factory.limits.integer("unsafe-octets"),
             self._safe,
             self._notSafe,
+            factory.traffic,
         )
         self.machine = self.makeMachine()
         self._timer = MachineTimer(clock, self.machine, self._followAlone)
         factory.connectionOpened(self, self.address)
-        factory.counters.join(self, self.connectionCounters)
+        plain = type(self).connectionCounters is Link.connectionCounters
+        factory.counters.join(self, (plain and self.counted) or self.connectionCounters)
         self._follow(self.machine.connection_made(self._now()))
         if ISSLTransport.providedBy(transport) and not isinstance(transport, Wire):
             self._handshake = clock.callLater(factory.limits["handshake"], self._handshakeExpired)
@@ -220,7 +253,7 @@ class Link(Protocol):
             self.transport,
             factory.clock,
             factory.limits["unread-seconds"],
-            self.readOctets,
+            self._stretch,
             self.unread,
             self.outputChanged,
             factory.outputLedger,
@@ -251,7 +284,26 @@ class Link(Protocol):
         """Octets came from a byte stream."""
         if not self._ended:
             self.heard = now = self._now()
+            if len(data) < min(self._stretch, TIMED_OCTETS):
+                self._follow(self.machine.receive(data, now))
+                return
+            began = self.factory.spent()
             self._follow(self.machine.receive(data, now))
+            took = self.factory.spent() - began
+            if took > TURN_SECONDS or len(data) >= self._stretch:
+                self._setPace(len(data), took)
+
+    def _setPace(self, octets: int, took: float) -> None:
+        """Have the next read return what one turn can process, as the last one needed ``took``
+        seconds.
+        """
+        partial = self._held >= octets and not self.machine.unfinished
+        most = max(PARTIAL_READ_OCTETS if partial else self.readOctets, FIRST_READ_OCTETS)
+        stretch = next_stretch(octets, took, READ_OCTETS_MIN, most)
+        if stretch != self._stretch:
+            self._stretch = stretch
+            if isinstance(self.wire, StreamWire):
+                self.wire.readAtMost(stretch)
 
     def received(self, inputs: Any) -> None:
         """Inputs of one read came from a wire."""
@@ -425,13 +477,13 @@ class Link(Protocol):
         self._end(fault=True)
 
     def _tell(self, fault: Fault, end: str = "closed") -> None:
-        self.factory.countFault(fault.reason)
+        self.factory.countFault(fault.reason, fault.limit)
         self.factory.writeOf(
             self.log,
             self.address,
             f"{{peer}}: {end}: {{text}} (starts with {{octets}})",
             peer=self.peer,
-            text=shown(fault.text)[1:-1],
+            text=shown(fault.text)[1:-1] + (TLS_HERE if fault.octets[:2] == TLS_BEGINS else ""),
             octets=fault.octets.hex(" ") or "nothing",
             reason=fault.reason,
         )
@@ -454,7 +506,7 @@ class Link(Protocol):
         if not self._ended:
             seconds = self.factory.limits["unread-seconds"]
             self.because(TimedOut(f"the peer took no octets for {seconds:g} s"))
-            self.factory.countFault("unread")
+            self.factory.countFault("unread", "unread-seconds")
             text = "{peer}: closed: it does not read what it is sent"
             self.factory.writeOf(self.log, self.address, text, peer=self.peer, reason="unread")
         self._abort()
@@ -546,7 +598,13 @@ class Link(Protocol):
 
     def snapshot(self) -> dict[str, object]:
         """Return where the connection stands, as plain values without secrets."""
-        return {"session": self.session, "peer": self.peer, **self.machine.snapshot()}
+        return {
+            "session": self.session,
+            "peer": self.peer,
+            "unsafe_octets": self._delivery.unsafe_octets,
+            "not_read_because": ", ".join(sorted(self._control.reasons)) or None,
+            **self.machine.snapshot(),
+        }
 
 
 Link.actions = {Fault: Link.peerFaulted}

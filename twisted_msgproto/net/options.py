@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, cast
 
 from twisted.internet import endpoints
@@ -20,6 +20,8 @@ from ..registry import registered_sink
 from .authorising import IAuthoriser, Rules, read_rules
 from .factory import COMMON_LIMITS, MsgprotoServerFactory
 from .help import LegibleOptions, limits_tables
+from .jsonlog import twist_json_log
+from .reloading import Change, file_trouble
 from .sink import IMessageSink
 
 STATUS_PARAMETERS: Final = (
@@ -27,6 +29,13 @@ STATUS_PARAMETERS: Final = (
     ["status-token", None, None, "File with the token that the status endpoint wants."],
 )
 """These options of every server say where it shows how it is."""
+
+
+LOG_FLAGS: Final = (
+    ["log-sessions", None, "Log a line when a session begins and one when it ends."],
+    ["json-log", None, "Log one JSON object a line."],
+)
+"""These options of every server say what is logged, and how."""
 
 
 class ServerOptions(LegibleOptions):
@@ -59,6 +68,7 @@ class ServerOptions(LegibleOptions):
     serverClass: ClassVar[type | None] = None
     """``class`` may also name a subclass of this; None stands for the factory's ``protocol``."""
 
+    _accessFile = ""
     rules: Rules | None = None
     authoriserMaker: Callable[[Any], object] | None = None
     subclass: type | None = None
@@ -74,6 +84,8 @@ class ServerOptions(LegibleOptions):
         ],
         *STATUS_PARAMETERS,
     ]
+
+    optFlags: ClassVar[list[list[Any]]] = [*LOG_FLAGS]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -188,13 +200,26 @@ class ServerOptions(LegibleOptions):
 
     def opt_access(self, path: str) -> None:
         """Clients may do what the rules of this TOML file allow ([[access]]), and nothing else."""
+        self["access"] = path
+        # Read again from another directory perhaps: twistd may go to one of its own.
+        self._accessFile = os.path.abspath(path)
         try:
-            rules = read_rules(path)
+            self.rules = self.readRules()
+        except ConfigurationError as error:
+            raise usage.UsageError(str(error)) from None
+
+    def readRules(self) -> Rules:
+        """Read the rules of ``access``; ConfigurationError for what is wrong in its file."""
+        try:
+            rules = read_rules(self._accessFile)
             rules.check_protocols([self.protocolName])
         except ConfigurationError as error:
-            raise usage.UsageError(f"--access {path}: {error}") from None
-        self.rules = rules
-        self["access"] = path
+            raise ConfigurationError(f"--access {self['access']}: {error}") from None
+        return rules
+
+    def reread(self) -> Iterable[Change]:
+        """Read files that these options name and nobody else reads again; none here."""
+        return ()
 
     def opt_authoriser(self, name: str) -> None:
         """Clients may do what this object of your own allows; it is MODULE:NAME."""
@@ -225,6 +250,8 @@ class ServerOptions(LegibleOptions):
         if self["access"] is not None and self["authoriser"] is not None:
             raise usage.UsageError("--access and --authoriser exclude each other")
         self._checkActions()
+        if self["json-log"]:
+            twist_json_log(self.parent)
         if not self["endpoints"]:
             self["endpoints"] = [self.defaultEndpoint]
         for description in self["endpoints"]:
@@ -256,7 +283,7 @@ def check_endpoint(description: str) -> None:
         endpoints.serverFromString(_NoReactor(), description)
         _look_for_certificates(description)
     except Exception as error:
-        reason = str(error) or type(error).__name__
+        reason = file_trouble(error)
         raise usage.UsageError(f"bad endpoint {description!r}: {reason}") from None
 
 

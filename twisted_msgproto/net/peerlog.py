@@ -42,10 +42,12 @@ class Topic:
     Attributes:
         more: what a sum calls the lines that were not written.
         lines_max: how many lines are written for one address in a window.
+        all_lines_max: how many lines are written for all addresses; None: :data:`ALL_LINES_MAX`.
     """
 
     more: str
     lines_max: int = LINES_MAX
+    all_lines_max: int | None = None
 
 
 FAULTS: Final = Topic("more like it from this address")
@@ -128,7 +130,9 @@ class PeerLog:
             of_address = window.addresses[who] = _Address()
             if len(window.addresses) > ADDRESSES_MAX:
                 window.others += window.addresses.popitem(last=False)[1].unwritten.total()
-        if of_address.lines < topic.lines_max and window.lines < ALL_LINES_MAX:
+        if of_address.lines < topic.lines_max and window.lines < (
+            topic.all_lines_max or ALL_LINES_MAX
+        ):
             of_address.lines += 1
             window.lines += 1
             log.emit(level, text, reason=reason, **fields)

@@ -37,7 +37,15 @@ USER_OCTETS_MAX: Final = 255
 """Of a user's name; failed attempts are remembered with it."""
 
 SCRAM_ITERATIONS: Final = 4096
-"""RFC 7677 asks for this many rounds; each attempt costs both sides that many."""
+"""RFC 7677 asks for this many rounds; each attempt costs both sides that many.
+
+A client refuses fewer: a false server could guess the password from the answer more cheaply.
+"""
+
+SCRAM_ITERATIONS_MAX: Final = 200_000
+"""A client computes at most this many rounds, whatever the server asks for: that is about 50 ms in
+which nothing else is done.  ``scram_iterations`` of :func:`credentials` changes it.
+"""
 
 Login = Callable[[ICredentials, str | None], "Deferred[LoggedIn]"]
 """Asks the checkers about credentials and the name in them; fails with UnauthorizedLogin."""
@@ -378,7 +386,7 @@ class AnonymousClient:
 
 
 class ScramClient:
-    """Answers as a SCRAM-SHA-256 client.
+    """Answers as a SCRAM-SHA-256 client (``MT-08``, ``NB-07``).
 
     Attributes:
         finished: whether the server has proved that it knows the password.
@@ -386,7 +394,11 @@ class ScramClient:
 
     mechanism = ScramSha256.name
 
-    def __init__(self, user: str, password: str) -> None:
+    def __init__(
+        self, user: str, password: str, iterations_max: int = SCRAM_ITERATIONS_MAX
+    ) -> None:
+        """A server that asks for more rounds than ``iterations_max`` gets no answer."""
+        self._iterations_max = iterations_max
         self._client = _scramp().ScramClient([self.mechanism], user, password)
         self._step = 0
         self.finished = False
@@ -402,6 +414,7 @@ class ScramClient:
                 raise ValueError("a challenge is missing")
             if self._step == 2:
                 client.set_server_first(challenge.decode("utf-8"))
+                self._look_at(int(client.iterations))
                 return str(client.get_client_final()).encode()
             client.set_server_final(challenge.decode("utf-8"))
         except error as problem:
@@ -409,24 +422,43 @@ class ScramClient:
         self.finished = True
         return b""
 
+    def _look_at(self, iterations: int) -> None:
+        """Raise ValueError for a number of rounds that is too small to be safe, or too large."""
+        if iterations < SCRAM_ITERATIONS:
+            raise ValueError(
+                f"the server asks for {iterations} rounds of SCRAM, "
+                f"RFC 7677 for {SCRAM_ITERATIONS} at least"
+            )
+        if iterations > self._iterations_max:
+            raise ValueError(
+                f"the server asks for {iterations} rounds of SCRAM, "
+                f"scram_iterations allows {self._iterations_max}"
+            )
+
 
 SaslClient = PlainClient | AnonymousClient | ScramClient
 """Any of our client mechanisms has this type."""
 
 
 def credentials(
-    user: str | None = None, password: str | None = None, *, reveal: bool = False
+    user: str | None = None,
+    password: str | None = None,
+    *,
+    reveal: bool = False,
+    scram_iterations: int = SCRAM_ITERATIONS_MAX,
 ) -> Callable[[Sequence[str]], SaslClient | None]:
     """Return how a client authenticates: with a password, or anonymously without a user.
 
-    ``reveal`` allows PLAIN; use it where nobody can listen to the transport.
+    ``reveal`` allows PLAIN; use it where nobody can listen to the transport.  A server that asks
+    for more rounds of SCRAM than ``scram_iterations`` is not answered, and the login fails: the
+    rounds are computed in the reactor.
     """
 
     def choose(mechanisms: Sequence[str]) -> SaslClient | None:
         if user is None:
             return AnonymousClient() if AnonymousClient.mechanism in mechanisms else None
         if ScramClient.mechanism in mechanisms:
-            return ScramClient(user, password or "")
+            return ScramClient(user, password or "", scram_iterations)
         if reveal and PlainClient.mechanism in mechanisms:
             return PlainClient(user, password or "")
         return None

@@ -22,10 +22,12 @@ class SessionHooks:
         session: the public name of this session.
         peer: the peer's transport address as text.
         clientId: who the peer is, or None.
+        messageCount: how many messages the peer has sent.
     """
 
     factory: SessionFactory
     clientId: str | None = None
+    messageCount = 0  # on the class: an idle session weighs less
 
     def sessionEstablished(self) -> None:
         """The session stands: messages may come, and may be sent where the protocol can."""
@@ -101,6 +103,8 @@ class Session(SessionHooks, OrderlyLink):
     def establish(self) -> None:
         """The session stands: the wire and the application are told."""
         super().establish()
+        if self.factory.sessionLog is not None:
+            self.factory.sessionLog.began(self)
         self._guarded(self.sessionEstablished)
 
     @property
@@ -111,6 +115,7 @@ class Session(SessionHooks, OrderlyLink):
     def deliver(self, batch: MessageBatch, place: Any) -> None:
         """Deliver a batch; the machine is told when what stood at ``place`` is safe, or lost."""
         tally = self._tally
+        self.messageCount += batch.count
         tally["events"] += batch.count
         tally["octets"] += batch.octets
         self._delivery.deliver(self.batchReceived, batch, place)
@@ -119,6 +124,8 @@ class Session(SessionHooks, OrderlyLink):
         """The connection is gone: the application is told of a session that stood."""
         if self._established:
             self._established = False
+            if self.factory.sessionLog is not None:
+                self.factory.sessionLog.ended(self, self.ending)
             self._guarded(self.sessionLost, reason)
         super().sessionEnding(reason)
 

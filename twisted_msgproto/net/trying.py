@@ -15,6 +15,8 @@ from twisted.internet.interfaces import IListeningPort, IReactorTCP, IReactorUNI
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from ..core.reasons import cannot_listen
+
 BACKLOG: Final = 1
 """Nobody is accepted, so this is as good as any number."""
 
@@ -175,7 +177,7 @@ def refusal_of(listening: Deferred[Any]) -> str | None:
     if not failures:
         return None
     error = failures[0].value
-    return str(getattr(error, "socketError", None) or error)
+    return cannot_listen(getattr(error, "socketError", None) or error)
 
 
 __all__ = ["BindingReactor", "CanBeTried", "refusal_of", "refusals"]

@@ -1,8 +1,9 @@
-"""Measure the CPU time that each turn of the reactor spends on a peer's input (NB-07).
+"""Bound the time that each turn of the reactor spends on a peer's input, and measure it (NB-07).
 
-While one connection's input is processed, all others wait.  No turn should last more than 50 ms; an
-operator who sets ``--turn-warn MS`` hears whose input needed longer.  Without it nothing is
-measured.
+While one connection's input is processed, all others wait.  So it is processed in stretches of
+about :data:`TURN_SECONDS`: the time that the last one needed says how long the next may be.  No
+turn should last more than 50 ms of CPU time; an operator who sets ``--turn-warn MS`` hears whose
+input needed longer.
 """
 
 from __future__ import annotations
@@ -10,9 +11,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
+
+TURN_SECONDS: Final = 0.008
+"""The input of a connection is processed for about this much CPU time; then others have their turn.
+
+A good client's message needs two or three turns, so about 25 ms beside one hostile peer.
+"""
 
 Slow = Callable[[str, str, float], None]
+
+
+def next_stretch(stretch: int, took: float, least: int, most: int) -> int:
+    """Return how many octets or messages of a connection to process at a time from now on.
+
+    ``stretch`` of them were processed in ``took`` seconds.  Slow input gets fewer, so that a turn
+    lasts for :data:`TURN_SECONDS`; quick input gets twice as many, since every stretch costs a
+    write and a batch.  The answer is between ``least`` and ``most``.
+    """
+    if took > TURN_SECONDS:
+        return max(least, int(stretch * TURN_SECONDS / took))
+    if took < TURN_SECONDS / 2:
+        return min(most, stretch * 2)
+    return stretch
 
 
 class TurnWatch:
@@ -53,4 +74,4 @@ class TurnWatch:
                 self._slow(peer, host, spent)
 
 
-__all__ = ["TurnWatch"]
+__all__ = ["TURN_SECONDS", "TurnWatch", "next_stretch"]

@@ -41,6 +41,11 @@ FIRST_SYNC_SECONDS: Final = 0.001
 FIRST_OCTET_SECONDS: Final = 1e-8
 """What an octet is believed to cost before anything was written: 100 MB/s."""
 
+IDLE_SESSIONS_MAX: Final = 64
+"""Where nothing waits, at most this many sessions are remembered.  Each of many short connections
+would else be kept for ever, since none comes after it whose turn would follow (NB-11).
+"""
+
 E = TypeVar("E")
 
 
@@ -122,6 +127,8 @@ class FairQueue(Generic[E]):
             session.deficit = max(session.deficit - entry_octets, 0)
             if not waiting and queue is self._new:
                 self._old.append(queue.popleft())
+        if not self.entries and len(self._sessions) > IDLE_SESSIONS_MAX:
+            self.clear()  # all are idle, so nobody's turn is lost
         return taken
 
     def clear(self) -> list[E]:

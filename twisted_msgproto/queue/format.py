@@ -335,7 +335,7 @@ class Segment:
         self.first = first
         self.size = file.size() if size is None else size
         self._window_octets = window
-        self._frame_seed = frame_seed
+        self.frame_seed = frame_seed
         self._window = memoryview(b"")
         self._window_position = 0
 
@@ -355,6 +355,15 @@ class Segment:
             self._window_position = position
             start = 0
         return self._window[start : start + octets]
+
+    def at_hand(self, position: int, octets: int) -> tuple[bytes, int]:
+        """Return what is in memory, and where ``position`` is in it.
+
+        It is at least ``octets`` octets from there on, or up to the segment's end.
+        """
+        self.octets(position, octets)
+        whole: bytes = self._window.obj  # type: ignore[assignment]
+        return whole, position - self._window_position
 
     def forget(self) -> None:
         """Read again what was read: the file may have changed."""
@@ -376,7 +385,7 @@ class Segment:
         if len(octets) < FRAME_HEADER_OCTETS:
             return None
         marker, checksum, payload_crc, length, first, count, runs = FRAME_HEADER.unpack(octets)
-        if marker != FRAME_MARKER or checksum != crc32(octets[8:], self._frame_seed):
+        if marker != FRAME_MARKER or checksum != crc32(octets[8:], self.frame_seed):
             return None
         if first < expected or position + FRAME_HEADER_OCTETS + length > self.size:
             return None
@@ -394,11 +403,11 @@ class Segment:
             return None
         checksum = CHECKSUM.unpack_from(octets, len(FRAME_MARKER))[0]
         fields = octets[FRAME_CHECKED_AT:]
-        found = fields if (checksum ^ crc32(fields, self._frame_seed)).bit_count() <= 1 else None
+        found = fields if (checksum ^ crc32(fields, self.frame_seed)).bit_count() <= 1 else None
         number = int.from_bytes(fields, "little")
         for bit in range(8 * len(fields)):
             other = (number ^ 1 << bit).to_bytes(len(fields), "little")
-            if crc32(other, self._frame_seed) == checksum:
+            if crc32(other, self.frame_seed) == checksum:
                 found = other
         if found is None:
             return None
@@ -417,7 +426,7 @@ class Segment:
         if len(octets) < FRAME_HEADER_OCTETS:
             return True
         checksum = CHECKSUM.unpack_from(octets, len(FRAME_MARKER))[0]
-        right = checksum == crc32(octets[FRAME_CHECKED_AT:], self._frame_seed)
+        right = checksum == crc32(octets[FRAME_CHECKED_AT:], self.frame_seed)
         if right and octets[: len(FRAME_MARKER)] == FRAME_MARKER:
             return True
         while position < self.size:
@@ -468,7 +477,7 @@ class Segment:
         Returns the position and the offset after the last one; stops at the offset ``bound``, and
         before a frame that is larger than a window.
         """
-        unpack, seed = FRAME_HEADER.unpack_from, self._frame_seed
+        unpack, seed = FRAME_HEADER.unpack_from, self.frame_seed
         while True:
             window = self.octets(position, self._window_octets)
             available = len(window) - FRAME_HEADER_OCTETS

@@ -1,6 +1,6 @@
 """A writer that opens a queue checks and mends it.
 
-The table of cases stands in ``docs/queue-format.md``, "What a start finds, and what it does".  In
+The table of cases stands in ``docs/queue-format.md``, "What the writer repairs at its start".  In
 one sentence: incomplete records that were never published are copied aside and cut off; published
 records that are damaged are copied aside, reported once and skipped; offsets are never assigned
 twice.  The file ``end`` is not the only proof of what was published (:mod:`.proven`).

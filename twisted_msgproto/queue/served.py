@@ -18,6 +18,7 @@ import pyarrow.flight as flight
 from twisted_msgproto.core.errors import QueueError, QueueMismatch
 
 from . import damage
+from .bridges import status_path, write_status
 from .damage import Range
 from .disk import Disk
 from .lineage import Description, Landed
@@ -57,6 +58,7 @@ class Served:
             "check": ("whether a place is this queue's history", self._check),
             "register": ("make a consumer known", self._register),
             "commit": ("say what a consumer does not need any more", self._commit),
+            "status": ("leave a bridge's status for the status page", self._status),
             "forget": ("forget a consumer and what it needs", self._forget),
         }
 
@@ -124,6 +126,19 @@ class Served:
     def _commit(self, request: Request) -> Request:
         consumer, offset = _text(request, "consumer"), _whole(request, "offset")
         self._own(request).commit(consumer, offset, _landed(request))
+        return {}
+
+    def _status(self, request: Request) -> Request:
+        reader, consumer = self._own(request), _text(request, "consumer")
+        status = request.get("status")
+        if not isinstance(status, dict):
+            raise QueueError("a request needs the object 'status'")
+        if consumer not in reader.consumers():  # names of files come from here alone
+            raise QueueError(f"there is no consumer {consumer[:64]!r}")
+        try:
+            write_status(status_path(self._directory, consumer), {**status, "consumer": consumer})
+        except OSError as error:
+            raise QueueError(f"the status cannot be written: {error.strerror}") from None
         return {}
 
     def _forget(self, request: Request) -> Request:

@@ -7,14 +7,17 @@ every message.  A body is octets: lines are carried as they are.
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Callable
 from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
-from ..core.errors import ConnectionClosed, Refused
+from ..core.errors import ConfigurationError, ConnectionClosed, Refused
 from ..core.message import Message
+from ..core.strict_json import NotJson, parse_json
 from ..net.clients.asking import ask_each
 from ..net.clients.endpoints import client_endpoint, websocket_endpoint
 from ..net.clients.shapes import (
@@ -28,12 +31,14 @@ from ..net.clients.shapes import (
 )
 from ..registry import PROTOCOLS
 from .protocol import ANONYMOUS_CLIENT_ID, SabcClient, SabcClientFactory
+from .protocol.exchange import Response
 from .protocol.session import PROTOCOL
 from .terms.events import ErrorReceived
 
 DEFAULT_ENDPOINT = f"tcp:127.0.0.1:{PROTOCOLS[PROTOCOL].ports['tcp']}"
 
 SEND_OPTIONS: Final = TLS_OPTIONS | LOG_IN_OPTIONS | {"window", "properties"}
+CALL_OPTIONS: Final = TLS_OPTIONS | LOG_IN_OPTIONS | {"properties"}
 RECV_OPTIONS: Final = TLS_OPTIONS | LOG_IN_OPTIONS
 
 WINDOW = 256
@@ -89,6 +94,36 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
         await ask_each(reactor, messages, progress, window, ask)
     finally:
         await session.disconnect()
+
+
+async def call(
+    reactor: Any, options: SendOptions, request: str, arguments: list[str]
+) -> tuple[str, bool]:
+    """Send ``request`` as the body of one request; its answer as JSON, and True.
+
+    The answer's ``body`` is its value where it is JSON, else its text, else ``body_base64``;
+    ``fields`` are its headers.
+    """
+    if arguments:
+        raise ConfigurationError("sabc has no --args: the text of --call is the request's body")
+    session = await _connected(reactor, options)
+    try:
+        answer = await session.request(request, headers=options.properties)
+        return json.dumps(_shown(answer), ensure_ascii=False), True
+    finally:
+        await session.disconnect()
+
+
+def _shown(answer: Response) -> dict[str, Any]:
+    shown: dict[str, Any] = {"fields": dict(answer.headers)}
+    try:
+        text = answer.body.decode()
+    except UnicodeDecodeError:
+        return shown | {"body_base64": base64.b64encode(answer.body).decode()}
+    try:
+        return shown | {"body": parse_json(text, len(answer.body))}
+    except NotJson:
+        return shown | {"body": text}
 
 
 class Receiver(SabcClient):

@@ -3,12 +3,12 @@ queues to a table.
 
 Importing this package does not import pyspark; :func:`register` and the others do.
 
-=================================  ==============================================================
-:func:`register`                   ``format("msgproto")`` and ``format("msgproto-table")``
-:func:`release`                    lets a queue forget what a stream of one's own made durable
-:func:`read_table`                 a landed table as a DataFrame, without the Delta package
-:mod:`~twisted_msgproto.spark.views`  bodies and fields as columns, duplicates of retries removed
-=================================  ==============================================================
+=====================================  ===========================================================
+:func:`register`                       ``format("msgproto")`` and ``format("msgproto-table")``
+:func:`release`                        lets a queue forget what a stream of one's own made durable
+:func:`read_table`                     a landed table as a DataFrame, without the Delta package
+:mod:`~twisted_msgproto.spark.views`   bodies and fields as columns, duplicates of retries removed
+=====================================  ===========================================================
 """
 
 from __future__ import annotations

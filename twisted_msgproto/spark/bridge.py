@@ -32,6 +32,7 @@ from ..core.errors import (
     QueueMismatch,
     TableError,
 )
+from ..core.jsonlog import json_line
 from ..queue.lineage import Landed
 from ..table import starting
 from ..table.actions import Run
@@ -49,8 +50,19 @@ from .loop import AWAY_SECONDS, Loop, Pace
 from .marks import Marks
 from .opening import is_remote, open_queue
 from .options import Access
-from .report import Batch, Progress, Report, StatusFiles, lock_path, progress_line
+from .report import (
+    Batch,
+    Progress,
+    Report,
+    SentStatuses,
+    StatusFiles,
+    lock_path,
+    progress_line,
+)
 from .session import SCHEDULING_JAVA, first_line, spark_context, within
+
+LOG_SOURCE = "twisted_msgproto.bridge"
+"""Lines of ``--json-log`` say that they come from here."""
 
 TRIGGER_SECONDS = 1.0
 """At least this time lies between two batches, unless the operator sets another."""
@@ -80,7 +92,8 @@ class BridgeOptions:
     and ends; ``consumer`` is None for the name from the table's id; ``partition_by`` is None for
     what the table has; ``start_begin`` accepts gateways that the table does not know although they
     have trimmed rows; ``transform`` is ``MODULE:FUNCTION``; ``settings`` are Spark's, ``storage``
-    delta-rs'; ``token_file`` and ``authority`` are files for queues on other machines.
+    delta-rs'; ``token_file`` and ``authority`` are files for queues on other machines; with
+    ``json_log`` each line that it prints is a JSON object.
     """
 
     queues: Sequence[str]
@@ -97,6 +110,7 @@ class BridgeOptions:
     settings: Mapping[str, str] = field(default_factory=dict)
     token_file: str | None = None
     authority: str | None = None
+    json_log: bool = False
 
     def __post_init__(self) -> None:
         if self.consumer is not None and not re.fullmatch(
@@ -179,7 +193,7 @@ def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None)
     ending.install()
     with contextlib.suppress(PermissionError):
         os.setsid()
-    bridge = Bridge(options, ending, say or _say)
+    bridge = Bridge(options, ending, say or (_say_json if options.json_log else _say))
     with killed_when_late(ending.SIGNALS):
         try:
             bridge.run()
@@ -197,6 +211,10 @@ def _say(line: str) -> None:
         print(line, flush=True)
 
 
+def _say_json(line: str) -> None:
+    _say(json_line(time.time(), "info", LOG_SOURCE, line))
+
+
 class Bridge:
     """Is one run of a bridge; :func:`run_bridge` makes and drives it."""
 
@@ -207,6 +225,7 @@ class Bridge:
         self.own_run = Run.new()
         self.consumer = options.consumer or ""
         self.status: StatusFiles | None = None
+        self.sent: SentStatuses | None = None
         self.loop: Loop | None = None
         self._shown: Batch | None = None
         self._unnoticed: list[BaseException] = []
@@ -347,7 +366,10 @@ class Bridge:
         options = self.options
         spark.warm()
         stop = threading.Event()
-        marks = Marks(self.consumer, OpenedMarks(gateways, options), self._report, self.say)
+        opened = OpenedMarks(gateways, options)
+        marks = Marks(self.consumer, opened, self._report, self.say)
+        assert self.status is not None
+        self.sent = SentStatuses(self.status, self.consumer, opened)
         self.loop = loop = Loop(
             table,
             Target(table.location, options.storage, schema, table.partition_by),
@@ -407,6 +429,8 @@ class Bridge:
         if self.status is not None:
             with contextlib.suppress(OSError):
                 self.status.write(report)
+        if self.sent is not None:
+            self.sent.send(report, self.loop.gateways.remote())
 
     def _write(self, report: Report) -> None:
         if self.status is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from ..core.errors import ConfigurationError, QueueAway, QueueError, QueueMismatch
+from ..core.reasons import reason
 from ..queue.damage import Range
 from ..queue.lineage import Description, Landed
 from ..queue.served import described
@@ -159,6 +160,10 @@ class FlightQueue:
         """Publishes that ``consumer`` needs nothing below ``offset``."""
         self._act("commit", self._of(consumer, landed) | {"offset": offset})
 
+    def tell(self, consumer: str, status: Mapping[str, Any]) -> None:
+        """Leave the status of the bridge ``consumer`` for the gateway's status page."""
+        self._act("status", self._of(consumer) | {"status": dict(status)})
+
     def forget(self, consumer: str) -> None:
         """Forget ``consumer`` and what it still needs."""
         self._act("forget", self._of(consumer))
@@ -224,7 +229,8 @@ class FlightQueue:
             raise _ours(self.location, error) from None
 
     def _away(self, error: Exception) -> QueueAway:
-        return QueueAway(f"{self.location} is not to be reached: {_line(error)}")
+        why = reason(ConnectionError(_line(error)), "its address")
+        return QueueAway(f"{self.location} is not to be reached: {why}")
 
 
 def _named(queue_id: str | None, landed: Landed | None = None) -> dict[str, Any]:
@@ -238,6 +244,8 @@ def _ours(location: str, error: Exception) -> QueueError:
     kind, colon, text = _line(error).partition(": ")
     if not colon or not kind.isidentifier():
         kind, text = "", _line(error)
+    if "token is missing or wrong" in text:
+        text = "it wants its token: give the right one with --token-file FILE"
     mismatch = kind == QueueMismatch.__name__
     return (QueueMismatch if mismatch else QueueError)(f"{location}: {text}")
 

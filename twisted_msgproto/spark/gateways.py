@@ -21,6 +21,7 @@ from ..queue.source import Queue
 from ..table.landing import Failure
 from ..table.plan import Waiting
 from .crew import Crew
+from .opening import is_remote
 
 THREADS_MAX = 48
 """This many gateways are asked at once.
@@ -276,6 +277,10 @@ class Gateways:
             for one in self.all
             if one.state == NEW or (one.state == ANSWERS and one.consumer != self.consumer)
         ]
+
+    def remote(self) -> list[str]:
+        """Return the ids of the queues on other machines that answer."""
+        return [one.gateway for one in self.in_state(ANSWERS) if is_remote(one.location)]
 
     def in_state(self, *states: str) -> list[Gateway]:
         """Return the gateways in one of ``states``."""

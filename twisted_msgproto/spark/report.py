@@ -1,59 +1,46 @@
 """A bridge reports with progress lines and with status files.
 
 A status stands in ``QUEUE/bridges/NAME.json`` of every queue on this machine, NAME being the
-consumer's.  The gateway's status page reads it (:func:`read_statuses`) and needs neither the
-bridge nor Spark for that.  The file is replaced whole, so a reader never sees half of one.
+consumer's (:mod:`twisted_msgproto.queue.bridges`).  :class:`SentStatuses` brings it to queues on
+other machines.
 """
 
 from __future__ import annotations
 
-import json
+import heapq
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import MsgprotoError
+from ..queue.bridges import DIRECTORY, cut_to_fit, status_path, write_status
 from ..queue.lineage import Description, Landed
+from .crew import Crew
 
 RATE_SECONDS = 10.0
 """Rows per second are measured over this long."""
 
-DIRECTORY = "bridges"
-"""The bridges' files are in this directory of a queue: a status and a lock for each consumer."""
+KNOWN_TOLD_MAX = 20
+"""A status tells of this many gateways, those that the table is furthest behind."""
+
+SEND_SECONDS = 5.0
+"""A queue on another machine is sent the bridge's status this often."""
+
+SENDERS_MAX = 4
+"""Statuses that are on their way at once."""
 
 AWAY_SHOWN_MAX = 5
 """Gateways that are away are named up to this number in a progress line; the status has all."""
 
 
-def status_path(queue: Path, consumer: str) -> Path:
-    """Return where the status of the bridge ``consumer`` stands."""
-    return queue / DIRECTORY / f"{consumer}.json"
-
-
 def lock_path(queue: Path, consumer: str) -> Path:
     """Return what a bridge locks, so that two never publish under one consumer's name."""
     return queue / DIRECTORY / f"{consumer}.lock"
-
-
-def read_statuses(queue: str | Path) -> list[dict[str, Any]]:
-    """Return the status of every bridge that ever ran on this queue, by consumer's name.
-
-    The keys are described in ``docs/spark.md``.  A bridge that was killed still says ``running``:
-    compare ``updated_at`` (seconds since 1970, written every second) with the time.  Unreadable
-    files are left out.
-    """
-    statuses = []
-    for path in sorted((Path(queue) / DIRECTORY).glob("*.json")):
-        try:
-            status = json.loads(path.read_text())
-        except (OSError, ValueError):
-            continue
-        if isinstance(status, dict):
-            statuses.append(status)
-    return statuses
 
 
 @dataclass(slots=True, frozen=True)
@@ -172,9 +159,25 @@ class StatusFiles:
 
     def write(self, report: Report) -> None:
         """Raises OSError when one of the files cannot be written; the others are."""
+        shared = self._shared(report)
+        failed: OSError | None = None
+        for name, path in self._paths.items():
+            failed = _written(path, {**shared, "queue": name, **_of_queue(report, name)}) or failed
+        if self._whole is not None:
+            names = sorted({*report.progress.landed, *report.lags})
+            queues = {name: _of_queue(report, name) for name in names}
+            failed = _written(self._whole, {**shared, "queues": queues}) or failed
+        if failed is not None:
+            raise failed
+
+    def for_queue(self, report: Report, name: str) -> dict[str, Any]:
+        """Return what the file in the directory of the queue ``name`` would say."""
+        return {**self._shared(report), "queue": name, **_of_queue(report, name)}
+
+    def _shared(self, report: Report) -> dict[str, Any]:
         now = self._clock()
         progress, last = report.progress, report.progress.last
-        shared: dict[str, Any] = {
+        return {
             **self._about,
             "state": report.state,
             "updated_at": now,
@@ -193,6 +196,7 @@ class StatusFiles:
                 "at": last.at,
             },
             "gateways": report.gateways,
+            "known": _known(report),
             "away": [
                 {
                     "location": one.location,
@@ -208,16 +212,12 @@ class StatusFiles:
             ],
             "error": report.error,
         }
-        failed: OSError | None = None
-        for name, path in self._paths.items():
-            status = {**shared, "queue": name, **_of_queue(report, name)}
-            failed = _written(path, status) or failed
-        if self._whole is not None:
-            names = sorted({*progress.landed, *report.lags})
-            queues = {name: _of_queue(report, name) for name in names}
-            failed = _written(self._whole, {**shared, "queues": queues}) or failed
-        if failed is not None:
-            raise failed
+
+
+def _known(report: Report) -> list[dict[str, Any]]:
+    """Return how far the table is behind each gateway, the furthest first."""
+    most = heapq.nlargest(KNOWN_TOLD_MAX, report.lags.items(), key=lambda one: one[1].rows)
+    return [{"queue": name, **_of_queue(report, name)} for name, _ in most]
 
 
 def _of_queue(report: Report, name: str) -> dict[str, Any]:
@@ -231,20 +231,52 @@ def _of_queue(report: Report, name: str) -> dict[str, Any]:
 
 def _written(path: Path, status: Mapping[str, Any]) -> OSError | None:
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(path, json.dumps(status))
+        write_status(path, status)
     except OSError as error:
         return error
     return None
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Write ``path`` as a whole (mode 0600), by renaming."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    os.replace(fresh, path)
+class SentStatuses:
+    """Sends the status of one bridge to the queues on other machines, in threads of its own.
+
+    ``opened(name)`` returns the queue of a gateway, or None while it is away.  A gateway that does
+    not answer, or is too old to know what a status is, misses it; nothing else depends on it.
+    """
+
+    def __init__(
+        self,
+        files: StatusFiles,
+        consumer: str,
+        opened: Callable[[str], Any],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._files = files
+        self._consumer = consumer
+        self._opened = opened
+        self._clock = clock
+        self._crew = Crew(SENDERS_MAX, "statuses")
+        self._due: dict[str, float] = {}
+        self._on_their_way: set[str] = set()
+
+    def send(self, report: Report, remote: Iterable[str]) -> None:
+        """Send to each queue of ``remote`` that has not been sent a status for a while."""
+        now = self._clock()
+        for name in remote:
+            if self._due.get(name, now) <= now and name not in self._on_their_way:
+                self._due[name] = now + SEND_SECONDS
+                self._on_their_way.add(name)
+                self._crew.submit(partial(self._send, name, report))
+
+    def _send(self, name: str, report: Report) -> None:
+        try:
+            queue = self._opened(name)
+            if queue is not None:
+                queue.tell(self._consumer, cut_to_fit(self._files.for_queue(report, name)))
+        except (MsgprotoError, OSError):
+            pass  # it is sent again, with what is new then
+        finally:
+            self._on_their_way.discard(name)
 
 
 def progress_line(report: Report, now: float) -> str:

@@ -143,7 +143,9 @@ def spark_context(
 
     # When Java is killed this one prints a traceback, where one line is said by others.
     AccumulatorTCPServer.handle_error = _nothing  # type: ignore[method-assign, assignment]
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # so does this, for a call under way
+    # So does this, for a call under way, and it asks the root logger as well as its own.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_not_from_py4j)
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     reader, writer = os.pipe()
     java_says = JavaErrors(os.fdopen(reader, "rb"), scratch / "java.log")
@@ -181,6 +183,10 @@ def spark_context(
         _end(process)
         # Another session may be wanted in this process: let pyspark forget the dead machine.
         SparkContext._gateway = SparkContext._jvm = None
+
+
+def _not_from_py4j(record: logging.LogRecord) -> bool:
+    return f"{os.sep}py4j{os.sep}" not in record.pathname
 
 
 def _nothing(*words: object) -> None:

@@ -197,13 +197,13 @@ def effectively_once(
 def create_views(messages: DataFrame, name: str = "messages") -> list[str]:
     """Make views for SQL of a table (or of a queue read as a table), and return their names.
 
-    ==================  =======================================================================
-    ``NAME``            the rows as they are
-    ``NAME_text``       and ``text``: the body as text, null where it is not UTF-8
-    ``NAME_json``       and ``json`` (VARIANT), ``json_error``: see :func:`variant_column`
-    ``NAME_lumberjack`` Lumberjack's rows, ``event``, ``event_error``: :func:`lumberjack_events`
-    ``NAME_once``       without what retries sent again within an hour: :func:`effectively_once`
-    ==================  =======================================================================
+    ===================  =======================================================================
+    ``NAME``             the rows as they are
+    ``NAME_text``        and ``text``: the body as text, null where it is not UTF-8
+    ``NAME_json``        and ``json`` (VARIANT), ``json_error``: see :func:`variant_column`
+    ``NAME_lumberjack``  Lumberjack's rows, ``event``, ``event_error``: :func:`lumberjack_events`
+    ``NAME_once``        without what retries sent again within an hour: :func:`effectively_once`
+    ===================  =======================================================================
     """
     views = {
         name: messages,

@@ -39,6 +39,11 @@ export class AsyncQueue {
       else resolve({ value: undefined, done: true });
   }
 
+  /** Forget the values that nobody has taken. */
+  clear() {
+    this._values = [];
+  }
+
   /** @returns {Promise<IteratorResult<T, undefined>>} */
   next() {
     if (this._values.length)

@@ -16,6 +16,8 @@ import { ConnectionClosed, LimitExceeded } from "./errors.js";
  */
 
 const CLOSE_SECONDS = 4; // the peer's part of the closing handshake; then the socket is left alone
+const AHEAD_OCTETS = 1 << 20; // what is read of a stream before the peer takes it
+const LOOK_SECONDS = 0.02; // a socket does not say when it has room again
 const UNSENT_OCTETS_MAX = 64 << 20; // what waits in the socket because the peer does not read
 
 /** @template E */
@@ -56,6 +58,12 @@ export class Link {
   checkRoom() {
     if (this._socket.bufferedAmount > UNSENT_OCTETS_MAX)
       throw new LimitExceeded("too much waits to be sent: the peer does not read");
+  }
+
+  /** Fires when little waits in the socket, or when it is closed. */
+  async room() {
+    while (!this._over && this._socket.bufferedAmount > AHEAD_OCTETS)
+      await new Promise((resolve) => this._world.after(LOOK_SECONDS, () => resolve(null)));
   }
 
   /**

@@ -21,6 +21,8 @@ export class AsyncQueue<T> {
      * @param {Error | null} [error]
      */
     end(error?: Error | null): void;
+    /** Forget the values that nobody has taken. */
+    clear(): void;
     /** @returns {Promise<IteratorResult<T, undefined>>} */
     next(): Promise<IteratorResult<T, undefined>>;
 }

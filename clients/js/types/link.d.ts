@@ -24,6 +24,8 @@ export class Link<E> {
     _closed: (value: void | PromiseLike<void>) => void;
     /** Throws LimitExceeded while the peer reads nothing and too much waits for it. */
     checkRoom(): void;
+    /** Fires when little waits in the socket, or when it is closed. */
+    room(): Promise<void>;
     /**
      * What is pending will fail with `why`, whatever ends the connection.
      *

@@ -8,6 +8,8 @@
 * *memory*: what a waiting place costs whose body is on disk, of a million and of ten million.
 * *restore*: CPU seconds until a million places wait again after a start; and until they are found
   in the log (:mod:`.broker_log`).
+* *over sockets*: publish, consume and acknowledge beside CoilMQ, if that is installed
+  (:mod:`.broker_beside`).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from twisted_msgproto.core.broker import LIMITS, Broker, Letter, QueueName, weig
 from twisted_msgproto.core.limits import Limits
 
 from ..measuring import Comparison, Figures, Gauge, Reading, Row, timed
-from . import broker_log
+from . import broker_beside, broker_log
 
 COST_MARK = 4.0
 BACKLOG_MARK = 1.1
@@ -34,10 +36,7 @@ RESTORE_MARK = 3.0
 
 MESSAGES = 400_000
 BATCHES = (1, 100)
-"""A read brings this many messages: from a slow sender, and from one that sends in bulk.
-
-The first row only informs: beside a single message, what a call costs is most of it.
-"""
+"""A read brings this many messages: from a slow sender, and from one that sends in bulk."""
 WINDOW = 1000
 BODY = b"12345678"
 MILLION = 1_000_000
@@ -59,7 +58,8 @@ class Consumer:
 
     def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
         """Accept letters."""
-        self.held += [letter.place for letter in letters]
+        for letter in letters:
+            self.held.append(letter.place)
         return True
 
     def failed(self, error: Exception) -> None:
@@ -166,7 +166,7 @@ def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
             "cpu",
             partial(through_new_broker, messages, batch),
             partial(through_deque, messages, batch),
-            mark=COST_MARK if batch > 1 else None,
+            mark=COST_MARK,
         )
     longest = max(1, int(LONGEST * arguments.scale))
     loaded, empty = made(longest), made()
@@ -194,3 +194,4 @@ def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
         mark=RESTORE_MARK,
     )
     yield from broker_log.rows(arguments)
+    yield from broker_beside.rows(arguments)

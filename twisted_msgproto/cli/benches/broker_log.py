@@ -1,8 +1,8 @@
 """Measure what a start with waiting messages costs: they are found again in the log on disk.
 
 * *found again*: CPU seconds until a million messages wait in their queues, from opening the
-  broker's files to the last place, with the reading; of frames of 100 messages for one queue, and
-  of 1000 for a hundred queues in turn.
+  broker's files to the last place, with the reading; of frames of 100 messages for one queue, of
+  1000 for a hundred queues in turn, and of one message each, as they come slowly.
 * *read back*: CPU milliseconds for a hundred neighbours of them, with their bodies; it informs.
 """
 
@@ -88,7 +88,7 @@ def found_again(directory: str | None, count: int, frame: int, queues: int) -> R
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:
     """Yield the rows; ``arguments`` are those of ``msgproto bench``."""
     count = max(1000, int(MILLION * arguments.scale))
-    for frame, queues in ((100, 1), (1000, 100)):
+    for frame, queues in ((100, 1), (1000, 100), (1, 100)):
         of_queues = "a queue" if queues == 1 else f"{queues} queues"
         yield Gauge(
             f"broker, 1 M messages of {of_queues} found again on disk, {frame:,} a frame",

@@ -15,6 +15,9 @@ VERSION: Final = 1
 
 _HEAD: Final = struct.Struct("<BBHHH")
 
+HEAD_OCTETS: Final = _HEAD.size
+"""No head has fewer octets."""
+
 
 class Opened(NamedTuple):
     """Shows what an envelope says: ``form`` is the protocol whose octets ``own`` are."""
@@ -61,4 +64,4 @@ def opened(envelope: bytes) -> Opened:
     return Opened(texts[0], QueueName(texts[1], texts[2]), envelope[octets:])
 
 
-__all__ = ["VERSION", "Opened", "head", "head_of", "opened"]
+__all__ = ["HEAD_OCTETS", "VERSION", "Opened", "head", "head_of", "opened"]

@@ -8,15 +8,15 @@ It is pure: no sockets, no files, no clock.  Whoever owns it calls it when somet
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
 from .places import Row, Rows
-from .queues import Batch, BrokerQueue, Subscriber, Wish
+from .queues import Batch, BrokerQueue, Released, Subscriber, Wish
 from .stock import Stock
 from .terms import TRIES, Consumer, Letter, QueueName, Tried
-from .turns import LETTER_STEPS, SERVED_MAX, ConsumerRaised, Plan, planned
+from .turns import LETTER_STEPS, SERVED_MAX, ConsumerRaised, Hands, planned
 
 TURN_STEPS: Final = 100_000
 """The broker does this many steps in one call, of about 0.1 µs each; the rest waits for a turn."""
@@ -53,30 +53,40 @@ class Broker(Stock):
         """
         if not letters:
             return
-        queue = self._found(name, now)
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._make(name, now)
         queue.used = now
-        queue.octets += sum([letter.octets for letter in letters])
-        self.counters["broker_published"] += len(letters)
-        if queue.takers and not queue.waiting and not self._going:
-            letters = self._deliver_at_once(queue, letters)
-        if letters:
-            self._add(queue, letters)
+        octets = 0
+        for letter in letters:
+            octets += letter.octets
+        queue.octets += octets
+        count = len(letters)
+        self.counters.published += count
+        done = 0
+        if queue.takers and not queue.waiting.count and not self._going:
+            done = self._deliver_at_once(
+                queue, letters if count <= SERVED_MAX else letters[:SERVED_MAX]
+            )
+        if done < count:
+            self._add(queue, letters[done:])
             self._added(queue)
-        self.go_on()
+        if self._awake or self._calls:
+            self.go_on()
 
-    def _deliver_at_once(self, queue: BrokerQueue, letters: Sequence[Letter]) -> Sequence[Letter]:
-        """Deliver new letters that need not wait; return the others."""
+    def _deliver_at_once(self, queue: BrokerQueue, letters: Sequence[Letter]) -> int:
+        """Deliver new letters that need not wait; return how many of them."""
         try:
-            plan = planned(queue, list(letters[:SERVED_MAX]))
+            done, hands, unwanted, _ = planned(queue, letters)
         except ConsumerRaised:
-            return letters  # it is found again, when they wait
-        queue.keep(letters[: plan.done])
+            return 0  # it is found again, when they wait
+        queue.keep(letters if done == len(letters) else letters[:done])
         self._going = True
         try:
-            self._carry_out(queue, plan)
+            self._carry_out(queue, hands, unwanted)
         finally:
             self._going = False
-        return letters[plan.done :]
+        return done
 
     # ── consumers ───────────────────────────────────────────────────────────────────────────────
 
@@ -126,13 +136,14 @@ class Broker(Stock):
         subscriber = self._subscribers.get(consumer)
         if subscriber is not None:
             self._ready(subscriber)
-            self.go_on()
 
     def _ready(self, subscriber: Subscriber) -> None:
         for queue in subscriber.queues:
             queue.takers[subscriber] = None
-            if queue.waiting:
+            if queue.waiting.count:
                 self._awaken(queue)
+        if self._awake or self._calls:
+            self.go_on()
 
     def gone(self, consumer: Consumer, now: float, *, orderly: bool = False) -> None:
         """Forget a consumer; what it holds goes back to its place.
@@ -157,7 +168,12 @@ class Broker(Stock):
 
         A place that it does not hold is counted, and nothing happens.
         """
-        self._answered(consumer, list(places), "broker_acknowledged")
+        subscriber = self._subscribers.get(consumer)
+        if subscriber is None:
+            self._gone_astray(places)
+            return
+        self._finish(self._release(subscriber, places))
+        self._ready(subscriber)
 
     def reject(self, consumer: Consumer, places: Iterable[int], *, requeue: bool) -> None:
         """Note that ``consumer`` has rejected these places.
@@ -165,59 +181,64 @@ class Broker(Stock):
         With ``requeue`` they go back, and have had a try; else they are done with.  A place that it
         does not hold is counted, and nothing happens.
         """
-        self._answered(consumer, list(places), None if requeue else "broker_rejected")
-
-    def _answered(self, consumer: Consumer, places: list[int], counter: str | None) -> None:
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
-            self.counters["broker_strays"] += len(places)
+            self._gone_astray(places)
             return
         released = self._release(subscriber, places)
-        if counter is None:
-            self._put_back(released, {place for some in released.values() for place in some})
+        if requeue:
+            self._put_back(released, {place for _, some in released for place in some})
         else:
-            self._finish(released, counter)
+            self._finish(released, rejected=True)
         self._ready(subscriber)
-        self.go_on()
 
-    def _release(self, subscriber: Subscriber, places: list[int]) -> dict[Batch, list[int]]:
+    def _gone_astray(self, places: Iterable[int]) -> None:
+        self.counters.strays += len(list(places))
+
+    def _release(self, subscriber: Subscriber, places: Iterable[int]) -> Released:
         """Let a consumer hold these places no longer; return them by batch.
 
         Those that it does not hold are counted.
         """
-        release, count = subscriber.held.pop, 0
-        released: dict[Batch, list[int]] = {}
-        last, some = None, []
+        release, strays = subscriber.held.pop, 0
+        released: Released = []
+        last: Batch | None = None
+        some: list[int] = []
         for place in places:
             batch = release(place, None)
             if batch is None:
-                continue
-            if batch is not last:
-                last, some = batch, released.setdefault(batch, [])
-            some.append(place)
-            count += 1
-        if count < len(places):
-            self.counters["broker_strays"] += len(places) - count
-        for batch, some in released.items():
-            if batch.number >= subscriber.latest[0]:
-                subscriber.latest = max(subscriber.latest, (batch.number, max(some)))
+                strays += 1
+            elif batch is last:
+                some.append(place)
+            else:
+                last, some = batch, [place]
+                released.append((batch, some))
+        if strays:
+            self.counters.strays += strays
+        for (number, _), some in released:
+            latest = number, some[0] if len(some) == 1 else max(some)
+            if latest > subscriber.latest:
+                subscriber.latest = latest
         return released
 
-    def _finish(self, released: Mapping[Batch, list[int]], counter: str) -> None:
+    def _finish(self, released: Released, *, rejected: bool = False) -> None:
         """These deliveries are done with."""
-        for batch, places in released.items():
-            self.counters[counter] += len(places)
-            queue = batch.queue
-            queue.in_flight -= len(places)
+        for (_, queue), places in released:
+            count = len(places)
+            if rejected:
+                self.counters.rejected += count
+            else:
+                self.counters.acknowledged += count
+            queue.in_flight -= count
             self._done_with(queue, places, queue.drop(places))
 
-    def _put_back(self, released: Mapping[Batch, list[int]], tried: set[int]) -> None:
+    def _put_back(self, released: Released, tried: set[int]) -> None:
         """These deliveries failed; the places in ``tried`` have had a try."""
         returned: dict[BrokerQueue, list[int]] = {}
-        for batch, some in released.items():
-            returned.setdefault(batch.queue, []).extend(some)
+        for (_, queue), some in released:
+            returned.setdefault(queue, []).extend(some)
         for queue, places in returned.items():
-            self.counters["broker_returned"] += len(places)
+            self.counters.returned += len(places)
             queue.in_flight -= len(places)
             tries: dict[int, int] = {}
             dead: list[Row] = []
@@ -262,59 +283,61 @@ class Broker(Stock):
 
     def _serve(self, queue: BrokerQueue) -> int:
         """Deliver the next letters of a queue; return how many steps that was."""
-        if not (queue.waiting and queue.takers):
+        if not (queue.waiting.count and queue.takers):
             return 1
         letters = queue.ready_run(SERVED_MAX)
         if not letters:
             self._want(queue)
             return LETTER_STEPS
         try:
-            plan = planned(queue, letters)
+            done, hands, unwanted, steps = planned(queue, letters)
         except ConsumerRaised as raised:
             self._awaken(queue)
             self._fail(raised.subscriber, queue.used, set(), raised.error)
             return LETTER_STEPS
-        if plan.done:
+        if done:
             self._awaken(queue)
-            queue.waiting.skip(plan.done)
-            self._carry_out(queue, plan)
-        return plan.steps
+            queue.waiting.skip(done)
+            self._carry_out(queue, hands, unwanted)
+        return steps
 
-    def _carry_out(self, queue: BrokerQueue, plan: Plan) -> None:
-        """Push letters that have left the queue to their consumers."""
-        for letter in plan.unwanted:  # they wait aside, until consumers or their filters change
+    def _carry_out(self, queue: BrokerQueue, hands: Hands, unwanted: Sequence[Letter]) -> None:
+        """Let consumers write letters that have left the queue.
+
+        A consumer whose ``push`` raises ends, and they go back (BK-02).
+        """
+        for letter in unwanted:  # they wait aside, until consumers or their filters change
             queue.passed.insert(Row(letter.place, letter.octets, int(letter.arrived)))
-        if plan.unwanted and self._durable:
-            queue.drop([letter.place for letter in plan.unwanted])
-        for subscriber, letters in plan.hands:
+        if unwanted and self._durable:
+            queue.drop([letter.place for letter in unwanted])
+        for subscriber, letters in hands:
             self._batches += 1
-            batch, held = Batch(self._batches, queue), subscriber.held
+            batch, held = (self._batches, queue), subscriber.held
             for letter in letters:
                 held[letter.place] = batch
             subscriber.queues.move_to_end(queue)
             queue.takers.move_to_end(subscriber)
             queue.in_flight += len(letters)
-        for subscriber, letters in plan.hands:
-            self._push(queue, subscriber, letters)
-
-    def _push(self, queue: BrokerQueue, subscriber: Subscriber, letters: list[Letter]) -> None:
-        """Let a consumer write letters; if that raises, it ends, and they go back (BK-02)."""
-        consumer = subscriber.consumer
-        if self._subscribers.get(consumer) is not subscriber:
-            return  # it went while others were called, and the letters are back
-        self.counters["broker_delivered"] += len(letters)
-        try:
-            acknowledges = consumer.push(queue.name, letters)
-        except Exception as error:
-            self._push_failed(queue, subscriber, letters, error)
-            return
-        if not acknowledges:
-            held = subscriber.held
-            places = [letter.place for letter in letters if letter.place in held]
-            self._finish(self._release(subscriber, places), "broker_acknowledged")
+        for subscriber, letters in hands:
+            if self._subscribers.get(subscriber.consumer) is not subscriber:
+                continue  # it went while others were called, and the letters are back
+            self.counters.delivered += len(letters)
+            try:
+                acknowledges = subscriber.consumer.push(queue.name, letters)
+            except Exception as error:
+                self._push_failed(queue, subscriber, letters, error)
+                continue
+            if not acknowledges:
+                held = subscriber.held
+                places = [letter.place for letter in letters if letter.place in held]
+                self._finish(self._release(subscriber, places))
 
     def _push_failed(
-        self, queue: BrokerQueue, subscriber: Subscriber, letters: list[Letter], error: Exception
+        self,
+        queue: BrokerQueue,
+        subscriber: Subscriber,
+        letters: Sequence[Letter],
+        error: Exception,
     ) -> None:
         places = {letter.place for letter in letters}
         if len(places) == 1:
@@ -325,7 +348,7 @@ class Broker(Stock):
 
     def _fail(self, subscriber: Subscriber, now: float, tried: set[int], error: Exception) -> None:
         """A consumer has raised an exception: it ends."""
-        self.counters["broker_failed_consumers"] += 1
+        self.counters.failed_consumers += 1
         if self._subscribers.pop(subscriber.consumer, None) is not None:
             self._lose(subscriber, now, tried)
         self._calls.append(partial(subscriber.consumer.failed, error))

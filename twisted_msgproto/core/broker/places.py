@@ -78,16 +78,17 @@ class Places:
     """Holds places in ascending order, each with its weight and its second of arrival.
 
     What leaves from the front and what comes at the end costs no more for a longer backlog.
+    ``count`` is how many there are; to ask for it is cheaper than for the length.
     """
 
-    __slots__ = ("_chunks", "_count")
+    __slots__ = ("_chunks", "count")
 
     def __init__(self) -> None:
         self._chunks: list[_Chunk] = []  # none of them is empty
-        self._count = 0
+        self.count = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def __iter__(self) -> Iterator[Row]:
         """Iterate over all rows in order; the places may not change meanwhile."""
@@ -134,7 +135,7 @@ class Places:
         chunk.distances.extend([place - base for place in places])
         chunk.weights.extend(weights)
         chunk.seconds.extend(seconds)
-        self._count += len(places)
+        self.count += len(places)
 
     def insert(self, row: Row) -> None:
         """Add one row, at its place."""
@@ -151,7 +152,7 @@ class Places:
             chunks.insert(index, chunk)
         at = bisect_left(chunk.distances, row.place - chunk.base, chunk.head)
         chunk.insert(at, row)
-        self._count += 1
+        self.count += 1
         if len(chunk) >= 2 * CHUNK:
             chunks.insert(index + 1, chunk.cut(chunk.head + len(chunk) // 2))
 
@@ -165,7 +166,7 @@ class Places:
             self._copy(chunk, start, end, rows)
             chunk.head = end
             count -= end - start
-            self._count -= end - start
+            self.count -= end - start
             if end == len(chunk.distances):
                 del chunks[0]
         return rows
@@ -178,7 +179,7 @@ class Places:
             left = min(count, len(chunk))
             chunk.head += left
             count -= left
-            self._count -= left
+            self.count -= left
             if not chunk:
                 del chunks[0]
 
@@ -222,7 +223,7 @@ class Places:
             return None
         row = chunk.row(at)
         del chunk.distances[at], chunk.weights[at], chunk.seconds[at]
-        self._count -= 1
+        self.count -= 1
         if not chunk:
             del self._chunks[index]
         return row
@@ -235,6 +236,6 @@ class Places:
         if self._chunks:  # its base may be far below its first row
             self._chunks[0] = self._chunks[0].cut(self._chunks[0].head)
         self._chunks[:0] = others._chunks
-        self._count += others._count
+        self.count += others.count
         others._chunks = []
-        others._count = 0
+        others.count = 0

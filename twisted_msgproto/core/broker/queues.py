@@ -30,14 +30,11 @@ class Wish(NamedTuple):
     cost: Callable[[Letter], int] | None = None
 
 
-class Batch:
-    """Is what all letters of one push have in common: the number of the push, and their queue."""
+Batch = tuple[int, "BrokerQueue"]
+"""Is what all letters of one push have in common: the number of the push, and their queue."""
 
-    __slots__ = ("number", "queue")
-
-    def __init__(self, number: int, queue: BrokerQueue) -> None:
-        self.number = number
-        self.queue = queue
+Released = list[tuple[Batch, list[int]]]
+"""Are places that a consumer holds no longer, in order, by batch."""
 
 
 class Subscriber:
@@ -66,7 +63,7 @@ class Subscriber:
         places = set()
         for place, batch in self.held.items():
             places.add(place)
-            if (batch.number, place) > self.latest:
+            if (batch[0], place) > self.latest:
                 break
         return places
 
@@ -172,8 +169,11 @@ class BrokerQueue:
 
     def drop(self, places: Iterable[int]) -> int:
         """Hold these in memory no longer; return what they weighed there."""
-        remove = self.letters.pop
-        octets = sum([letter.octets for place in places if (letter := remove(place, None))])
+        remove, octets = self.letters.pop, 0
+        for place in places:
+            letter = remove(place, None)
+            if letter is not None:
+                octets += letter.octets
         self.in_memory -= octets
         self._memory.used -= octets
         return octets

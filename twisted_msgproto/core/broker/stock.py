@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Final
 
 from ..deadlines import ManyDeadlines
@@ -15,12 +16,12 @@ from .places import Row, Rows
 from .queues import BrokerQueue, Memory
 from .terms import (
     AGE,
-    COUNTERS,
     DEAD_LETTER,
     FULL,
     LIMITS,
     WAIT,
     WHEN_FULL,
+    Counters,
     DeadLettered,
     Declared,
     Event,
@@ -97,7 +98,7 @@ class Stock:
         self._idles: ManyDeadlines[QueueName] = ManyDeadlines()
         self._ages: ManyDeadlines[QueueName] = ManyDeadlines()
         self.memory = Memory(limits.integer("broker-memory"))
-        self.counters = dict.fromkeys(COUNTERS, 0)
+        self.counters = Counters()
 
     def go_on(self) -> None:
         """Deliver what can be delivered."""
@@ -274,8 +275,6 @@ class Stock:
 
     def _freed(self, queue: BrokerQueue) -> None:
         """A queue has become smaller: its senders may continue."""
-        if not self._withholding:
-            return
         # Without places that can be read back, all queues together must fit into the memory.
         for one in (queue,) if self._durable else tuple(self._withholding):
             if one in self._withholding and not self._over(one):
@@ -297,7 +296,7 @@ class Stock:
         """Letters came to a queue, or came back: mind limits, ages and consumers."""
         if queue.for_dead:
             while len(queue) > self._dead_max and self._drop_oldest(queue):
-                self.counters["broker_dead_dropped"] += 1
+                self.counters.dead_dropped += 1
         elif self._when_full == DEAD_LETTER:
             while self._has_too_much(queue) and len(queue) > queue.in_flight:
                 self._bury(queue, queue.take_oldest(1), FULL)
@@ -307,20 +306,25 @@ class Stock:
             self._awaken(queue)
 
     def _done_with(self, queue: BrokerQueue, places: list[int], octets: int) -> None:
-        """These places, of this weight, are neither waiting nor in flight any more."""
+        """These places, of this weight, are neither waiting nor in flight any more.
+
+        The list is not the caller's any more.
+        """
         queue.octets -= octets
         if queue.tries:
             for place in places:
                 queue.tries.pop(place, None)
         if queue.alone:
             queue.alone.difference_update(places)
-        last = self._events[-1] if self._events else None
-        if isinstance(last, Settled) and last.name is queue.name:
+        events = self._events
+        if events and isinstance(last := events[-1], Settled) and last.name is queue.name:
             last.places.extend(places)
         else:
-            self._events.append(Settled(queue.name, list(places)))
-        self._freed(queue)
-        self._look_idle(queue)
+            events.append(Settled(queue.name, places))
+        if self._withholding:
+            self._freed(queue)
+        if not queue.subscribers:
+            self._look_idle(queue)
 
     def _drop_oldest(self, queue: BrokerQueue, most: int = 1) -> int:
         """Forget at most ``most`` of the oldest letters that wait; return their number."""
@@ -331,14 +335,14 @@ class Stock:
             queue.drop(rows.places)
             self._done_with(queue, rows.places, sum(rows.weights))
             self._awaken(queue)
-        return len(rows.places)
+        return len(rows.weights)
 
     # ── dead letters ────────────────────────────────────────────────────────────────────────────
 
     def _bury(self, queue: BrokerQueue, rows: Rows, reason: str) -> None:
         """Move letters that have left their queue to its dead letters."""
         dead = self._found(queue.name.dead, queue.used)
-        self.counters["broker_dead_letters"] += len(rows.places)
+        self.counters.dead_letters += len(rows.places)
         last = self._events[-1] if self._events else None
         if isinstance(last, DeadLettered) and (last.name, last.reason) == (queue.name, reason):
             last.places.extend(rows.places)
@@ -405,7 +409,7 @@ class Stock:
         for place in unreadable:
             row = queue.waiting.remove(place) if place in loading else None
             if row is not None:
-                self.counters["broker_unreadable"] += 1
+                self.counters.unreadable += 1
                 self._done_with(queue, [place], row.weight)
         self._awaken(queue)
         self.go_on()
@@ -433,7 +437,7 @@ class Stock:
         self.go_on()
 
     def _look_idle(self, queue: BrokerQueue) -> None:
-        if not queue.subscribers and queue.idle and queue.name not in self._idles:
+        if queue.idle and queue.name not in self._idles:
             self._idles.set(queue.name, queue.used + self._idle)
 
     def _look_age(self, queue: BrokerQueue) -> None:
@@ -463,7 +467,7 @@ class Stock:
         """
         queue = self._queues.get(name)
         purged = 0 if queue is None else self._drop_oldest(queue, most)
-        self.counters["broker_purged"] += purged
+        self.counters.purged += purged
         self.go_on()
         return purged
 
@@ -480,7 +484,7 @@ class Stock:
         self.declare(to, now)
         rows = queue.take_oldest(most)
         if rows.places:
-            self.counters["broker_requeued"] += len(rows.places)
+            self.counters.requeued += len(rows.places)
             self._events.append(Requeued(name, to, list(rows.places)))
             self._move(queue, self._queues[to], rows, with_tries=False)
             self.go_on()
@@ -495,7 +499,7 @@ class Stock:
         queues = self._queues.values()
         in_flight = sum(queue.in_flight for queue in queues)
         return {
-            **self.counters,
+            **{f"broker_{name}": number for name, number in asdict(self.counters).items()},
             "broker_queues": len(self._queues),
             "broker_waiting": sum(map(len, queues)) - in_flight,
             "broker_in_flight": in_flight,

@@ -40,21 +40,22 @@ REASONS: Final = (TRIES, AGE, FULL)
 """Why a message is a dead letter."""
 
 
-COUNTERS: Final = (
-    "broker_published",
-    "broker_delivered",
-    "broker_acknowledged",
-    "broker_rejected",
-    "broker_returned",
-    "broker_strays",
-    "broker_failed_consumers",
-    "broker_dead_letters",
-    "broker_dead_dropped",
-    "broker_unreadable",
-    "broker_purged",
-    "broker_requeued",
-)
-"""The broker counts letters under these names; strays are places that were not held."""
+@dataclass(slots=True)
+class Counters:
+    """Count letters, for metrics; ``strays`` are places that were not held."""
+
+    published: int = 0
+    delivered: int = 0
+    acknowledged: int = 0
+    rejected: int = 0
+    returned: int = 0
+    strays: int = 0
+    failed_consumers: int = 0
+    dead_letters: int = 0
+    dead_dropped: int = 0
+    unreadable: int = 0
+    purged: int = 0
+    requeued: int = 0
 
 
 class TooManyQueues(LimitExceeded):
@@ -152,7 +153,7 @@ class Forgotten:
     name: QueueName
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Settled:
     """These places of a queue are done with, and will not be delivered again."""
 

@@ -8,7 +8,7 @@ it, because order matters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from .queues import BrokerQueue, Subscriber
 from .terms import Letter
@@ -26,16 +26,13 @@ SHARED_MAX: Final = 16
 """A consumer of several queues gets at most this many letters of one before the next (BK-06)."""
 
 
-class Plan(NamedTuple):
-    """Says what becomes of the first ``done`` letters: who gets them, and what nobody wants.
+Hands = Sequence[tuple[Subscriber, Sequence[Letter]]]
+"""Say who gets what; each has at least one letter, and whoever gets the last one comes last."""
 
-    ``hands`` have at least one letter each, and whoever gets the last letter comes last.
-    """
-
-    done: int
-    hands: Sequence[tuple[Subscriber, list[Letter]]]
-    unwanted: Sequence[Letter]
-    steps: int
+Plan = tuple[int, Hands, Sequence[Letter], int]
+"""Says what becomes of the first letters: how many, who gets them, what nobody wants; and how many
+steps it was to plan and will be to deliver.
+"""
 
 
 class ConsumerRaised(Exception):
@@ -47,23 +44,25 @@ class ConsumerRaised(Exception):
         self.error = error
 
 
-def planned(queue: BrokerQueue, letters: list[Letter]) -> Plan:
+def planned(queue: BrokerQueue, letters: Sequence[Letter]) -> Plan:
     """Plan the next letters of a queue, as far as consumers have room; raises ConsumerRaised."""
     if queue.filters:
         return _planned_by_filters(queue, letters)
     if len(queue.takers) == 1:
         (only,) = queue.takers
-        done = min(len(letters), room_of(queue, only))
-        hand = [(only, letters[:done])] if done else ()
-        return Plan(done, hand, (), PUSH_STEPS + LETTER_STEPS * (1 + done))
+        room = room_of(queue, only)
+        if room < len(letters):
+            letters = letters[:room]
+        hand = ((only, letters),) if room else ()
+        return len(letters), hand, (), PUSH_STEPS + LETTER_STEPS * (1 + len(letters))
     takers, rooms, asked = _takers(queue, len(letters))
     done = min(len(letters), sum(rooms))
     hands = list(zip(takers, deal(letters[:done], rooms), strict=True)) if done else []
     hands.sort(key=_last_place)
-    return Plan(done, hands, (), asked + PUSH_STEPS * len(hands) + LETTER_STEPS * (1 + done))
+    return done, hands, (), asked + PUSH_STEPS * len(hands) + LETTER_STEPS * (1 + done)
 
 
-def _last_place(hand: tuple[Subscriber, list[Letter]]) -> int:
+def _last_place(hand: tuple[Subscriber, Sequence[Letter]]) -> int:
     return hand[1][-1].place
 
 
@@ -93,10 +92,11 @@ def room_of(queue: BrokerQueue, subscriber: Subscriber) -> int:
     if room <= 0:
         queue.takers.pop(subscriber, None)
         return 0
-    return min(room, SERVED_MAX if len(subscriber.queues) == 1 else SHARED_MAX)
+    most = SERVED_MAX if len(subscriber.queues) == 1 else SHARED_MAX
+    return room if room < most else most
 
 
-def deal(letters: list[Letter], rooms: Sequence[int]) -> list[list[Letter]]:
+def deal(letters: Sequence[Letter], rooms: Sequence[int]) -> Sequence[Sequence[Letter]]:
     """Deal letters one by one, in turn, to as many hands as there are rooms; none gets more.
 
     ``rooms`` are above 0, and together not below the number of letters.
@@ -118,7 +118,7 @@ def deal(letters: list[Letter], rooms: Sequence[int]) -> list[list[Letter]]:
     return hands
 
 
-def _planned_by_filters(queue: BrokerQueue, letters: list[Letter]) -> Plan:
+def _planned_by_filters(queue: BrokerQueue, letters: Sequence[Letter]) -> Plan:
     """Plan the letters of a queue some of whose consumers do not want everything."""
     hands: dict[Subscriber, list[Letter]] = {}
     rooms: dict[Subscriber, int] = {}
@@ -157,7 +157,7 @@ def _planned_by_filters(queue: BrokerQueue, letters: list[Letter]) -> Plan:
         if steps >= STEPS_MAX:
             break
     steps += PUSH_STEPS * len(hands)
-    return Plan(done, sorted(hands.items(), key=_last_place), unwanted, steps)
+    return done, sorted(hands.items(), key=_last_place), unwanted, steps
 
 
 STEPS_MAX: Final = 20_000

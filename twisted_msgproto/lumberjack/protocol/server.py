@@ -14,7 +14,7 @@ Subclass :class:`LumberjackServer` and override its hooks::
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
@@ -23,11 +23,12 @@ from twisted.logger import Logger
 from ...core.errors import Fault, Refused
 from ...core.message import Fields, MessageBatch
 from ...net.authorising import PUBLISH, refusal_text
+from ...net.counters import Places
 from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
 from ...net.session import Session
 from ..machine import Reader
-from ..terms import READER_LIMITS, DataReceived, JsonReceived
+from ..terms import READER, READER_LIMITS, DataReceived, JsonReceived
 
 PROTOCOL: Final = "lumberjack"
 
@@ -60,6 +61,15 @@ class LumberjackServer(Session):
     machine: Reader
     readOctets = READ_OCTETS
     faultEnds = "closed without ack"
+    counted = Places(  # the factory counts its events already
+        {
+            "windows": "machine.counters.windows",
+            "acks": "machine.counters.acks",
+            "keepalives": "machine.counters.keepalives",
+            "trailing_octets": "machine.decoder.trailing_octets",
+            "invalid_texts": "machine.decoder.invalid_texts",
+        }
+    )
     refusalEnds = "; closed without ack"
 
     @property
@@ -77,17 +87,6 @@ class LumberjackServer(Session):
         if certificate is not None:
             self.clientId = _subject(certificate)
         self.establish()
-
-    def connectionCounters(self) -> Mapping[str, int]:
-        """Return what this connection has counted so far; its events are the factory's already."""
-        counters, decoder = self.machine.counters, self.machine.decoder
-        return {
-            "windows": counters.windows,
-            "acks": counters.acks,
-            "keepalives": counters.keepalives,
-            "trailing_octets": decoder.trailing_octets,
-            "invalid_texts": decoder.invalid_texts,
-        }
 
     def _deliver(self, event: JsonReceived | DataReceived) -> None:
         if self.factory.authoriser is not None and self.refuses(
@@ -139,6 +138,7 @@ class LumberjackServerFactory(MsgprotoServerFactory):
 
     protocolName = PROTOCOL
     LIMITS = READER_LIMITS
+    stateTable = READER
     actions = frozenset({PUBLISH})
     protocol = LumberjackServer  # type: ignore[assignment]
 

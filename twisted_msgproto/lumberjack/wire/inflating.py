@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -31,43 +32,46 @@ class Inflation:
     Attributes:
         version: the version octet of the C frame.
         start: the first octets of the C frame, for the log.
-        payload: its octets, which are not copied.
+        pieces: its octets, which are not copied.
+        octets: how many these are.
         ended: whether the zlib stream has been read to its end.
         trailing_octets: how many octets stand behind that end.
     """
 
     __slots__ = (
-        *("_given", "_inflater", "_tail"),
-        *("ended", "payload", "start", "trailing_octets", "version"),
+        *("_given", "_inflater", "_left", "_number", "_tail"),
+        *("ended", "octets", "pieces", "start", "trailing_octets", "version"),
     )
 
-    def __init__(self, version: int, payload: memoryview, start: bytes) -> None:
+    def __init__(self, version: int, pieces: Sequence[memoryview], start: bytes) -> None:
         self.version = version
-        self.payload = payload
+        self.pieces = pieces
+        self.octets = sum(map(len, pieces))
         self.start = start
         self.ended = False
         self.trailing_octets = 0
         self._inflater: Any = _inflating.decompressobj()
         self._tail: bytes | memoryview = b""
-        self._given = 0  # octets of the payload
+        self._number = 0  # of the piece that comes next, or whose octets are given now
+        self._given = 0  # octets of that piece
+        self._left = self.octets  # not given yet
 
     def rewound(self) -> Inflation:
         """Return an inflation of the same payload that stands at its start."""
-        return Inflation(self.version, self.payload, self.start)
+        return Inflation(self.version, self.pieces, self.start)
 
     def more(self, octets_max: int) -> bytes:
         """Return the next octets, at most ``octets_max``; none only at the end.
 
         Raises BrokenStream if this is not zlib, or if the stream does not end.
         """
-        inflater, payload = self._inflater, self.payload
+        inflater = self._inflater
         chunks: list[bytes] = []
         room = octets_max
         while room and not self.ended:
             tail = self._tail
             if not tail:
-                tail = payload[self._given : self._given + PIECE_OCTETS]
-                self._given += len(tail)
+                tail = self._next()
             try:
                 chunk = inflater.decompress(tail, room)
             except _ERRORS as error:
@@ -75,14 +79,26 @@ class Inflation:
             self._tail = inflater.unconsumed_tail
             if inflater.eof:
                 self.ended = True
-                self.trailing_octets = len(inflater.unused_data) + len(payload) - self._given
+                self.trailing_octets = len(inflater.unused_data) + self._left
                 self._inflater = None  # its memory is needed for the next one
             if chunk:
                 chunks.append(chunk)
                 room -= len(chunk)
-            elif not (self.ended or self._tail or self._given < len(payload)):
+            elif not (self.ended or self._tail or self._left):
                 raise BrokenStream("the zlib stream of a compressed frame is unfinished")
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _next(self) -> memoryview | bytes:
+        """Return the next octets of the payload; none only at its end."""
+        if not self._left:
+            return b""
+        piece = self.pieces[self._number]
+        octets = piece[self._given : self._given + PIECE_OCTETS]
+        self._given += len(octets)
+        if self._given == len(piece):
+            self._number, self._given = self._number + 1, 0
+        self._left -= len(octets)
+        return octets
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from ...core.errors import ConnectionClosed, Fault, shown
 from ...core.message import Message, MessageBatch
 from ...net.authorising import PUBLISH, refusal_text
+from ...net.counters import Places
 from ...net.link import SteadyLogger
 from ...net.session import SessionHooks
 from ..machine import (
@@ -30,7 +31,7 @@ from ..machine import (
     Session,
     SessionEstablished,
 )
-from ..terms import ACK_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT
+from ..terms import ACK_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, Counters
 from .sending import Sending
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class MicroMsg2Protocol(Sending):
     log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.micromsg2")
     factory: MicroMsg2Factory
     readOctets = READ_OCTETS
+    counted = Places.of(Counters, replaced_texts="machine.decoder.replaced")
     answerEvents = frozenset({MessagesAcknowledged, ErrorReceived})
     _lastError: ErrorReceived | None = None
     _offered: Deferred[None] | None = None  # the newest batch that waits for its hooks
@@ -124,10 +126,6 @@ class MicroMsg2Protocol(Sending):
         if self.factory.authoriser is not None:
             self.readOctets = AUTHORISED_READ_OCTETS
         super().connectionMade()
-
-    def connectionCounters(self) -> Mapping[str, int]:
-        """Return what this connection has counted so far."""
-        return {**super().connectionCounters(), "replaced_texts": self.machine.decoder.replaced}
 
     def whyLost(self, reason: Failure) -> Exception:
         """Return what those are told who wait; what the peer said at the end is part of it."""

@@ -59,7 +59,7 @@ from ..machine import (
     Server,
 )
 from ..machine.negotiation import EXTENSION_MISMATCH, UNSUPPORTED_EXTENSION, UNSUPPORTED_VERSION
-from ..terms import REFUSED_BY_PEER
+from ..terms import REFUSED_BY_PEER, SERVER
 from ..wire import LIMIT_EXCEEDED, NO_PROPERTIES, Filter, Offer, Writable
 from . import sending
 from .connection import PROTOCOL, Arrived, MessageRefused, MicroMsg2Protocol
@@ -293,6 +293,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
     """
 
     actions = frozenset({CONSUME, PUBLISH, SUBSCRIBE})
+    stateTable = SERVER
     protocol = MicroMsg2Server  # type: ignore[assignment]
 
     def __init__(

@@ -28,6 +28,7 @@ from itertools import chain
 from typing import Final
 
 from ...core.errors import Fault, shown
+from ...core.gathered import Gathered
 from ...core.limits import Limit, Limits
 from .texts import (
     BadText,
@@ -305,8 +306,8 @@ class Decoder:
 
     __slots__ = (
         "_broken",
-        "_buffer",
         "_expected",
+        "_gathered",
         "_handshakes",
         "_last_address",
         "_limits",
@@ -321,7 +322,7 @@ class Decoder:
         self._handshakes = handshakes
         self._payload_max = limits.integer("frame-payload-octets")
         self._properties_max = limits.integer("properties-octets")
-        self._buffer = bytearray()
+        self._gathered = Gathered()
         self._expected = 0  # do not look again before this many octets are buffered
         self._broken = False
         self.replaced = 0
@@ -331,7 +332,7 @@ class Decoder:
     @property
     def buffered(self) -> int:
         """Return octets that wait for the rest of their frame."""
-        return len(self._buffer)
+        return self._gathered.octets
 
     def feed(self, data: bytes) -> list[Frame | Fault]:
         """Return all complete frames in what has arrived so far; the rest waits.
@@ -342,12 +343,12 @@ class Decoder:
         """
         if self._broken:
             return []
-        if self._buffer:
-            self._buffer += data
-            if len(self._buffer) < self._expected:
+        gathered = self._gathered
+        if gathered.octets:
+            if gathered.octets + len(data) < self._expected:
+                gathered.add(data)
                 return []
-            data = bytes(self._buffer)
-            self._buffer.clear()
+            data = b"".join((*gathered.taken(), data))
         frames: list[Frame | Fault] = []
         position = 0
         try:
@@ -360,7 +361,7 @@ class Decoder:
                     position = self._frame(data, position, frames)
         except _Incomplete as rest:
             self._expected = rest.octets
-            self._buffer += data[position:]
+            gathered.add(data[position:])
         except (_Broken, BadText) as fault:
             self._broken = True
             reason = fault.reason if isinstance(fault, _Broken) else PROTOCOL_ERROR

@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -200,6 +202,13 @@ class Offer:
         return write_extensions([self]).decode("ascii")
 
 
+USUAL_OCTETS: Final = 512
+USUAL_LISTS: Final = 64
+"""Lists up to this length are remembered, so many of them: most peers offer the same, and ten
+thousand sessions then share what was agreed (``NB-11``).
+"""
+
+
 def read_extensions(octets: bytes, names_max: int) -> tuple[Offer, ...]:
     """Return an extension list (``MM-08``).
 
@@ -207,6 +216,10 @@ def read_extensions(octets: bytes, names_max: int) -> tuple[Offer, ...]:
     ``=`` between a property and its value (``MM-20``).  BadText for duplicates (``MM-08``) and for
     more than ``names_max`` names (``MM-32``).
     """
+    return _usual(octets, names_max) if len(octets) <= USUAL_OCTETS else _parsed(octets, names_max)
+
+
+def _parsed(octets: bytes, names_max: int) -> tuple[Offer, ...]:
     offers: dict[str, Offer] = {}
     for item in _ascii(octets, "extension list").split(";"):
         if not item:
@@ -217,8 +230,11 @@ def read_extensions(octets: bytes, names_max: int) -> tuple[Offer, ...]:
         check_field(name, "extension name")
         if name in offers:
             raise BadText(f"extension {name} is listed twice")
-        offers[name] = Offer(name, _read_pairs(rest, "[=:]"))
+        offers[name] = Offer(name, MappingProxyType(_read_pairs(rest, "[=:]")))
     return tuple(offers.values())
+
+
+_usual = lru_cache(USUAL_LISTS)(_parsed)
 
 
 def _read_pairs(text: str, separators: str) -> dict[str, str]:

@@ -25,6 +25,7 @@ from ..terms.events import (
     SessionEnded,
     SessionEstablished,
     SessionOpened,
+    SessionRefused,
 )
 from ..terms.states import SESSION, Challenged, Denied, Granted, SessionState
 from ..wire import control
@@ -283,7 +284,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         if session is not None:
             self._end_session(session, "reopened")
         elif len(self._sessions) >= self.limits.integer("sessions"):
-            self.counters["turned_away"] += 1
+            self._events.append(SessionRefused("sessions"))
             raise Invalid(403, "too many sessions")
         session = Session(peer, self._session_names(), request.virtual_host, self._now, self._now)
         known = self._peers.get(peer, UNKNOWN)

@@ -28,6 +28,7 @@ from ..terms.events import (
     SessionEnded,
     SessionEstablished,
     SessionOpened,
+    SessionRefused,
 )
 from ..zeromq.hooks import guarded
 
@@ -160,21 +161,29 @@ class BrokerLink(Link):
         factory.connectionOpened(server, session.address)
         guarded(server.connectionMade)
 
+    def _sessionRefused(self, event: SessionRefused) -> None:
+        self.factory.limitMet(event.limit, "session")
+
     def _sessionEstablished(self, event: SessionEstablished) -> None:
+        if self.factory.sessionLog is not None:
+            self.factory.sessionLog.began(event.session.application)
         guarded(event.session.application.sessionEstablished)
 
     def _sessionEnded(self, event: SessionEnded) -> None:
         server: MtlServer = event.session.application
         self.factory.authenticator.forget(event.session)
+        text = f"the session ended: {event.reason}"
+        if self.factory.sessionLog is not None:
+            self.factory.sessionLog.ended(server, ConnectionClosed(text))
         self.factory.connectionClosed(server)
         server.loggedIn(None)
-        text = f"the session ended: {event.reason}"
         guarded(server.sessionLost, Failure(ConnectionClosed(text)))
 
     def _contentReceived(self, event: ContentReceived) -> None:
         flow = event.flow
         session = flow.session
         server: MtlServer = session.application
+        server.messageCount += len(event.sequences)
         shared = {
             "mtl-virtual-host": session.virtual_host,
             "mtl-profile": flow.grant.profile.name,
@@ -234,6 +243,7 @@ class BrokerLink(Link):
         ContentReceived: _contentReceived,
         AuthenticationRequested: _authenticationRequested,
         SessionOpened: _sessionOpened,
+        SessionRefused: _sessionRefused,
         SessionEstablished: _sessionEstablished,
         SessionEnded: _sessionEnded,
     }

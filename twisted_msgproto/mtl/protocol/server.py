@@ -41,7 +41,7 @@ from ..machine import Channel, Profile, Server, Session
 from ..machine.queues import SPACES, broker_limits
 from ..terms.events import ServerEvent
 from ..terms.limits import SERVER_LIMITS
-from ..terms.states import SessionState
+from ..terms.states import SESSION, SessionState
 from ..zeromq import (
     Bounds,
     CurveServer,
@@ -93,6 +93,11 @@ class MtlServer(SessionHooks):
         """
         session = self.machineSession
         return session.user or self.factory.keyName(session.key)
+
+    @property
+    def machine(self) -> Session:
+        """Return what has the session's state, as sessions of other protocols do."""
+        return self.machineSession
 
     @property
     def virtualHost(self) -> str:
@@ -158,6 +163,7 @@ class MtlServerFactory(MsgprotoServerFactory):
     protocolName = PROTOCOL
     LIMITS = (*SERVER_LIMITS, *LOGIN_LIMITS)
     actions = frozenset({CONSUME, PUBLISH})
+    stateTable = SESSION
     protocol = MtlServer  # type: ignore[assignment]
 
     def __init__(
@@ -216,6 +222,8 @@ class MtlServerFactory(MsgprotoServerFactory):
             self._offered = tuple(mechanisms)
         self._virtualHosts = virtualHosts
         self._curve = curve
+        self._authorized: Mapping[bytes, str] = {} if curve is None else curve.authorized
+        self._keyNames = self._authorized  # those of connections that stand, too
         self._insecure = insecure
         self._forcePlain = forcePlain
         self._random = random
@@ -314,7 +322,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._door = Door(
             limits.integer("connections"),
             limits.integer("connections-per-address"),
-            self._turnedAway,
+            self.limitMet,
             self._refused,
             self._roomFor,
         )
@@ -322,7 +330,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         link.factory = self
         options: dict[str, Any] = {
             "lost": link.peerLost,
-            "prepare": sockets.admit(self._door, self._curve),
+            "prepare": sockets.admit(self._door, self._curve, lambda: self._authorized),
             "leaving": self.machine.leaving,
             "left": link.peersLeft,
         }
@@ -394,7 +402,12 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     def keyName(self, key: bytes) -> str | None:
         """Return the name of a client's CURVE key; None without CURVE."""
-        return None if self._curve is None else self._curve.authorized.get(key)
+        return self._keyNames.get(key)
+
+    def changeAuthorized(self, authorized: Mapping[bytes, str]) -> None:
+        """From now on these CURVE keys may connect; connections that stand keep their names."""
+        self._keyNames = {**self._keyNames, **authorized}
+        self._authorized = authorized
 
     def settle(self, events: Iterable[ServerEvent]) -> None:
         """Do what the machine's events ask for, and send what it has to say."""

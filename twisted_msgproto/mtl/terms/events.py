@@ -37,6 +37,13 @@ class SessionOpened:
 
 
 @dataclass(slots=True)
+class SessionRefused:
+    """A client wanted to open a session, above the limit of this name."""
+
+    limit: str
+
+
+@dataclass(slots=True)
 class SessionEstablished:
     """The session's client is authenticated, or need not be."""
 
@@ -71,7 +78,12 @@ class ContentReceived:
 
 
 ServerEvent = (
-    AuthenticationRequested | SessionOpened | SessionEstablished | SessionEnded | ContentReceived
+    AuthenticationRequested
+    | SessionOpened
+    | SessionRefused
+    | SessionEstablished
+    | SessionEnded
+    | ContentReceived
 )
 
 

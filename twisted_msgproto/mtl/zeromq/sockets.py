@@ -175,15 +175,16 @@ class Sockets:
 
         return self._dealer(self._factory, received, bounds, prepare=prepare)
 
-    def admit(self, door: Door, curve: CurveServer | None) -> Callable[[Any], None]:
+    def admit(
+        self, door: Door, curve: CurveServer | None, keys: Callable[[], Mapping[bytes, str]]
+    ) -> Callable[[Any], None]:
         """Let in only who may connect; what to do with each ROUTER before it listens.
 
         Connections go through ``door`` and get their serials here.  With ``curve`` they need one of
-        its keys, which in Z85 becomes the connection's User-Id.
+        ``keys()``, which in Z85 becomes the connection's User-Id.
         """
         monitors: list[Any] = []
         routers: list[Any] = []
-        authorized = None if curve is None else curve.authorized
 
         def happened(messages: list[list[bytes]]) -> None:
             told = door.failures(messages, curve is not None)
@@ -204,6 +205,7 @@ class Sockets:
             for router in routers:
                 router.doRead()
             admit = self.connections.admit
+            authorized = None if curve is None else keys()
             replies = [zap_reply(parts, authorized, metadata(admit())) for parts in messages]
             zap.sendAll(replies)
             for parts, reply in zip(messages, replies, strict=True):

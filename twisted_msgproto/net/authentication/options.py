@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
 from twisted.cred.checkers import (
@@ -13,7 +14,9 @@ from twisted.cred.portal import Portal
 from twisted.cred.strcred import AuthOptionMixin
 from twisted.python import usage
 
+from ...core.errors import ConfigurationError
 from ..options import ServerOptions
+from ..reloading import Change
 from .identities import portal_over
 
 SCHEMES_WITHOUT_SECRETS: Final = frozenset({"file", "unix", "anonymous", "pam", "sshkey"})
@@ -24,16 +27,22 @@ def _octets(text: str | bytes) -> bytes:
     return text.encode() if isinstance(text, str) else text
 
 
-def _look_for_file(description: str) -> None:
-    """Raise UsageError if a password file cannot be read: a server would refuse everybody."""
+def _look_for_file(description: str) -> str | None:
+    """Return the path of a password file; None for another scheme.
+
+    Raises ConfigurationError if it cannot be read or has no user: everybody would be refused.
+    """
     scheme, _, path = description.partition(":")
     if scheme != "file":
-        return
+        return None
     try:
-        with open(path, "rb"):
-            pass
+        with open(path, "rb") as file:
+            users = sum(b":" in line for line in file)
     except OSError as error:
-        raise usage.UsageError(f"--auth {description}: {error.strerror}") from None
+        raise ConfigurationError(f"--auth {description}: {error.strerror}") from None
+    if not users:
+        raise ConfigurationError(f"--auth {description}: no line of it is NAME:PASSWORD")
+    return path
 
 
 class AuthenticationOptions(ServerOptions, AuthOptionMixin):
@@ -50,9 +59,18 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
 
     def opt_auth(self, description: str) -> None:
         """Ask this checker of logins, as SCHEME or SCHEME:ARGUMENT (--help-auth lists them)."""
-        _look_for_file(description)
+        try:
+            _look_for_file(description)
+        except ConfigurationError as error:
+            raise usage.UsageError(str(error)) from None
         super().opt_auth(description)  # type: ignore[no-untyped-call]
         self["auth"].append(description)
+
+    def reread(self) -> Iterator[Change]:
+        """Check that the password files can be read; every login reads its file again."""
+        yield from super().reread()
+        for path in filter(None, map(_look_for_file, self["auth"])):
+            yield Change(f"{self.protocolName}: passwords of {path}", lambda: None)
 
     def doubtOfUsers(self) -> str | None:
         """Return why rules about users mean little here, if nobody has to log in."""

@@ -99,6 +99,7 @@ class Permissions:
     __slots__ = (
         "_address",
         "_answers",
+        "_authoriser",
         "_ends",
         "_factory",
         "_peer",
@@ -122,6 +123,7 @@ class Permissions:
         self._ends = ends
         self.user = user
         self._factory = factory
+        self._authoriser: Any = None  # whose answers are remembered
         self._address = address
         self._peer = peer
         self._virtual_host = virtual_host
@@ -133,6 +135,10 @@ class Permissions:
 
         The first refusal of an action and a name is a line in the log.
         """
+        authoriser = self._factory.authoriser
+        if authoriser is not self._authoriser:  # the rules were read again
+            self._authoriser = authoriser
+            self._answers = {}
         key = (action, name)
         allowed = self._answers.get(key)
         if allowed is None:

@@ -21,7 +21,6 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import translate
 from functools import lru_cache
 from glob import escape
@@ -32,6 +31,7 @@ from typing import Any, Final, NamedTuple
 from zope.interface import implementer
 
 from ...core.errors import ConfigurationError
+from ...core.named import closest
 from .asking import ACTIONS, Access, IAuthoriser
 
 TABLE: Final = "access"
@@ -233,7 +233,7 @@ class Rules:
                 if name not in known:
                     raise ConfigurationError(
                         f"[[{TABLE}]] rule {number}: protocol: there is no {name!r}"
-                        f"{_closest(name, known)}; known: {', '.join(known)}"
+                        f"{closest(name, known)}; known: {', '.join(known)}"
                     )
 
     @classmethod
@@ -286,7 +286,7 @@ def read_rule(table: Mapping[str, Any]) -> Rule:
     for key in table:
         if key not in KEYS:
             raise ConfigurationError(
-                f"unknown key {key!r}{_closest(key, KEYS)}; known: {', '.join(KEYS)}"
+                f"unknown key {key!r}{closest(key, KEYS)}; known: {', '.join(KEYS)}"
             )
     given = [key for key in VERDICTS if key in table]
     if len(given) != 1:
@@ -325,7 +325,7 @@ def _actions(key: str, names: Sequence[str]) -> tuple[str, ...]:
         if name not in ACTIONS:
             known = ", ".join((*ACTIONS, ALL))
             raise ConfigurationError(
-                f"{key}: there is no action {name!r}{_closest(name, ACTIONS)}; known: {known}"
+                f"{key}: there is no action {name!r}{closest(name, ACTIONS)}; known: {known}"
             )
     return tuple(action for action in ACTIONS if action in names)
 
@@ -351,11 +351,6 @@ def _network(text: str) -> Network | str:
             f"address: {text!r} is no IP address and no network such as 10.0.0.0/8, nor {UNIX}"
         ) from None
     raise ConfigurationError(f"address: {text!r} is an address within a network; write {network}")
-
-
-def _closest(word: str, known: Iterable[str]) -> str:
-    close = get_close_matches(word, list(known), 1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 __all__ = ["Rule", "Rules", "read_rule", "read_rules"]

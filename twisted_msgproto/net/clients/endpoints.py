@@ -5,10 +5,14 @@ Everything an operator can get wrong here is a ConfigurationError that says what
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
+from OpenSSL import SSL
 from OpenSSL.crypto import FILETYPE_PEM
+from OpenSSL.SSL import Connection
+from OpenSSL.SSL import Error as TLSError
 from twisted.internet.endpoints import HostnameEndpoint, clientFromString, wrapClientTLS
 from twisted.internet.interfaces import (
     IOpenSSLClientConnectionCreator,
@@ -23,9 +27,11 @@ from twisted.internet.ssl import (
     optionsForClientTLS,
     trustRootFromCertificates,
 )
+from zope.interface import implementer
 
 from twisted_msgproto.core.errors import ConfigurationError
 
+from ...core.reasons import tls_text
 from ..wires import origins
 from .shapes import ConnectOptions
 
@@ -101,11 +107,65 @@ def tls_options(options: ConnectOptions, host: str) -> IOpenSSLClientConnectionC
             raise ConfigurationError("--tls-key goes with --tls-cert FILE")
     except OSError as error:
         raise ConfigurationError(f"cannot read {error.filename}: {error.strerror}") from None
-    return optionsForClientTLS(
-        host,
-        extraCertificateOptions={"raiseMinimumTo": TLSVersion.TLSv1_2},
-        **settings,
+    return SayingWhy(
+        optionsForClientTLS(
+            host,
+            extraCertificateOptions={"raiseMinimumTo": TLSVersion.TLSv1_2},
+            **settings,
+        )
     )
+
+
+VERDICTS: Final = {
+    9: "certificate is not yet valid",
+    10: "certificate has expired",
+    18: "self-signed certificate",
+    19: "self-signed certificate in certificate chain",
+    20: "unable to get local issuer certificate",
+    21: "unable to verify the first certificate",
+    23: "certificate revoked",
+}
+"""These are OpenSSL's numbers (X509_V_ERR_…) of what may be wrong with a certificate."""
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class SayingWhy:
+    """Makes connections whose errors say what is wrong with a server's certificate.
+
+    OpenSSL's own error is the same for one that has expired and for one of an unknown authority.
+    """
+
+    def __init__(self, inner: IOpenSSLClientConnectionCreator) -> None:
+        self._inner = inner
+
+    def clientConnectionForTLS(self, tlsProtocol: Any) -> Connection:
+        """Return a connection; Twisted calls this.  What it verifies is not touched."""
+        connection: Any = self._inner.clientConnectionForTLS(tlsProtocol)
+        shake: Callable[[], None] = connection.do_handshake
+
+        def do_handshake() -> None:
+            try:
+                shake()
+            except TLSError as error:
+                if "certificate verify failed" not in tls_text(error):
+                    raise
+                why = VERDICTS.get(verdict_of(connection), "it is not one to trust")
+                text = f"certificate verify failed: {why}"
+                raise TLSError([("SSL routines", "", text)]) from error
+
+        connection.do_handshake = do_handshake
+        return cast(Connection, connection)
+
+
+def verdict_of(connection: Any) -> int:
+    """Return OpenSSL's number of what is wrong with the peer's certificate; 0 if it is not known.
+
+    pyOpenSSL has no public function for that.
+    """
+    try:
+        return int(cast(Any, SSL)._lib.SSL_get_verify_result(connection._ssl))
+    except AttributeError:
+        return 0
 
 
 def _authorities(path: Path) -> list[Certificate]:

@@ -5,7 +5,7 @@ connect to it.  Answers are JSON.
 
 * :mod:`.shapes` describes what a broker shows of its queues, and what can be done with them.
 * :mod:`.resources` is the site: it says what each path answers.
-* :mod:`.service` listens.
+* :mod:`.site` bounds its connections, and :mod:`.service` listens.
 * :mod:`.asking` is the other side: it asks a gateway, without a reactor.
 * :mod:`.address` is where the socket lies, also below a directory with a long name.
 """

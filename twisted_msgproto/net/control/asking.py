@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from ...core.errors import ConfigurationError, QueueAway, QueueError, shown
+from ...core.reasons import reason
 from .address import SocketPath
 from .shapes import MessageShown, NoSuchQueue, QueueShown, from_json
 
@@ -21,6 +22,9 @@ ANSWER_SECONDS: Final = 30.0
 
 ANSWER_OCTETS_MAX: Final = 64 << 20
 """An answer above this is not read."""
+
+ERROR_TEXT_MAX: Final = 4000
+"""At most this many characters of what a gateway says is wrong are shown."""
 
 
 class _OverUnix(http.client.HTTPConnection):
@@ -50,13 +54,23 @@ class GatewayBroker:
     """
 
     def __init__(
-        self, where: str, token_file: str | None = None, seconds: float = ANSWER_SECONDS
+        self,
+        where: str,
+        token_file: str | None = None,
+        seconds: float = ANSWER_SECONDS,
+        authority: str | None = None,
     ) -> None:
         """``where`` is a queue's directory, or the http:// or https:// URL of a status endpoint.
 
-        ``token_file`` has the token of that endpoint in its first line.  Raises ConfigurationError
-        for a URL or a file that cannot be.
+        ``token_file`` has the token of that endpoint in its first line, ``authority`` is a PEM file
+        of who signed its certificate (None: whom the system trusts).  Raises ConfigurationError for
+        a URL or a file that cannot be.
         """
+        try:
+            self._tls = ssl.create_default_context(cafile=authority)
+        except OSError as error:
+            why = error.strerror or "it holds no usable certificate"
+            raise ConfigurationError(f"--tls-ca {authority}: {why}") from None
         self._where = where
         self._seconds = seconds
         self._headers = {"X-Msgproto": "1"}
@@ -104,13 +118,24 @@ class GatewayBroker:
                 parts.hostname,
                 parts.port,
                 timeout=self._seconds,
-                context=ssl.create_default_context(),
+                context=self._tls,
             )
         return http.client.HTTPConnection(parts.hostname, parts.port, timeout=self._seconds)
 
     def figures(self) -> Any:
         """Return the figures of the gateway, as ``/status.json`` has them."""
         return self._ask_at("GET", "status.json")
+
+    def reload(self) -> Any:
+        """Let the gateway read its files again; return the lists ``done`` and ``later``."""
+        return self._ask_at("POST", "reload")
+
+    def _why(self, error: Exception) -> str:
+        if not is_url(self._where) and isinstance(
+            error, FileNotFoundError | ConnectionRefusedError
+        ):
+            return "none runs on this queue, or it runs as another version"
+        return reason(error, "its address")
 
     def _ask(self, method: str, path: str, **query: str) -> Any:
         return self._ask_at(method, f"broker/{path}?{urlencode(query)}")
@@ -123,8 +148,9 @@ class GatewayBroker:
             response = connection.getresponse()
             octets = response.read(ANSWER_OCTETS_MAX)
         except (OSError, http.client.HTTPException) as error:
-            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise QueueAway(f"the gateway of {self._where} does not answer: {why}") from None
+            raise QueueAway(
+                f"the gateway of {self._where} does not answer: {self._why(error)}"
+            ) from None
         finally:
             connection.close()
         if response.status == http.client.UNAUTHORIZED:
@@ -139,7 +165,7 @@ class GatewayBroker:
             )
         if response.status == http.client.OK:
             return answer
-        text = shown(str(answer.get("error", "")))[1:-1]
+        text = shown(str(answer.get("error", "")), ERROR_TEXT_MAX)[1:-1]
         raise (NoSuchQueue if response.status == 404 else QueueError)(text)
 
 

@@ -7,6 +7,8 @@ request                  query                                       answer
 ``GET /broker/peek``     ``space``, ``name``, ``count``              ``{"messages": […]}``
 ``POST /broker/purge``   ``space``, ``name``                         ``{"count": N}``
 ``POST /broker/requeue`` ``space``, ``name``, ``to``                 ``{"count": N}``
+``POST /reload``                                                     ``{"done": […],
+                                                                     "later": […]}``
 =======================  ==========================================  ============================
 
 What went wrong is ``{"error": "one line"}`` with a status of 400 and above.  A request that changes
@@ -30,6 +32,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
 from ...core.errors import MsgprotoError
+from ..reloading import Reloaded
 from .shapes import (
     MESSAGES_SHOWN,
     MESSAGES_SHOWN_MAX,
@@ -147,8 +150,14 @@ def _nothing(query: Query) -> Any:
     raise NoSuchQueue("the control endpoint has no such path")
 
 
-def control_root(broker: Callable[[], BrokerView | None]) -> Resource:
-    """Return the root of the control site; ``broker()`` returns what has the queues, or None."""
+def control_root(
+    broker: Callable[[], BrokerView | None], reload: Callable[[], Reloaded] | None = None
+) -> Resource:
+    """Return the root of the control site.
+
+    ``broker()`` returns what has the queues, or None.  ``reload()`` reads the gateway's files
+    again; None: there is nothing to reload.
+    """
     root, paths = Paths(), Paths()
     for name, answer, changes in (
         (b"queues", queues, False),
@@ -158,6 +167,8 @@ def control_root(broker: Callable[[], BrokerView | None]) -> Resource:
     ):
         paths.putChild(name, Answering(_of(broker, answer), changes=changes))
     root.putChild(b"broker", paths)
+    if reload is not None:
+        root.putChild(b"reload", Answering(lambda query: reload()._asdict(), changes=True))
     return root
 
 

@@ -18,29 +18,12 @@ from ...core.errors import QueueError
 from .address import SocketPath
 from .resources import BodilessRequest, control_root
 from .shapes import BrokerView
+from .site import ControlSite
 
 SOCKET_MODE: Final = 0o600
 """Only the gateway's own user may connect."""
 
-REQUEST_SECONDS: Final = 60.0
-"""A connection that says nothing for this long is closed."""
-
 log = Logger(namespace="twisted_msgproto.control")
-
-
-class ControlSite(Site):
-    """Keeps no log of requests, so nothing has to be done while nobody asks."""
-
-    noisy = False
-
-    def startFactory(self) -> None:
-        """Do nothing; the port calls this when it listens."""
-
-    def stopFactory(self) -> None:
-        """Do nothing; the port calls this when it listens no more."""
-
-    def log(self, request: Any) -> None:
-        """Write nothing; the site calls this when a request is answered."""
 
 
 class ControlService(Service):
@@ -79,9 +62,7 @@ class ControlService(Service):
     def startService(self) -> None:
         """Listen.  A socket that a process left behind is replaced: the queue's lock is ours."""
         super().startService()  # type: ignore[no-untyped-call]
-        site: Site = ControlSite(  # type: ignore[no-untyped-call]
-            self._make_root(self._broker), requestFactory=BodilessRequest, timeout=REQUEST_SECONDS
-        )
+        site: Site = ControlSite(self._make_root(self._broker), requestFactory=BodilessRequest)
         try:
             self._path = SocketPath(self._directory)
             _remove_old(self._path.path)

@@ -134,6 +134,10 @@ class Guarded:
         self._root = root
         self._token = token
 
+    def changeToken(self, token: bytes) -> None:
+        """Ask for another token from now on."""
+        self._token = token
+
     def getChildWithDefault(self, name: bytes, request: Request) -> Any:
         """Return what answers; the site calls this for the first part of each path."""
         if name != OPEN_PATH:

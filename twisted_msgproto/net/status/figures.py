@@ -8,17 +8,20 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict
+from enum import Enum
+from itertools import accumulate
 from math import inf
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, TimeoutError, maybeDeferred, succeed
+from twisted.internet.defer import Deferred, DeferredLock, TimeoutError, maybeDeferred, succeed
 from twisted.internet.task import Cooperator
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 
 from ..sink import DurableSink
+from ..traffic import BOUNDS
 from .store import queue_figures
 from .verdict import healthy, safe_and_landing
 
@@ -39,6 +42,14 @@ QUEUES_SHOWN_MAX: Final = 200
 
 REASONS_SHOWN_MAX: Final = 100
 """At most this number of reasons of one counter is shown; the rest is counted as ``other``."""
+
+OFFENDERS_SHOWN_MAX: Final = 50
+"""At most this number of addresses is shown with their faults, those with most of them."""
+
+LATENCY_BOUNDS: Final = tuple(
+    place for place, bound in enumerate(BOUNDS) if f"{bound:e}"[:3] in ("1.0", "2.5", "5.0")
+)
+"""Of the bounds of latencies those that begin with 1, 2.5 and 5 are shown."""
 
 TEXT_MAX: Final = 200
 """A text that a peer has chosen is shown up to this length."""
@@ -66,6 +77,7 @@ class GatewayFigures:
         self._gathering: list[Deferred[Figures]] | None = None
         self._reading: Deferred[Figures] | None = None
         self._queue: Figures | None = None  # as it was read last
+        self._searching = DeferredLock()
         self._cooperator = Cooperator(
             terminationPredicateFactory=lambda: lambda: True,
             scheduler=lambda slice: reactor.callLater(0, slice),
@@ -100,6 +112,8 @@ class GatewayFigures:
             figures["healthy"] = healthy(queue).as_dict()
             figures["queue"] = queue
             figures["memory"] = self._memory()
+            figures["flow"] = None if self._gateway.flow is None else self._gateway.flow.figures()
+            figures["offenders"] = self._offenders()
             return self._cooperator.coiterate(self._protocols(figures))
 
         def with_protocols(_: object) -> Deferred[Any]:
@@ -177,6 +191,69 @@ class GatewayFigures:
             "held_limit_octets": _finite(ledger.limit),
         }
 
+    def _offenders(self) -> Figures:
+        offenders, now = self._gateway.budget.offenders, self._reactor.seconds()
+        return {
+            "worst": [
+                {
+                    "protocol": one.protocol,
+                    "address": one.address,
+                    "reason": one.reason,
+                    "times": one.times,
+                    "seconds_ago": round(max(0.0, now - one.last), 1),
+                }
+                for one in offenders.worst(OFFENDERS_SHOWN_MAX)
+            ],
+            "pairs": len(offenders),
+            "forgotten_faults": offenders.forgotten,
+        }
+
+    def _limits(self, protocols: Mapping[str, Figures]) -> Figures:
+        """Return value and unit of the limits that were met, by protocol."""
+        return {
+            factory.protocolName: {
+                name: {"value": factory.limits[name], "unit": factory.limits.table[name].unit}
+                for name in protocols[factory.protocolName]["limits_met"]
+                if name in factory.limits
+            }
+            for factory in self._gateway.factories
+        }
+
+    # ── searching for sessions ──────────────────────────────────────────────────────────────────
+
+    def search(self, protocol: str, state: str, text: str) -> Deferred[Figures]:
+        """Return the sessions of this protocol, in this state, with this text in any figure.
+
+        "" stands for any.  ``found`` is how many there are; the first of them are shown.  One
+        search is made after the other, in slices.
+        """
+        answer: Figures = {}
+        looked = self._searching.run(
+            lambda: self._cooperator.coiterate(self._search(protocol, state, text, answer))
+        )
+        return looked.addCallback(lambda _: answer)
+
+    def _search(self, protocol: str, state: str, text: str, answer: Figures) -> Iterator[None]:
+        found, total, wanted = 0, 0, text.casefold()
+        sessions: list[Figures] = []
+        for factory in self._gateway.factories:
+            live = list(factory.liveConnections)
+            total += len(live)
+            if protocol not in ("", factory.protocolName):
+                continue
+            for number, session in enumerate(live, 1):
+                if state in ("", _name_of(_state_of(session))):
+                    shown = _shown_session(factory.protocolName, session)
+                    if not wanted or any(wanted in str(one).casefold() for one in shown.values()):
+                        found += 1
+                        if len(sessions) < SESSIONS_SHOWN_MAX:
+                            sessions.append(shown)
+                if number % SLICE_SESSIONS == 0:
+                    yield None
+        answer.update(sessions=sessions, found=found, sessions_total=total)
+
+    # ── all of them ─────────────────────────────────────────────────────────────────────────────
+
     def _protocols(self, figures: Figures) -> Iterator[None]:
         """Fill in the figures of all servers; yields after each slice."""
         protocols: dict[str, Figures] = {}
@@ -186,23 +263,26 @@ class GatewayFigures:
             for counted in factory.counters.in_slices(SLICE_SESSIONS):
                 summed = counted or summed
                 yield None
-            states: Counter[str] = Counter()
-            for number, session in enumerate(list(factory.liveConnections), 1):
-                states[_state_of(session)] += 1
-                if len(sessions) < SESSIONS_SHOWN_MAX:
-                    sessions.append(_shown_session(factory.protocolName, session))
-                if number % SLICE_SESSIONS == 0:
-                    yield None
+            states: Counter[Enum | str] = Counter()
+            live = list(factory.liveConnections)
+            for first in range(0, len(live), SLICE_SESSIONS):
+                # By the state itself, because its name takes longer.
+                states.update(map(_state_of, live[first : first + SLICE_SESSIONS]))
+                yield None
+            for session in live[: SESSIONS_SHOWN_MAX - len(sessions)]:
+                sessions.append(_shown_session(factory.protocolName, session))
             _add(
                 protocols,
                 factory.protocolName,
                 {
                     "connections": len(factory.liveConnections),
-                    "states": dict(states),
-                    **_counters(summed),
+                    "states": {_name_of(state): count for state, count in states.items()},
+                    **_traffic(factory.traffic),
+                    **_counters(summed, factory.limits),
                 },
             )
         figures["protocols"] = protocols
+        figures["limits"] = self._limits(protocols)
         figures["sessions"] = sessions
         figures["sessions_total"] = sum(one["connections"] for one in protocols.values())
 
@@ -216,17 +296,21 @@ def _finite(limit: float) -> int | None:
     return None if limit == inf else int(limit)
 
 
-def _state_of(session: Any) -> str:
-    """Return the name of a session's state; what has no machine of its own stands or not."""
+def _state_of(session: Any) -> Enum | str:
+    """Return a session's state; what has no machine of its own stands or not."""
     state = getattr(getattr(session, "machine", None), "state", None)
-    if state is not None:
-        return str(state.name)
+    if isinstance(state, Enum):
+        return state
     return "ESTABLISHED" if getattr(session, "established", False) else "OPEN"
+
+
+def _name_of(state: Enum | str) -> str:
+    return state if isinstance(state, str) else state.name
 
 
 def _shown_session(protocol: str, session: Any) -> Figures:
     """Return what is shown of a session; a subclass's own ``snapshot`` may hold anything."""
-    shown: Figures = {"protocol": protocol, "state": _state_of(session)}
+    shown: Figures = {"protocol": protocol, "state": _name_of(_state_of(session))}
     try:
         snapshot = session.snapshot()
     except Exception as error:
@@ -240,8 +324,22 @@ def _shown_session(protocol: str, session: Any) -> Figures:
     return shown
 
 
-def _counters(summed: Mapping[str, int]) -> Figures:
-    """Return plain counters, and those with reasons (``fault:handshake``) under their names."""
+def _traffic(traffic: Any) -> Figures:
+    """Return what one server was sent; ``latency`` counts messages by what they waited at most."""
+    reached = list(accumulate(traffic.latencies))
+    buckets = {f"{BOUNDS[place]:g}": reached[place] for place in LATENCY_BOUNDS}
+    return {
+        "messages": traffic.messages,
+        "octets": traffic.octets,
+        "latency": {"buckets": buckets, "count": reached[-1], "sum_seconds": traffic.waited},
+    }
+
+
+def _counters(summed: Mapping[str, int], limits: Collection[str] = ()) -> Figures:
+    """Return plain counters, and those with reasons (``fault:handshake``) under their names.
+
+    A fault whose reason is the name of one of ``limits`` is a limit that was met, too.
+    """
     plain: dict[str, int] = {}
     reasons: dict[str, dict[str, int]] = {}
     for name, count in sorted(summed.items()):
@@ -253,8 +351,19 @@ def _counters(summed: Mapping[str, int]) -> Figures:
         if reason not in of_family and len(of_family) >= REASONS_SHOWN_MAX:
             reason = "other"
         of_family[reason] = of_family.get(reason, 0) + count
-    faults, limits = reasons.pop("fault", {}), reasons.pop("turned_away", {})
-    return {"counters": plain, "faults": faults, "limits_met": limits, "reasons": reasons}
+    faults, met = reasons.pop("fault", {}), reasons.pop("turned_away", {})
+    named = reasons.pop("limit", {})
+    for found in ({name: times for name, times in faults.items() if name in limits}, named):
+        for limit, times in found.items():
+            met[limit] = met.get(limit, 0) + times
+    if plain.get("displaced"):
+        met["connections"] = met.get("connections", 0) + plain["displaced"]
+    return {
+        "counters": plain,
+        "faults": faults,
+        "limits_met": met,
+        "reasons": reasons,
+    }
 
 
 def _add(protocols: dict[str, Figures], name: str, figures: Figures) -> None:

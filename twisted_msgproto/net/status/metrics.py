@@ -7,7 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
@@ -74,6 +78,7 @@ class _Collector:
         if figures["queue"] is not None:
             yield from _of_table(QUEUE, figures["queue"])
             yield from _consumers(figures["queue"]["consumers"])
+            yield from _bridges(figures["queue"]["bridges"])
         yield from _broker(figures["broker"]["spaces"])
         yield from _protocols(figures["protocols"])
 
@@ -114,6 +119,32 @@ def _consumers(consumers: list[Mapping[str, Any]]) -> Iterator[Any]:
         yield family
 
 
+BRIDGE: Final = (
+    Shown("lag_rows", "bridge_lag_rows", "Rows of this queue that have not landed"),
+    Shown("oldest_age_seconds", "bridge_oldest_age_seconds", "Age of the oldest of them"),
+    Shown("rows_per_second", "bridge_rows_per_second", "Rows that land, of all its gateways"),
+    Shown("gateways", "bridge_gateways", "Gateways that the bridge lands"),
+    Shown("heard_seconds", "bridge_heard_seconds", "How long ago the bridge told its status"),
+    Shown("rows", "bridge_rows", "Rows landed since the bridge started", True),
+    Shown("batches", "bridge_batches", "Batches committed since it started", True),
+    Shown("failed_batches", "bridge_failed_batches", "Batches that failed", True),
+)
+"""Each bridge that has a status has these metrics; its name is its consumer's."""
+
+
+def _bridges(bridges: list[Mapping[str, Any]]) -> Iterator[Any]:
+    for figure, metric, text, counts, scale in BRIDGE:
+        family = _family(counts, metric, text, ["consumer"])
+        for bridge in bridges:
+            if bridge[figure] is not None:
+                family.add_metric([bridge["consumer"] or ""], bridge[figure] * scale)
+        yield family
+    away = _family(False, "bridge_gateways_away", "Gateways whose rows do not move", ["consumer"])
+    for bridge in bridges:
+        away.add_metric([bridge["consumer"] or ""], len(bridge["away"]))
+    yield away
+
+
 def _broker(spaces: Mapping[str, Mapping[str, int]]) -> Iterator[Any]:
     for figure in ("queues", "waiting_messages", "in_flight_messages", "octets"):
         text = f"{figure.replace('_', ' ').capitalize()} of the broker"
@@ -127,23 +158,35 @@ def _protocols(protocols: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
     connections = _family(False, "connections", "Live connections", ["protocol"])
     sessions = _family(False, "sessions", "Live sessions by state", ["protocol", "state"])
     faults = _family(True, "faults", "Faults of peers", ["protocol", "reason"])
-    refused = _family(True, "turned_away", "Connections refused", ["protocol", "limit"])
+    met = _family(True, "limits_met", "How often a limit was met", ["protocol", "limit"])
+    messages = _family(True, "messages", "Messages delivered to the sink", ["protocol"])
+    octets = _family(True, "received_octets", "Octets of these messages", ["protocol"])
+    waited = HistogramMetricFamily(
+        "msgproto_acknowledgement_seconds",
+        "From the moment when a message was read until it was safe and could be acknowledged",
+        labels=["protocol"],
+    )
     counted: dict[str, Any] = {}
     for protocol, figures in protocols.items():
         connections.add_metric([protocol], figures["connections"])
+        messages.add_metric([protocol], figures["messages"])
+        octets.add_metric([protocol], figures["octets"])
+        latency = figures["latency"]
+        buckets = [*latency["buckets"].items(), ("+Inf", latency["count"])]
+        waited.add_metric([protocol], buckets, latency["sum_seconds"])
         for state, count in figures["states"].items():
             sessions.add_metric([protocol, state], count)
         for reason, count in figures["faults"].items():
             faults.add_metric([protocol, reason], count)
         for limit, count in figures["limits_met"].items():
-            refused.add_metric([protocol, limit], count)
+            met.add_metric([protocol, limit], count)
         for name, count in figures["counters"].items():
             _count(counted, name, ["protocol"], [protocol], count)
         for name, of_reasons in figures["reasons"].items():
             for reason, count in of_reasons.items():
                 labels = ["protocol", "reason"]
                 _count(counted, f"{name}_by_reason", labels, [protocol, reason], count)
-    yield from (connections, sessions, faults, refused)
+    yield from (connections, sessions, messages, octets, waited, faults, met)
     yield from counted.values()
 
 

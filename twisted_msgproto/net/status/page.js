@@ -1,24 +1,15 @@
 "use strict";
 // The live page of a gateway.  What a peer has said is only ever written with textContent.
 
-const SAMPLES_MAX = 450; // fifteen minutes of one every two seconds
-const SAMPLES_LEAST = 60; // a drawing spans at least two minutes
-const COLOURS = 6;
 const STALE_MS = 10000;
-const SVG = "http://www.w3.org/2000/svg";
-// These counters of a protocol say how many messages came.
-const MESSAGES = {
-  lumberjack: ["events"],
-  micromsg2: ["received"],
-  sabc: ["requests", "send_only"],
-  umq: ["calls"],
-  mtl: ["contents"],
-};
 
 const at = (id) => document.getElementById(id);
-const ring = [];
-let sessions = [];
+let flow = null; // all samples that are known
+let machines = {};
+let last = null; // the figures of the last sample
 let sorting = { column: "protocol", down: false };
+let chosen = { protocol: "", state: "" };
+let search = 0; // numbers the searches: an answer that comes late is not shown
 let heard = 0;
 
 function made(name, text, kind) {
@@ -87,67 +78,26 @@ function table(element, columns, rows, none, sorted) {
   });
 }
 
-function messagesOf(protocol, figures) {
-  const names = MESSAGES[protocol] ?? ["messages"];
-  return names.reduce((sum, name) => sum + (figures.counters[name] ?? 0), 0);
-}
-
-function remember(figures) {
-  const sample = { at: figures.at, counts: {} };
-  for (const [name, one] of Object.entries(figures.protocols)) sample.counts[name] = messagesOf(name, one);
-  if (figures.queue) sample.counts["made durable"] = figures.queue.messages;
-  const last = ring.at(-1);
-  if (last && last.at >= sample.at) return;
-  ring.push(sample);
-  if (ring.length > SAMPLES_MAX) ring.shift();
-}
-
-function ratesOf(name) {
-  const rates = [];
-  for (let place = 1; place < ring.length; place += 1) {
-    const [before, after] = [ring[place - 1], ring[place]];
-    const seconds = (after.at - before.at) / 1e6;
-    const more = (after.counts[name] ?? 0) - (before.counts[name] ?? 0);
-    rates.push(more < 0 ? 0 : more / seconds);
+// A sample brings what is new of the flow; the first one brings all.
+function remember(fresh) {
+  if (!fresh || !flow) { flow = fresh; return; }
+  const known = flow.at.at(-1) ?? 0;
+  const from = fresh.at.findIndex((one) => one > known);
+  if (from < 0) return;
+  const joined = (old, more) => [...old, ...more.slice(from)].slice(-SAMPLES);
+  const before = flow.at.length;
+  flow.at = joined(flow.at, fresh.at);
+  for (const [name, columns] of Object.entries(fresh.protocols)) {
+    const old = flow.protocols[name] ?? {};
+    flow.protocols[name] = Object.fromEntries(Object.entries(columns).map(([column, values]) =>
+      [column, joined(old[column] ?? Array(before).fill(null), values)]));
   }
-  return rates;
 }
 
-function drawn(name, place) {
-  const rates = ratesOf(name);
-  const most = Math.max(1, ...rates);
-  const figure = made("figure");
-  const caption = made("figcaption");
-  const now = rates.at(-1) ?? 0;
-  const amount = now >= 10 || now === 0 ? Math.round(now) : Number(now.toFixed(1));
-  caption.append(made("b", name), made("span", `${number(amount)} messages/s`));
-  const svg = document.createElementNS(SVG, "svg");
-  const wide = Math.max(SAMPLES_LEAST, rates.length);
-  svg.setAttribute("viewBox", `0 0 ${wide - 1} 100`);
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", `${name}: messages per second`);
-  const first = wide - rates.length;
-  const points = rates.map((rate, x) => `${first + x},${(98 - 94 * rate / most).toFixed(1)}`);
-  const path = (kind, text) => {
-    const drawing = document.createElementNS(SVG, "path");
-    drawing.setAttribute("class", `${kind} k${place % COLOURS}`);
-    drawing.setAttribute("d", text);
-    svg.append(drawing);
-  };
-  path("ground", `M0,98 H${wide - 1}`);
-  if (points.length > 1) {
-    path("area", `M${first},98 L${points.join(" L")} L${wide - 1},98 Z`);
-    path("line", `M${points.join(" L")}`);
-  }
-  const foot = made("small", `at most ${number(Math.round(most))}/s while this page is open`);
-  figure.append(caption, svg, foot);
-  return figure;
-}
-
-function showFlow() {
-  const names = Object.keys(ring.at(-1).counts);
-  at("flow").replaceChildren(...names.map(drawn));
+function showFlow(protocols) {
+  const empty = { messages_per_second: [], octets_per_second: [], ack_p50_seconds: [], ack_p99_seconds: [] };
+  at("flow").replaceChildren(...Object.keys(protocols).map((name, place) =>
+    figureOf(name, flow?.protocols[name] ?? empty, place)));
 }
 
 function showVerdict({ safe, healthy }) {
@@ -187,35 +137,110 @@ function showMemory(memory) {
   ]);
 }
 
-function showStates(figures) {
-  const texts = Object.entries(figures.protocols).map(([name, one]) => {
-    const states = Object.entries(one.states).map(([state, count]) => `${number(count)} ${state}`);
-    return `${name}: ${states.join(", ") || "none"}`;
-  });
-  at("states").textContent = texts.join(" · ");
+function choose(protocol, state) {
+  const same = chosen.protocol === protocol && chosen.state === state;
+  chosen = same ? { protocol: "", state: "" } : { protocol, state };
+  showMachines();
+  showSessions();
 }
+
+function showMachines() {
+  const shown = Object.entries(machines).filter(([name]) => last.protocols[name]);
+  const focused = document.activeElement?.getAttribute("data-state");
+  at("machines").replaceChildren(...shown.map(([name, drawing]) =>
+    machineOf(name, drawing, last.protocols[name].states, chosen, choose)));
+  if (focused) at("machines").querySelector(`[data-state="${CSS.escape(focused)}"]`)?.focus();
+}
+
+const SESSION = ["protocol", "state", "peer", "client", "session", "window", "holds", "more"];
+const HELD = ["unsafe_octets", "held_octets"];
 
 function rest(session) {
-  const known = ["protocol", "state", "peer", "client_id", "session"];
-  return Object.entries(session).filter(([name, value]) => !known.includes(name) && value !== null)
-    .map(([name, value]) => `${name} ${value}`).join(", ");
+  const known = ["protocol", "state", "peer", "client_id", "session", "window", ...HELD];
+  return Object.entries(session)
+    .filter(([name, value]) => !known.includes(name) && value !== null && value !== 0 && value !== false)
+    .map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`).join(", ");
 }
 
-function showSessions(total) {
-  const columns = ["protocol", "state", "peer", "client", "session", "holds"];
-  const rows = sessions.map((one) => [one.protocol, one.state, one.peer ?? "", one.client_id ?? "",
-    one.session ?? "", rest(one)].map(String));
-  const wanted = at("filter").value.toLowerCase();
-  const found = rows.filter((cells) => cells.some((cell) => cell.toLowerCase().includes(wanted)));
-  const place = columns.indexOf(sorting.column);
-  found.sort((one, other) => one[place].localeCompare(other[place], "en", { numeric: true }));
-  if (sorting.down) found.reverse();
-  table(at("sessions"), columns, found, "no session", (column) => {
+function cellsOf(one) {
+  const holds = HELD.reduce((sum, name) => sum + (Number(one[name]) || 0), 0);
+  return [String(one.protocol), String(one.state), String(one.peer ?? ""), String(one.client_id ?? ""),
+    String(one.session ?? ""), one.window ?? "", holds, rest(one)];
+}
+
+function compared(one, other) {
+  if (typeof one === "number" && typeof other === "number") return one - other;
+  return String(one).localeCompare(String(other), "en", { numeric: true });
+}
+
+// Without a filter the sample has the sessions; with one the gateway searches all of them.
+async function showSessions() {
+  const text = at("filter").value;
+  const { protocol, state } = chosen;
+  at("chosen").hidden = !protocol;
+  at("chosen").textContent = `${protocol} ${state} ×`;
+  search += 1;
+  const mine = search;
+  let answer = { sessions: last.sessions, found: last.sessions_total, sessions_total: last.sessions_total };
+  if (text || protocol) {
+    const query = new URLSearchParams({ protocol, state, text });
+    try {
+      answer = await (await fetch(`sessions.json?${query}`)).json();
+    } catch {
+      return; // the next sample asks again
+    }
+    if (mine !== search) return;
+  }
+  fillSessions(answer);
+}
+
+function fillSessions({ sessions, found, sessions_total: total }) {
+  const rows = sessions.map(cellsOf);
+  const place = SESSION.indexOf(sorting.column);
+  rows.sort((one, other) => compared(one[place], other[place]));
+  if (sorting.down) rows.reverse();
+  for (const cells of rows) cells[6] = cells[6] ? octets(cells[6]) : "";
+  table(at("sessions"), SESSION, rows, "no session", (column) => {
     sorting = { column, down: sorting.column === column && !sorting.down };
-    showSessions(total);
+    fillSessions({ sessions, found, sessions_total: total });
   });
-  at("shown").textContent = `${number(found.length)} shown of ${number(total)}`;
-  at("filter").oninput = () => showSessions(total);
+  at("shown").textContent = `${number(rows.length)} shown of ${number(found)}`
+    + (found === total ? "" : ` that match, ${number(total)} in all`);
+}
+
+function showBridges(bridges) {
+  const shown = (bridges ?? []).map((one) => {
+    const part = made("div", undefined, "bridge");
+    const good = ["running", "starting"].includes(one.state) && !one.error && !one.away.length;
+    const head = made("h3", undefined, good ? "good" : "bad");
+    head.append(made("span", undefined, "lamp"), made("span", `${one.consumer}: ${one.state}${one.away.length ? `, ${one.away.length} away` : ""}`));
+    const batch = one.last_batch;
+    const list = made("dl");
+    pairs(list, [
+      ["last batch", batch ? `${number(batch.batch)}: ${number(batch.rows)} rows in ${Number(batch.seconds).toFixed(2)} s` : "none yet"],
+      ["landing", `${rateText(one.rows_per_second ?? 0)} rows/s`],
+      ["behind", one.lag_rows === null ? "–" : `${number(one.lag_rows)} rows, oldest ${duration(one.oldest_age_seconds ?? 0)}`],
+      ["landed since its start", `${number(one.rows)} rows in ${number(one.batches)} batches`],
+      ["gateways", number(one.gateways)],
+      ["heard", one.heard_seconds === null ? "never" : `${duration(one.heard_seconds)} ago`],
+      ["table", one.table ?? "–"],
+    ]);
+    part.append(head, list);
+    if (one.error) part.append(made("p", one.error, "error"));
+    const rows = [
+      ...one.away.map((away) => [away.location ?? away.queue ?? "", away.state ?? "", "–", away.error ?? ""]),
+      ...one.known.map((known) => [`${(known.queue ?? "").slice(0, 8)}…`, "lands", number(known.lag_rows), duration(known.oldest_age_seconds ?? 0)]),
+    ];
+    if (rows.length > 1 || one.away.length) {
+      const wide = made("div", undefined, "wide");
+      const gateways = made("table");
+      table(gateways, ["gateway", "state", "behind", "oldest, or why"], rows, "");
+      wide.append(gateways);
+      part.append(wide);
+    }
+    return part;
+  });
+  at("bridges").replaceChildren(...(shown.length ? shown : [made("p", "No bridge has read this queue.", "none")]));
 }
 
 function showBroker(broker, now) {
@@ -227,33 +252,47 @@ function showBroker(broker, now) {
       one.consumers, since(now, one.oldest)]), "no queue");
 }
 
-function showFaults(protocols) {
-  const rows = [];
+function showFaults({ protocols, offenders, limits }) {
+  const faults = [], met = [];
   for (const [name, one] of Object.entries(protocols)) {
-    for (const [reason, count] of Object.entries(one.faults)) rows.push([name, "fault", reason, count]);
-    for (const [limit, count] of Object.entries(one.limits_met)) {
-      rows.push([name, "refused: limit", limit, count]);
-    }
+    for (const [reason, count] of Object.entries(one.faults)) faults.push([name, reason, count]);
     const failed = one.counters.failed_authentications;
-    if (failed) rows.push([name, "log-in", "failed", failed]);
+    if (failed) faults.push([name, "failed log-in", failed]);
+    for (const [limit, count] of Object.entries(one.limits_met)) {
+      const known = limits[name]?.[limit];
+      met.push([name, `--limit ${limit}=${known ? known.value : "NUMBER"}`, known?.unit ?? "", count]);
+    }
   }
-  table(at("faults"), ["protocol", "what", "reason", "times"], rows, "none since the start");
+  faults.sort((one, other) => other[2] - one[2]);
+  table(at("faults"), ["protocol", "reason", "times"], faults, "none since the start");
+  table(at("limits"), ["protocol", "option", "unit", "times"], met, "none since the start");
+  table(at("offenders"), ["address", "protocol", "reason", "last", "times"],
+    offenders.worst.map((one) => [one.address, one.protocol, one.reason,
+      `${duration(one.seconds_ago)} ago`, one.times]), "none since the start");
 }
 
 function show(figures) {
-  remember(figures);
+  last = figures;
+  remember(figures.flow);
   showVerdict(figures);
-  showFlow();
+  showFlow(figures.protocols);
   showQueue(figures.queue, figures.at);
+  showBridges(figures.queue?.bridges);
   showMemory(figures.memory);
-  showStates(figures);
-  sessions = figures.sessions;
-  showSessions(figures.sessions_total);
+  showMachines();
+  showSessions();
   showBroker(figures.broker, figures.at);
-  showFaults(figures.protocols);
+  showFaults(figures);
   const { version, pid, uptime_seconds: uptime } = figures.gateway;
   at("about").textContent = `twisted_msgproto ${version}, process ${pid}, up ${duration(uptime)}`;
 }
+
+at("filter").oninput = () => { if (last) showSessions(); };
+at("chosen").onclick = () => choose(chosen.protocol, chosen.state);
+fetch("machines.json").then((answer) => answer.json()).then((drawings) => {
+  machines = drawings;
+  if (last) showMachines();
+});
 
 const source = new EventSource("events");
 source.onmessage = (event) => {

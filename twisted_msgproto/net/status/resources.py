@@ -6,9 +6,12 @@ path               answer
 ``/``              the live page
 ``/events``        a stream of server-sent events, each the figures as JSON
 ``/status.json``   the figures as JSON
+``/sessions.json`` the sessions that match ``protocol``, ``state`` and ``text`` of the query
+``/machines.json`` states and moves of each protocol's machine, for the page's drawings
 ``/metrics``       the figures as Prometheus reads them
 ``/healthz``       200, or 503 with the reason when nothing can be acknowledged
 ``/broker/…``      the queues of the broker (:mod:`twisted_msgproto.net.control`)
+``/reload``        POST: certificates, keys, rules and tokens are read again
 =================  =================================================================
 """
 
@@ -19,7 +22,7 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import Any, Final
 
-from twisted.internet.defer import maybeDeferred
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web import http
@@ -28,6 +31,7 @@ from twisted.web.server import NOT_DONE_YET, Request
 
 from ..control.resources import control_root
 from .figures import Figures, GatewayFigures
+from .machines import drawings
 from .stream import Events
 
 log = Logger(namespace="twisted_msgproto.status")
@@ -43,6 +47,7 @@ PAGE_POLICY: Final = (
 PAGE_FILES: Final = (
     (b"", "page.html", b"text/html; charset=utf-8"),
     (b"page.css", "page.css", b"text/css; charset=utf-8"),
+    (b"drawing.js", "drawing.js", b"text/javascript; charset=utf-8"),
     (b"page.js", "page.js", b"text/javascript; charset=utf-8"),
 )
 
@@ -62,21 +67,25 @@ class Shown(Resource):
 
     def render_GET(self, request: Request) -> Any:
         """Answer the request; the site calls this."""
-        gone: list[Failure] = []
-        request.notifyFinish().addErrback(gone.append)
-        request.setHeader(b"cache-control", b"no-store")
+        return answered(request, lambda: self._figures.latest().addCallback(self._answer))
 
-        def write(answer: Answer) -> None:
-            if not gone:
-                status, kind, body = answer
-                request.setResponseCode(status)
-                request.setHeader(b"content-type", kind.encode())
-                request.write(body)
-                request.finish()
 
-        asked = maybeDeferred(self._figures.latest).addCallback(self._answer)
-        asked.addErrback(_failed).addCallback(write)
-        return NOT_DONE_YET
+def answered(request: Request, ask: Callable[[], Deferred[Answer]]) -> Any:
+    """Answer ``request`` with what the Deferred of ``ask()`` fires with."""
+    gone: list[Failure] = []
+    request.notifyFinish().addErrback(gone.append)
+    request.setHeader(b"cache-control", b"no-store")
+
+    def write(answer: Answer) -> None:
+        if not gone:
+            status, kind, body = answer
+            request.setResponseCode(status)
+            request.setHeader(b"content-type", kind.encode())
+            request.write(body)
+            request.finish()
+
+    maybeDeferred(ask).addErrback(_failed).addCallback(write)
+    return NOT_DONE_YET
 
 
 def _failed(failure: Failure) -> Answer:
@@ -104,6 +113,39 @@ def _metrics(figures: Figures) -> Answer:
     return http.OK, CONTENT_TYPE, exposition(figures)
 
 
+class Searched(Resource):
+    """Answers GET with the sessions that match the query."""
+
+    isLeaf = True
+
+    def __init__(self, figures: GatewayFigures) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._figures = figures
+
+    def render_GET(self, request: Request) -> Any:
+        """Answer the request; the site calls this."""
+        arguments = request.args or {}
+        wanted = {
+            name: arguments.get(name.encode(), [b""])[-1].decode("utf-8", "replace")
+            for name in ("protocol", "state", "text")
+        }
+        return answered(request, lambda: self._figures.search(**wanted).addCallback(_json))
+
+
+class Drawn(Resource):
+    """Answers GET with what the page draws of each protocol's machine."""
+
+    isLeaf = True
+
+    def __init__(self, gateway: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._gateway = gateway
+
+    def render_GET(self, request: Request) -> Any:
+        """Answer the request; the site calls this."""
+        return answered(request, lambda: succeed(_json(drawings(self._gateway.factories))))
+
+
 class PageFile(Resource):
     """Is a file of the page."""
 
@@ -128,10 +170,12 @@ def status_root(gateway: Any, events: Events) -> Resource:
     """Return the root of a gateway's site: the control site's paths, and those that show
     figures.
     """
-    root, figures = control_root(gateway.broker), events.figures
+    root, figures = control_root(gateway.broker, gateway.reload), events.figures
     for path, answer in ((b"status.json", _json), (b"healthz", _health), (b"metrics", _metrics)):
         root.putChild(path, Shown(figures, answer))
     root.putChild(b"events", events)
+    root.putChild(b"sessions.json", Searched(figures))
+    root.putChild(b"machines.json", Drawn(gateway))
     for path, name, kind in PAGE_FILES:
         root.putChild(path, PageFile(name, kind))
     return root

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, ClassVar, cast
 
 from twisted.internet.defer import Deferred, succeed
@@ -9,7 +12,8 @@ from twisted.web.resource import Resource
 
 from ...core.errors import ConfigurationError
 from ..control.resources import BodilessRequest
-from ..control.service import REQUEST_SECONDS, ControlSite
+from ..control.site import ControlSite
+from ..reloading import Change
 from .access import Guarded, check_access, read_token
 from .figures import GatewayFigures
 from .resources import status_root
@@ -21,11 +25,20 @@ class StatusSite(ControlSite):
 
     protocolName: ClassVar[str] = "status"
 
-    def __init__(self, root: Guarded, events: Events) -> None:
-        super().__init__(  # type: ignore[no-untyped-call]
-            cast(Any, root), requestFactory=BodilessRequest, timeout=REQUEST_SECONDS
-        )
+    def __init__(self, root: Guarded, events: Events, token_file: str | None = None) -> None:
+        super().__init__(cast(Any, root), requestFactory=BodilessRequest)
         self._events = events
+        self._root = root
+        # Read again from another directory perhaps: twistd may go to one of its own.
+        self._token_file = None if token_file is None else os.path.abspath(token_file)
+
+    def reread(self) -> Iterator[Change]:
+        """Read the token again."""
+        if self._token_file is not None:
+            token = read_token(self._token_file)
+            yield Change(
+                f"status: the token of {self._token_file}", partial(self._root.changeToken, token)
+            )
 
     def drain(self) -> Deferred[None]:
         """End the streams; the other answers are short."""
@@ -56,4 +69,4 @@ def status_site(gateway: Any, endpoint: str, token_file: str | None = None) -> S
         raise ConfigurationError(f"bad status endpoint {endpoint!r}: {error}") from None
     token = None if token_file is None else read_token(token_file)
     events = events_of(gateway)
-    return StatusSite(Guarded(status_root(gateway, events), token), events)
+    return StatusSite(Guarded(status_root(gateway, events), token), events, token_file)

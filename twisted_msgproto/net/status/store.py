@@ -20,6 +20,8 @@ def queue_figures(writer: Any, now: float) -> dict[str, Any]:
     ``now`` is in seconds since 1970 UTC.  What cannot be read is missing, and ``unreadable`` says
     why.
     """
+    from .bridging import bridges_of  # as the writer, it needs the packages of a queue
+
     statistics = writer.statistics()
     shown: dict[str, Any] = {
         **statistics,
@@ -32,11 +34,13 @@ def queue_figures(writer: Any, now: float) -> dict[str, Any]:
         "refusal": writer.refusal,
         "oldest": None,
         "consumers": [],
+        "bridges": [],
         "unreadable": None,
     }
     try:
         disk = os.statvfs(writer.directory)
         shown["disk_free_octets"] = disk.f_bavail * disk.f_frsize
+        shown["bridges"] = bridges_of(writer.directory, now)
         shown |= _consumers(writer.directory, now)
     except Exception as error:  # the queue is closing, or its disk fails: the rest is still known
         shown["unreadable"] = f"{type(error).__name__}: {error}"

@@ -14,12 +14,13 @@ from twisted.web.server import NOT_DONE_YET, Request
 from zope.interface import implementer
 
 from .figures import Figures, GatewayFigures
+from .flow import since
 
 SAMPLE_SECONDS: Final = 2.0
 """A sample is sent this often."""
 
 LISTENERS_MAX: Final = 32
-"""At most this number of pages may listen; a sample has up to 60 kB for each."""
+"""At most this number of pages may listen; a sample has up to 60 kB for each, the first 90 kB."""
 
 log = Logger(namespace="twisted_msgproto.status")
 
@@ -31,6 +32,7 @@ class _Listener:
     def __init__(self, request: Request) -> None:
         self._request = request
         self._reads = True
+        self._told_at = 0  # µs: the flow until then is known to the page
         request.registerProducer(self, True)
 
     def pauseProducing(self) -> None:
@@ -45,15 +47,28 @@ class _Listener:
         """Send nothing any more; the request's end is told by its own Deferred."""
         self._reads = False
 
-    def send(self, event: bytes) -> None:
-        """Send an event unless the page is behind."""
+    def send(self, figures: Figures, events: dict[int, bytes]) -> None:
+        """Send a sample unless the page is behind; of the flow only what it has not got yet.
+
+        ``events`` are those that others got of the same figures, by what they had.
+        """
         if self._reads:
-            self._request.write(event)
+            if self._told_at not in events:
+                events[self._told_at] = _event(figures, self._told_at)
+            self._request.write(events[self._told_at])
+            flow = figures["flow"]
+            self._told_at = flow["at"][-1] if flow and flow["at"] else 0
 
     def end(self) -> None:
         """End the stream."""
         self._request.unregisterProducer()
         self._request.finish()
+
+
+def _event(figures: Figures, told_at: int) -> bytes:
+    flow = figures["flow"]
+    told = figures if flow is None else {**figures, "flow": since(flow, told_at)}
+    return b"data: " + json.dumps(told).encode() + b"\n\n"
 
 
 class Events(Resource):
@@ -105,9 +120,9 @@ class Events(Resource):
         self.figures.latest().addCallback(self._send).addErrback(self._failed).addBoth(self._rest)
 
     def _send(self, figures: Figures) -> None:
-        event = b"data: " + json.dumps(figures).encode() + b"\n\n"
+        events: dict[int, bytes] = {}
         for listener in list(self._listeners.values()):
-            listener.send(event)
+            listener.send(figures, events)
 
     @staticmethod
     def _failed(failure: Failure) -> None:

@@ -61,6 +61,7 @@ class Output:
         "_most",
         "_over",
         "_queue",
+        "_read_octets",
         "_seconds",
         "_stalled",
         "_timer",
@@ -93,6 +94,7 @@ class Output:
         """
         self._ledger = ledger
         self._transport = transport
+        self._read_octets = SLICE_OCTETS
         self._lose = transport.loseConnection
         self._clock = clock
         self._seconds = seconds
@@ -112,14 +114,20 @@ class Output:
         """Begin: the transport tells from now on when it is full."""
         self._transport.registerProducer(self, True)
 
+    def readAtMost(self, octets: int) -> None:
+        """From now on, one read of the transport returns at most ``octets``."""
+        self._transport.bufferSize = self._read_octets = octets
+
     def write(self, octets: bytes) -> None:
         """Write ``octets`` to the transport, in slices as it has space.
 
-        From then on one read returns at most a slice, since transports have one size for both.
+        Transports have one size for their buffer and for reads; here one slice fills the buffer.
         """
-        self._transport.bufferSize = SLICE_OCTETS - 1  # one slice fills it
         if not self.full and not self._queue and len(octets) <= SLICE_OCTETS:
-            self._transport.write(octets)
+            transport = self._transport
+            transport.bufferSize = SLICE_OCTETS - 1
+            transport.write(octets)
+            transport.bufferSize = self._read_octets
             return
         if self._queue is None:
             self._queue = deque()
@@ -151,6 +159,7 @@ class Output:
 
     def _feed(self) -> None:
         queue, transport = self._queue, self._transport
+        transport.bufferSize = SLICE_OCTETS - 1
         while queue and not self.full:
             piece = queue.popleft()
             if len(piece) > SLICE_OCTETS:
@@ -158,6 +167,7 @@ class Output:
                 piece = piece[:SLICE_OCTETS]
             self.octets -= len(piece)
             transport.write(bytes(piece))
+        transport.bufferSize = self._read_octets
 
     def _lookOver(self) -> None:
         """Say that too much waits, or no longer does."""

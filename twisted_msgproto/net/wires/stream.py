@@ -42,7 +42,7 @@ class StreamWire(Wire):
             transport, clock, unread_seconds, stalled, changed=changed, ledger=ledger
         )
         self.write = prompt_write(transport, self.output.write)
-        transport.bufferSize = read_octets
+        self.output.readAtMost(read_octets)
         if ISSLTransport.providedBy(transport):
             # TLS does not end before its producer has gone, and ours stays as long as the
             # connection: an application that asks the transport for the end asks us.  What its
@@ -51,6 +51,10 @@ class StreamWire(Wire):
             transport.loseConnection = closing  # type: ignore[method-assign]
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
+
+    def readAtMost(self, octets: int) -> None:
+        """From now on, one read returns at most ``octets``; TLS reads as it is used to."""
+        self.output.readAtMost(octets)
 
     def watch(self) -> None:
         """Begin to observe whether the peer reads.

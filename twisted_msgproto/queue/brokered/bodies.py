@@ -21,8 +21,7 @@ from ..disk import Disk
 from ..format import SEGMENT_HEADER_OCTETS, Record, Segment, segment_name
 from ..log import SegmentLog
 from ..recovery import segment_offsets
-from .frames import Frame, read_frame
-from .scan import SECOND
+from .frames import SECOND, Frame, read_frame
 
 OPEN_MAX = 8
 """This many segments stay open, with their index."""
@@ -122,7 +121,7 @@ class Bodies:
                 loaded.unreadable.append(place)
                 continue
             body = frame.bodies[row].as_py() or b""
-            arrived = frame.arrived(row) / SECOND
+            arrived = frame.received(row) / SECOND
             loaded.letters.append(Letter(place, weight(envelope, body), envelope, body, arrived))
         return loaded
 

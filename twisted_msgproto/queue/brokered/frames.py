@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from twisted_msgproto.core.broker.envelopes import head_of
+from twisted_msgproto.core.broker.terms import LETTER_OCTETS
 from twisted_msgproto.core.errors import QueueCorrupt
 
 from ..checksum import crc32
@@ -16,6 +22,47 @@ from ..format import Record, Segment
 from ..schema import BODY, ENVELOPE, KNOWN_COLUMNS, MESSAGE_ID_INTEGER, OCTETS, stored_schema
 
 COLUMNS_WORD = struct.Struct("<I")
+SECOND = 1_000_000
+"""A second has this many µs."""
+WEIGHT_MAX = 2**32 - 1
+
+
+def second(time: int) -> int:
+    """Return µs since 1970 as whole seconds that fit 32 bits without a sign."""
+    return min(max(time // SECOND, 0), WEIGHT_MAX)
+
+
+def seconds(times: Sequence[int]) -> array[int]:
+    """Return the same for many times."""
+    try:
+        return array("I", [time // SECOND for time in times])
+    except OverflowError:
+        return array("I", map(second, times))
+
+
+class Messages(Protocol):
+    """Describes neighbouring messages of the log, as far as they matter to a scan.
+
+    The lists that its methods return have an item for each message.
+    """
+
+    first: int
+
+    @property
+    def count(self) -> int:
+        """Return the number of messages."""
+
+    def heads(self) -> Sequence[bytes | None]:
+        """Return the head of each envelope; None where there is no envelope."""
+
+    def only_head(self) -> bytes | None:
+        """Return the head that all envelopes have; None if they differ, or one is missing."""
+
+    def weights(self) -> array[int]:
+        """Return what each message weighs: :func:`twisted_msgproto.core.broker.weight`."""
+
+    def arrived(self) -> array[int]:
+        """Return the second in which each message was received, since 1970 UTC."""
 
 
 @dataclass(slots=True)
@@ -42,13 +89,55 @@ class Frame:
             for _ in range(count):
                 yield time
 
-    def arrived(self, row: int) -> int:
+    def received(self, row: int) -> int:
         """Return when the message ``row`` was received, µs since 1970 UTC."""
         for time, count in zip(self.times, self.counts, strict=True):
             if row < count:
                 return time
             row -= count
         raise IndexError("a row behind the frame")
+
+    def heads(self) -> list[bytes | None]:
+        """Return the head of each envelope; see :class:`Messages`."""
+        _, bounds, data = self.envelopes.buffers()
+        start, stop = self.envelopes.offset, self.envelopes.offset + self.count + 1
+        places = memoryview(bounds).cast("B").cast("i")[start:stop]
+        octets = b"" if data is None else data.to_pybytes()
+        return [
+            octets[lo : min(hi, lo + int.from_bytes(octets[lo + 2 : lo + 4], "little"))]
+            if lo < hi
+            else None
+            for lo, hi in pairwise(places)
+        ]
+
+    def only_head(self) -> bytes | None:
+        """Return the head that all envelopes have; see :class:`Messages`."""
+        if self.envelopes.null_count:
+            return None
+        try:
+            head = head_of(self.envelopes[0].as_py())
+        except ValueError:
+            return None
+        return head if pc.all(pc.starts_with(self.envelopes, head)).as_py() else None
+
+    def weights(self) -> array[int]:
+        """Return what each message weighs; see :class:`Messages`."""
+        octets = pc.add(
+            pc.fill_null(pc.binary_length(self.envelopes), 0),
+            pc.fill_null(pc.binary_length(self.bodies), 0),
+        )
+        column = pc.add(octets.cast(pa.int64()), LETTER_OCTETS).cast(pa.uint32())
+        weights = array("I")
+        start = weights.itemsize * column.offset
+        weights.frombytes(column.buffers()[1].slice(start, weights.itemsize * self.count))
+        return weights
+
+    def arrived(self) -> array[int]:
+        """Return the second in which each message was received; see :class:`Messages`."""
+        arrived = array("I")
+        for time, count in zip(self.times, self.counts, strict=True):
+            arrived.extend(array("I", [second(time)]) * count)
+        return arrived
 
 
 GATHERED_MESSAGES = 4096
@@ -57,19 +146,26 @@ message as for a thousand.
 """
 
 
-def gathered(frames: Iterable[Frame]) -> Iterator[Frame]:
-    """Yield the same messages in fewer frames: neighbours are joined."""
+Others = TypeVar("Others", bound=Messages)
+
+
+def gathered(parts: Iterable[Frame | Others]) -> Iterator[Frame | Others]:
+    """Yield the same messages in fewer frames: neighbours are joined.  Other parts stay."""
     joined: list[Frame] = []
     count = 0
-    for frame in frames:
+    for frame in parts:
         if joined and (
-            frame.first != joined[-1].first + joined[-1].count
+            not isinstance(frame, Frame)
+            or frame.first != joined[-1].first + joined[-1].count
             or count + frame.count > GATHERED_MESSAGES
         ):
             yield _joined(joined)
             joined, count = [], 0
-        joined.append(frame)
-        count += frame.count
+        if isinstance(frame, Frame):
+            joined.append(frame)
+            count += frame.count
+        else:
+            yield frame
     if joined:
         yield _joined(joined)
 

@@ -7,24 +7,20 @@ done: such a frame is added as a whole, and no message of it becomes a Python ob
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-import pyarrow as pa
-import pyarrow.compute as pc
+from twisted_msgproto.core.broker.envelopes import opened
+from twisted_msgproto.core.broker.terms import QueueName
 
-from twisted_msgproto.core.broker.envelopes import head_of, opened
-from twisted_msgproto.core.broker.terms import LETTER_OCTETS, QueueName
-
-from ..format import SEGMENT_HEADER_OCTETS, Record, Segment
-from .frames import Frame, may_have_envelopes
+from ..format import SEGMENT_HEADER_OCTETS, Damage, Record, Segment
+from .frames import Messages, may_have_envelopes
 from .marks import Marks
 from .names import Names
+from .small import SMALL_MESSAGES, Few, SmallFrames
 
-SECOND = 1_000_000
-"""A second has this many µs."""
-WEIGHT_MAX = 2**32 - 1
 HEADS_REMEMBERED_MAX = 4096
 """The queues of this many different heads of envelopes are remembered while frames are read."""
 
@@ -62,28 +58,25 @@ class Scan:
         self.queues: Queues = {}
         self.nonsense = 0
 
-    def add(self, frame: Frame, places: Sequence[int] | None = None) -> int:
-        """Add the waiting messages of a frame; return their number.
+    def add(self, messages: Messages, places: Sequence[int] | None = None) -> int:
+        """Add those of some messages that wait; return their number.
 
-        ``places`` are those of its messages, if they are not its offsets.
+        ``places`` are those of the messages, if they are not their offsets.
         """
-        lo, hi = frame.first, frame.first + frame.count
-        of_log = places is None
+        lo, hi = messages.first, messages.first + messages.count
         if places is None:
             places = range(lo, hi)
             rows = self._marks.unsettled(lo, hi)
+            if len(rows) == hi - lo and not self._marks.moved:
+                head = messages.only_head()
+                name = None if head is None else self._name(head)
+                if name is not None and self._names.holds(name, lo):
+                    self._take_whole(name, messages)
+                    return hi - lo
         else:
             known = places
             rows = [row for row in range(hi - lo) if not self._marks.is_settled(known[row])]
-        if not rows:
-            return 0
-        whole = of_log and len(rows) == frame.count and not frame.envelopes.null_count
-        if whole and not self._marks.moved:
-            name = self._of_all(frame)
-            if name is not None and self._names.holds(name, lo):
-                self._take_whole(name, frame)
-                return frame.count
-        return self._take_rows(frame, places, rows)
+        return self._take_rows(messages, places, rows) if rows else 0
 
     def _queue(self, name: QueueName) -> Waiting:
         found = self.queues.get(name)
@@ -106,70 +99,68 @@ class Scan:
         self._heads[head] = name
         return name
 
-    def _of_all(self, frame: Frame) -> QueueName | None:
-        """Return the queue that all messages of a frame are for; None if it is not one."""
-        try:
-            head = head_of(frame.envelopes[0].as_py())
-        except ValueError:
-            return None
-        if not pc.all(pc.starts_with(frame.envelopes, head)).as_py():
-            return None
-        return self._name(head)
-
-    def _take_whole(self, name: QueueName, frame: Frame) -> None:
-        queue = self._queue(name)
-        queue.places.extend(range(frame.first, frame.first + frame.count))
-        queue.weights.frombytes(_weights(frame))
-        for time, count in zip(frame.times, frame.counts, strict=True):
-            queue.arrived.extend(array("I", [second(time)]) * count)
-        self._take_tries(queue, frame.first, frame.first + frame.count)
-
-    def _take_tries(self, queue: Waiting, lo: int, hi: int) -> None:
+    def _take_whole(self, name: QueueName, messages: Messages) -> None:
+        queue, lo, hi = self._queue(name), messages.first, messages.first + messages.count
+        queue.places.extend(range(lo, hi))
+        queue.weights.extend(messages.weights())
+        queue.arrived.extend(messages.arrived())
         tries = self._marks.tries
         if tries:
             queue.tries.update({at: number for at, number in tries.items() if lo <= at < hi})
 
-    def _take_rows(self, frame: Frame, places: Sequence[int], rows: Sequence[int]) -> int:
-        weights = array("I")
-        weights.frombytes(_weights(frame))
-        times = array("I")
-        for time, count in zip(frame.times, frame.counts, strict=True):
-            times.extend(array("I", [second(time)]) * count)
-        tries = self._marks.tries
-        last: QueueName | None = None
+    def _take_rows(self, messages: Messages, places: Sequence[int], rows: Sequence[int]) -> int:
+        weights, arrived, tries = messages.weights(), messages.arrived(), self._marks.tries
         taken = 0
-        for row, name in self.members(frame, places, rows):
-            if name != last:
-                last, queue = name, self._queue(name)
-            place = places[row]
-            queue.places.append(place)
-            queue.weights.append(weights[row])
-            queue.arrived.append(times[row])
-            if place in tries:
-                queue.tries[place] = tries[place]
-            taken += 1
+        for name, some in self.members(messages, places, rows).items():
+            queue, here = self._queue(name), [places[row] for row in some]
+            queue.places.extend(here)
+            queue.weights.extend([weights[row] for row in some])
+            queue.arrived.extend([arrived[row] for row in some])
+            if tries:
+                queue.tries.update({place: tries[place] for place in here if place in tries})
+            taken += len(some)
         return taken
 
     def members(
-        self, frame: Frame, places: Sequence[int], rows: Sequence[int]
-    ) -> Iterator[tuple[int, QueueName]]:
-        """Yield those of the rows of a frame that are in a queue, each with its queue."""
-        octets, bounds, given = binary(frame.envelopes)
-        moved, names = self._marks.moved, self._names
+        self, messages: Messages, places: Sequence[int], rows: Sequence[int]
+    ) -> dict[QueueName, list[int]]:
+        """Return those of the rows that are in a queue, by their queue, each in order."""
+        found: dict[QueueName, list[int]] = {}
+        names, moved = self._names, self._marks.moved
+        for name, some in self._named(messages, rows).items():
+            stay = some
+            if moved:
+                stay = [row for row in some if places[row] not in moved]
+                for row in some:
+                    if places[row] in moved:
+                        found.setdefault(moved[places[row]], []).append(row)
+            if stay and not names.holds(name, places[stay[0]]):
+                stay = [row for row in stay if names.holds(name, places[row])]
+            if stay:
+                found.setdefault(name, []).extend(stay)
+        if moved:
+            for some in found.values():
+                some.sort()
+        return found
+
+    def _named(self, messages: Messages, rows: Sequence[int]) -> dict[QueueName, list[int]]:
+        """Return rows by the queue that their envelopes name, each in order."""
+        heads = messages.heads()
+        by_head: defaultdict[bytes | None, list[int]] = defaultdict(list)
         for row in rows:
-            if given is not None and not given[row]:
+            by_head[heads[row]].append(row)
+        by_name: dict[QueueName, list[int]] = {}
+        for head, some in by_head.items():
+            if head is None:
                 continue
-            start, end = bounds[row], bounds[row + 1]
-            length = octets[start + 2] | octets[start + 3] << 8 if end > start + 3 else 0
-            name = self._name(bytes(octets[start : min(start + length, end)]))
+            name = self._name(head)
             if name is None:
-                self.nonsense += 1
-                continue
-            to = moved.get(places[row])
-            if to is not None:
-                yield row, to
-            elif names.holds(name, places[row]):
-                yield row, name
+                self.nonsense += len(some)
+            elif name in by_name:  # two protocols may share a queue
+                by_name[name] = sorted(by_name[name] + some)
+            else:
+                by_name[name] = some
+        return by_name
 
     def order(self) -> None:
         """Put the messages of each queue into the order of their places."""
@@ -182,37 +173,38 @@ class Scan:
                     setattr(queue, column, array(values.typecode, [values[row] for row in rows]))
 
 
-def second(time: int) -> int:
-    """Return µs since 1970 as whole seconds that fit 32 bits without a sign."""
-    return min(max(time // SECOND, 0), WEIGHT_MAX)
-
-
-def _weights(frame: Frame) -> bytes:
-    """Return what each message of a frame weighs, as unsigned 32-bit integers."""
-    octets = pc.add(
-        pc.fill_null(pc.binary_length(frame.envelopes), 0),
-        pc.fill_null(pc.binary_length(frame.bodies), 0),
-    )
-    weights = pc.add(octets.cast(pa.int64()), LETTER_OCTETS).cast(pa.uint32())
-    return bytes(weights.buffers()[1])[4 * weights.offset : 4 * (weights.offset + len(weights))]
-
-
-def binary(column: pa.BinaryArray) -> tuple[memoryview, memoryview, list[bool] | None]:
-    """Return the octets of a column, its bounds, and whether each value is there (None: all)."""
-    _, bounds, octets = column.buffers()
-    numbers = (
-        memoryview(bounds).cast("B").cast("i")[column.offset : column.offset + len(column) + 1]
-    )
-    given = column.is_valid().to_pylist() if column.null_count else None
-    return memoryview(octets if octets is not None else b"").cast("B"), numbers, given
-
-
 def records(segment: Segment, marks: Marks, hi: int) -> Iterator[Record]:
     """Yield the frames of a segment below the offset ``hi`` that may hold something that waits."""
     for item in segment.walk(SEGMENT_HEADER_OCTETS, segment.first, check=False):
-        if not isinstance(item, Record) or not item.count:
+        if isinstance(item, Record) and item.count:
+            if item.first >= hi:
+                return
+            if _may_wait(segment, item, marks):
+                yield item
+
+
+def parts(segment: Segment, marks: Marks, hi: int) -> Iterator[Record | Few]:
+    """Yield the same; small frames are read at once, many together."""
+    small = SmallFrames(segment)
+    position, expected = SEGMENT_HEADER_OCTETS, segment.first
+    while (item := next(segment.walk(position, expected, check=False), None)) is not None:
+        if isinstance(item, Damage):
+            if item.hi is None:
+                return
+            position, expected = item.end_position, item.hi
             continue
-        if item.first >= hi:
+        if item.count and item.first >= hi:
             return
-        if may_have_envelopes(segment, item) and marks.unsettled(item.first, item.end):
+        position, expected = item.end_position, item.end
+        if 0 < item.count <= SMALL_MESSAGES:
+            few, behind = small.read(item.position, item.first, hi)
+            if few.count:
+                position, expected = behind, few.end
+                yield few
+                continue
+        if item.count and _may_wait(segment, item, marks):
             yield item
+
+
+def _may_wait(segment: Segment, record: Record, marks: Marks) -> bool:
+    return bool(may_have_envelopes(segment, record) and marks.unsettled(record.first, record.end))

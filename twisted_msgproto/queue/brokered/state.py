@@ -12,8 +12,9 @@ import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum, auto
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from twisted_msgproto.core.broker.terms import QueueName
@@ -31,6 +32,7 @@ from .marks import OPEN_END, Marks, ranges_of
 from .names import FILE as NAMES_FILE
 from .names import Names
 from .settled import Group, SettledFile
+from .small import Few
 
 DIRECTORY = "broker"
 PIN_OCTETS = 1 << 30
@@ -187,35 +189,47 @@ class BrokerState:
 
     def _scan(self, found: scan.Scan, first: int) -> None:
         """Scan one segment of the log."""
-        outstanding = sum([found.add(frame) for frame in gathered(self._frames(first, told=False))])
+        outstanding = 0
+        with self._opened(first) as segment:
+            for messages in gathered(self._messages(segment)):
+                outstanding += found.add(messages)
         self._marks.begun(first).outstanding = outstanding
 
-    def _frames(self, first: int, *, told: bool) -> Iterator[Frame]:
-        """Yield the frames of a segment of the log where something may wait.
+    def _messages(self, segment: LogSegment) -> Iterator[Frame | Few]:
+        """Yield what may wait of a segment of the log."""
+        for part in scan.parts(segment, self._marks, self._end_of(segment)):
+            messages = part if isinstance(part, Few) else self._frame(segment, part, told=False)
+            if messages is not None:
+                yield messages
 
-        Damaged ones are passed over; ``told``: that was told before.
-        """
-        for record, segment in self._records(first):
-            try:
-                frame = read_frame(segment, record)
-            except QueueCorrupt as error:
-                if not told:
-                    self._report(
-                        f"broker: offsets {record.first} to {record.end} are damaged ({error}): "
-                        "what they held is in no queue"
-                    )
-                continue
+    def _frames(self, segment: LogSegment) -> Iterator[Frame]:
+        """Yield the frames of a segment of the log where something may wait, for copies."""
+        for record in scan.records(segment, self._marks, self._end_of(segment)):
+            frame = self._frame(segment, record, told=True)
             if frame is not None:
                 yield frame
 
-    def _records(self, first: int) -> Iterator[tuple[Record, LogSegment]]:
-        """Yield the frames of a segment of the log where something may wait."""
+    def _frame(self, segment: LogSegment, record: Record, *, told: bool) -> Frame | None:
+        """Return one frame; None if it is damaged (``told``: that was told before)."""
+        try:
+            return read_frame(segment, record)
+        except QueueCorrupt as error:
+            if not told:
+                self._report(
+                    f"broker: offsets {record.first} to {record.end} are damaged ({error}): "
+                    "what they held is in no queue"
+                )
+            return None
+
+    def _end_of(self, segment: LogSegment) -> int:
+        return min(self._marks.begun(segment.first).end, self._log.end)
+
+    @contextmanager
+    def _opened(self, first: int) -> Iterator[LogSegment]:
+        """Open a segment of the log for a while."""
         file = self._log.disk.open(os.path.join(self._log.directory, segment_name(first)))
         try:
-            segment = LogSegment(file, self._log.identity.frame_seed, first)
-            end = min(self._marks.begun(first).end, self._log.end)
-            for record in scan.records(segment, self._marks, end):
-                yield record, segment
+            yield LogSegment(file, self._log.identity.frame_seed, first)
         finally:
             file.close()
 
@@ -400,15 +414,16 @@ class BrokerState:
         """Copy what waits of a segment to the broker's own log."""
         copy = Copy([], [], [], [])
         members = scan.Scan(self._names, self._marks).members
-        for frame in gathered(self._frames(first, told=True)):
-            places = range(frame.first, min(frame.first + frame.count, following))
-            unsettled = self._marks.unsettled(places.start, places.stop)
-            rows = [row for row, _ in members(frame, places, unsettled)]
-            for start in range(0, len(rows), COPY_MESSAGES):
-                copy.add(copied(frame, places, rows[start : start + COPY_MESSAGES]))
-                if len(copy.places) >= COPY_MESSAGES or copy.octets >= COPY_OCTETS:
-                    self._put(copy)
-                    copy = Copy([], [], [], [])
+        with self._opened(first) as segment:
+            for frame in gathered(self._frames(segment)):
+                places = range(frame.first, min(frame.first + frame.count, following))
+                unsettled = self._marks.unsettled(places.start, places.stop)
+                rows = sorted(chain(*members(frame, places, unsettled).values()))
+                for start in range(0, len(rows), COPY_MESSAGES):
+                    copy.add(copied(frame, places, rows[start : start + COPY_MESSAGES]))
+                    if len(copy.places) >= COPY_MESSAGES or copy.octets >= COPY_OCTETS:
+                        self._put(copy)
+                        copy = Copy([], [], [], [])
         if copy.places:
             self._put(copy)
 

@@ -20,9 +20,11 @@ from ...core.limits import Limit
 from ...core.message import Message, MessageBatch
 from ...net.authentication import LOGIN_LIMITS
 from ...net.authorising import CALL, PUBLISH, refusal_text
+from ...net.counters import Places
 from ...net.link import SteadyLogger
 from ...net.outbox import Ticket, fail_all
 from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
+from ..terms.counters import Counters
 from ..terms.events import (
     REQUEST,
     SEND_ONLY,
@@ -76,6 +78,7 @@ class SabcSession(Verbs):
 
     log: ClassVar[Logger] = log
     readsWhileDraining = True
+    counted = Places.of(Counters)
     answerEvents = frozenset({ResponsesReceived, RequestFailed, RequestsTimedOut, MessagesSafe})
 
     # What most sessions never change stands here: an idle one weighs less.

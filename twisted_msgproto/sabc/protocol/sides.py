@@ -42,7 +42,7 @@ from ...net.factory import MsgprotoServerFactory, SessionFactory, host_of
 from ...net.sink import IMessageSink
 from ..machine import Client, Server
 from ..terms.events import ConnectReceived, ConnectRefused, SessionGranted
-from ..terms.tables import Serving
+from ..terms.tables import SERVER, Serving
 from .exchange import Body, Response
 from .session import LIMITS, PROTOCOL, SabcSession, log
 
@@ -173,6 +173,7 @@ class SabcServerFactory(MsgprotoServerFactory):
     protocolName = PROTOCOL
     LIMITS = LIMITS
     actions = frozenset({CALL, PUBLISH})
+    stateTable = SERVER
     protocol = SabcServer  # type: ignore[assignment]
 
     def __init__(

@@ -16,6 +16,7 @@ from ...core.errors import ConnectionClosed, Fault, TimedOut, shown
 from ...core.limits import Limit
 from ...net.authentication import LOGIN_LIMITS
 from ...net.authorising import PUBLISH
+from ...net.counters import Places
 from ...net.outbox import fail_all
 from ...net.session import SessionHooks
 from ...net.wires.websocket import WEBSOCKET_LIMITS
@@ -98,6 +99,7 @@ class UmqSession(Answering):
     """
 
     answerEvents = frozenset({ResultReceived, ErrorReceived, CallExpired})
+    counted = Places.of(states.Counters)
     noInputs: ClassVar[Any] = ()
     readsWhileDraining = True  # attachments of calls that came, and answers to ours
     timeFaults = frozenset({"hello-seconds"})

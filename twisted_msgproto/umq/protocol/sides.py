@@ -50,6 +50,7 @@ from ...net.wires.websocket import (
 from ..application.methods import MethodRegistry
 from ..machine.sides import UNDECIDED, Client, Server
 from ..terms.events import HelloReceived, WelcomeReceived
+from ..terms.states import SERVER
 from ..wire import Code, UmqFault
 from .exchange import Reply
 from .session import LIMITS, SUBPROTOCOL, UmqSession
@@ -221,6 +222,7 @@ class UmqServerFactory(MsgprotoServerFactory):
     protocolName = PROTOCOL
     LIMITS = LIMITS
     actions = frozenset({CALL, PUBLISH, SUBSCRIBE})
+    stateTable = SERVER
     protocol = UmqServer
 
     def __init__(

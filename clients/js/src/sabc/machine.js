@@ -6,9 +6,9 @@
  * `refuse`. `now` is in seconds of any clock that never goes back.
  */
 
-import { Deadlines } from "../deadlines.js";
 import { ConnectionClosed, LimitExceeded, ProtocolFault } from "../errors.js";
 import { limitsOf } from "../limits.js";
+import { TimedMachine } from "../machine.js";
 import { Outgoing } from "./outgoing.js";
 import { CLIENT, LIMITS, MISPLACED } from "./terms.js";
 import { ANNOUNCEMENTS, COMMANDS, RESERVED, encode, endsEarly, headerLine, readFrame, textOf, utf8 } from "./wire.js";
@@ -62,22 +62,23 @@ const EMPTY = new Uint8Array(0);
 const OVERHEAD_LINES = 6; // the lines that our own messages have beside an application's headers
 const OVERHEAD_OCTETS = 1536;
 
-/** One session of a client. */
-export class Machine {
+/**
+ * One session of a client.
+ *
+ * @extends {TimedMachine<State, SabcEvent>}
+ */
+export class Machine extends TimedMachine {
   /** @param {{limits?: Partial<SabcLimits>, now?: number}} [options] */
   constructor({ limits = {}, now = 0 } = {}) {
+    super(CLIENT, "idle", now);
     this.limits = limitsOf(LIMITS, limits);
     this.bounds = {
       lines: this.limits["header-lines"],
       lineOctets: this.limits["header-line-octets"],
       blockOctets: this.limits["header-block-octets"],
     };
-    /** @type {State} */
-    this.state = "idle";
-    this._now = now;
     /** @type {Uint8Array[]} */
     this._out = [];
-    this._deadlines = new Deadlines();
     this._deadlines.set("connect", now + this.limits["connect-seconds"]);
     this._sessionId = "";
     this._number = 0;
@@ -93,22 +94,9 @@ export class Machine {
     this._sending = 0;
   }
 
-  get open() {
-    return this.state === "open";
-  }
-
-  get closed() {
-    return this.state === "closed";
-  }
-
   /** Requests of ours without an answer. */
   get outstanding() {
     return this._pending.size;
-  }
-
-  /** When `advance` is to be called, in seconds; null: never. */
-  get deadline() {
-    return this._deadlines.next;
   }
 
   /** Return and forget the messages to send: text, or octets if the body is not UTF-8 (SA-25). */
@@ -116,14 +104,6 @@ export class Machine {
     const out = this._out;
     this._out = [];
     return out.map((octets) => textOf(octets) ?? octets);
-  }
-
-  /** @param {string} event */
-  _step(event) {
-    const next = CLIENT[this.state][event];
-    if (next !== undefined) this.state = next;
-    if (this.closed) this._deadlines.clearAll();
-    return next !== undefined;
   }
 
   // ── messages in ──────────────────────────────────────────────────────────────────────────────
@@ -450,20 +430,6 @@ export class Machine {
 
   // ── time ─────────────────────────────────────────────────────────────────────────────────────
 
-  /**
-   * Do what is due.
-   *
-   * @param {number} now
-   * @returns {SabcEvent[]}
-   */
-  advance(now) {
-    this._now = Math.max(now, this._now);
-    /** @type {SabcEvent[]} */
-    const events = [];
-    for (const name of this._deadlines.due(now)) if (!this.closed) this._timely[name](now, events);
-    return events;
-  }
-
   /** @type {Record<string, (now: number, events: SabcEvent[]) => void>} */
   _timely = {
     connect: (_, events) => this._fail(new ProtocolFault("connect-seconds", "no session in time", 408), events),
@@ -501,15 +467,6 @@ export class Machine {
       events.push({ type: "drain-timed-out" });
     },
   };
-
-  /**
-   * Tell the machine the time before a verb.
-   *
-   * @param {number} now
-   */
-  advanceClock(now) {
-    this._now = Math.max(now, this._now);
-  }
 
   // ── verbs ────────────────────────────────────────────────────────────────────────────────────
 

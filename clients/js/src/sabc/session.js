@@ -1,7 +1,7 @@
 /** One sABC session on one socket: the machine's events become promises and calls of hooks. */
 
 import { ConnectionClosed, Refused, SessionRefused, TimedOut } from "../errors.js";
-import { Link } from "../link.js";
+import { LinkedSession, abortable, lostBecause } from "../session.js";
 import { Message, Reply, octetsOf } from "./exchange.js";
 import { Machine } from "./machine.js";
 
@@ -33,8 +33,12 @@ import { Machine } from "./machine.js";
 
 /** @typedef {{resolve: (message: Message) => void, reject: (error: unknown) => void}} Waiter */
 
-/** One session; {@link SabcClient} makes a new one each time it comes back. */
-export class SabcSession {
+/**
+ * One session; {@link SabcClient} makes a new one each time it comes back.
+ *
+ * @extends {LinkedSession<Machine>}
+ */
+export class SabcSession extends LinkedSession {
   /**
    * @param {import("../world.js").Socket} socket an open one
    * @param {object} options
@@ -46,42 +50,12 @@ export class SabcSession {
    * @param {Headers} options.headers
    */
   constructor(socket, { world, limits, serving, clientId, passcode, headers }) {
-    this._world = world;
+    super(socket, new Machine({ limits, now: world.now() }), world);
     this._serving = serving;
     /** When the server ends the session at the latest, or null. @type {Date | null} */
     this.expires = null;
     /** What the server said with CONNECTED. @type {Headers} */
     this.headers = {};
-    /** @type {(value?: unknown) => void} */
-    let stands;
-    /** @type {(error: Error) => void} */
-    let refused;
-    /** Fires when the server has granted the session; rejected when it does not. */
-    this.established = new Promise((resolve, reject) => {
-      stands = resolve;
-      refused = reject;
-    });
-    this.established.catch(() => {});
-    this._stands = () => stands();
-    /** @type {(error: Error) => void} */
-    let ended;
-    /** Fires with what ended the session. @type {Promise<Error>} */
-    this.ended = new Promise((resolve) => (ended = resolve));
-    /** @type {Machine} */
-    this._machine = new Machine({ limits, now: world.now() });
-    this._link = new Link(
-      socket,
-      this._machine,
-      world,
-      /** @param {SabcEvent} event */ (event) => this._on[event.type](/** @type {any} */ (event)),
-      (error) => {
-        refused(error);
-        const closed = error instanceof ConnectionClosed || error instanceof SessionRefused;
-        const why = closed ? error : new ConnectionClosed(`the session ended: ${error.message}`);
-        for (const waiter of this._machine.lost()) /** @type {Waiter} */ (waiter).reject(why);
-        ended(error);
-      },
-    );
     this._do((machine) => machine.connect(clientId, passcode, headers));
   }
 
@@ -127,6 +101,15 @@ export class SabcSession {
     fault: ({ fault }) => this._link.because(fault),
   };
 
+  /**
+   * @param {Error} error
+   * @override
+   */
+  _lost(error) {
+    const why = lostBecause(error);
+    for (const waiter of this._machine.lost()) /** @type {Waiter} */ (waiter).reject(why);
+  }
+
   /** @param {Message} message */
   async _serve(message) {
     const { id } = message;
@@ -166,15 +149,10 @@ export class SabcSession {
         this._stream(outgoing, pieces, (error) => waiter.reject(error));
         return /** @type {string} */ (outgoing.id);
       });
-      if (!signal) return;
-      const aborted = () => {
+      abortable(waiter, signal, () => {
         this._machine.forget(id);
-        waiter.reject(signal.reason);
-      };
-      const settled = () => signal.removeEventListener("abort", aborted);
-      signal.addEventListener("abort", aborted);
-      waiter.resolve = (message) => (settled(), resolve(message));
-      waiter.reject = (error) => (settled(), reject(error));
+        waiter.reject(signal?.reason);
+      });
     });
   }
 
@@ -186,6 +164,7 @@ export class SabcSession {
   async _stream(outgoing, pieces, failed) {
     try {
       for await (const piece of pieces) {
+        await this._link.room();
         if (this._machine.closed) return;
         this._do(() => outgoing.write(octetsOf(piece)));
       }

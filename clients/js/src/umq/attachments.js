@@ -17,6 +17,7 @@ import { AttachmentLost } from "../errors.js";
  * @property {number} missing
  * @property {string | null} key
  * @property {number} octets
+ * @property {boolean} streamed the message was delivered before its attachments
  */
 
 /**
@@ -41,6 +42,11 @@ export class Incoming {
     return this._announcements.length;
   }
 
+  /** The announcement that the next attachment belongs to, or undefined. */
+  get first() {
+    return this._announcements.at(0);
+  }
+
   /**
    * @param {M | null} message null: what fills the slots is discarded
    * @param {number} count ≥ 1 slots
@@ -49,7 +55,7 @@ export class Incoming {
    * @returns {Announcement<M>}
    */
   announce(message, count, key = null, weight = 0) {
-    const announcement = { message, missing: count, key, octets: message ? weight : 0 };
+    const announcement = { message, missing: count, key, octets: message ? weight : 0, streamed: false };
     this._announcements.push(announcement);
     if (message) this._wait(announcement);
     return announcement;
@@ -64,7 +70,7 @@ export class Incoming {
    */
   queued(message, key, weight) {
     if (!this._queues.has(key)) return false;
-    this._wait({ message, missing: 0, key, octets: weight });
+    this._wait({ message, missing: 0, key, octets: weight, streamed: false });
     return true;
   }
 
@@ -88,7 +94,7 @@ export class Incoming {
     const announcement = this._announcements[0];
     announcement.missing--;
     if (!announcement.missing) this._announcements.shift();
-    if (!announcement.message) return [];
+    if (!announcement.message || announcement.streamed) return [];
     announcement.message.attachments?.push(attachment);
     const octets = attachment instanceof Uint8Array ? attachment.length : 0;
     announcement.octets += octets;
@@ -97,14 +103,33 @@ export class Incoming {
   }
 
   /**
+   * Its message, which has no key, is delivered now, and its attachments one by one.
+   *
+   * @param {Announcement<M>} announcement
+   */
+  stream(announcement) {
+    announcement.streamed = true;
+    return this._give(announcement);
+  }
+
+  /**
    * Nobody wants its message any more; its slots stay.
    *
    * @param {Announcement<M>} announcement
    */
   forget(announcement) {
-    this.octets -= announcement.octets;
-    this.waiting--;
+    if (!announcement.streamed) this._give(announcement);
     announcement.message = null;
+  }
+
+  /**
+   * Nobody wants what is still to come of a message that is streamed.
+   *
+   * @param {M} message
+   */
+  drop(message) {
+    const announcement = this._announcements.find((one) => one.message === message);
+    if (announcement) this.forget(announcement);
   }
 
   /**

@@ -241,7 +241,7 @@ export class UmqClient extends Comeback {
   setAttribute(name, value, attachments = []) {
     if (this.state === "closed") throw new ConnectionClosed("the client was closed");
     if (name.includes("=")) throw new TypeError(`an attribute's name has no '=': ${name}`);
-    bodiesOf(attachments, (_, octets) => void octets.catch(() => {})); // throws for what is none
+    bodiesOf(attachments, (_, octets) => void octets.catch(() => {}), () => {}); // throws for what is none
     if (this.session?._machine.open) this.session.setAttribute(name, value, attachments);
     this._attributes.set(name, [value, attachments]);
   }

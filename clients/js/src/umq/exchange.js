@@ -9,9 +9,10 @@ import { Code } from "./wire.js";
 
 /**
  * An attachment to send: octets, a Blob, or a promise for either (it is sent when it is there; if it
- * is rejected, the peer is told that this attachment is lost).
+ * is rejected, the peer is told that this attachment is lost). A function for one of these is called
+ * when all attachments before it have been sent and the peer has read most of them.
  *
- * @typedef {Octets | Promise<Octets>} Sendable
+ * @typedef {Octets | Promise<Octets> | (() => Octets | Promise<Octets>)} Sendable
  */
 
 /** A text and its attachments: the answer to a call. */
@@ -27,11 +28,13 @@ export class Reply {
 }
 
 /**
- * An answer that came: each attachment is its octets, or an AttachmentLost in their place.
+ * An answer that came: each attachment is its octets, or an AttachmentLost in their place. Those of a
+ * call that was `streamed` come through `stream` instead.
  *
  * @typedef {object} Answer
  * @property {string} payload
  * @property {Attachment[]} attachments
+ * @property {import("./streams.js").AttachmentStream} [stream]
  */
 
 /**
@@ -82,14 +85,21 @@ export class Stored {
 }
 
 /**
- * The octets to send, and slots for those that come later; `fill` is told of these.
+ * The octets to send, and slots for those that come later; `fill` is told of these, and `produce` of
+ * those that are not to be made before their turn.
  *
  * @param {readonly Sendable[]} attachments
  * @param {(slot: Slot, octets: Promise<Uint8Array>) => void} fill
+ * @param {(slot: Slot, octets: () => Promise<Uint8Array>) => void} produce
  * @returns {(Uint8Array | Slot)[]}
  */
-export function bodiesOf(attachments, fill) {
+export function bodiesOf(attachments, fill, produce) {
   return attachments.map((attachment) => {
+    if (typeof attachment === "function") {
+      const slot = new Slot();
+      produce(slot, async () => await later(attachment()));
+      return slot;
+    }
     const ready = octetsOf(attachment);
     if (ready) return ready;
     const slot = new Slot();
@@ -104,10 +114,10 @@ function octetsOf(value) {
   if (value instanceof ArrayBuffer) return new Uint8Array(value);
   if (ArrayBuffer.isView(value)) return new Uint8Array(value.buffer, value.byteOffset, value.byteLength);
   if (value instanceof Blob || (value && typeof (/** @type {any} */ (value).then) === "function")) return null;
-  throw new TypeError("an attachment is octets, a Blob, or a promise for one of these");
+  throw new TypeError("an attachment is octets, a Blob, or a promise or function for one of these");
 }
 
-/** @param {Sendable} attachment */
+/** @param {Octets | Promise<Octets>} attachment */
 async function later(attachment) {
   const value = await attachment;
   const octets = value instanceof Blob ? new Uint8Array(await value.arrayBuffer()) : octetsOf(value);

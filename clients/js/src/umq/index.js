@@ -3,6 +3,7 @@
 export { UmqClient } from "./client.js";
 export { Reply, Stored, withRequest } from "./exchange.js";
 export { Topic, UmqSession } from "./session.js";
+export { AttachmentStream, pieces } from "./streams.js";
 export { Subscription } from "./subscription.js";
 export * from "../errors.js";
 

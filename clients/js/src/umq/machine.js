@@ -6,9 +6,9 @@
  * goes back. A {@link ProtocolFault} or a `fatal` event is the last one; close the socket then.
  */
 
-import { Deadlines } from "../deadlines.js";
 import { AttachmentLost, ConnectionClosed, LimitExceeded, ProtocolFault } from "../errors.js";
 import { limitsOf } from "../limits.js";
+import { TimedMachine } from "../machine.js";
 import { Incoming, Outgoing, Slot } from "./attachments.js";
 import { CLIENT, LIMITS } from "./terms.js";
 import { Code, VERSION, base36, charactersOf, decode, encode, isId, partition, valueOf } from "./wire.js";
@@ -24,7 +24,8 @@ import { Code, VERSION, base36, charactersOf, decode, encode, isId, partition, v
  * @typedef {{type: "welcome", version: number, payload: string, attachments: Attachment[]}
  *   | {type: "call", id: string, payload: string, attachments: Attachment[]}
  *   | {type: "callback", id: string, callback: string, payload: string, attachments: Attachment[]}
- *   | {type: "result", waiter: unknown, payload: string, attachments: Attachment[], number: string}
+ *   | ResultEvent
+ *   | {type: "attachment", result: ResultEvent, attachment: Attachment}
  *   | {type: "error", waiter: unknown, payload: string, number: string}
  *   | {type: "expired", waiter: unknown, number: string}
  *   | {type: "update", topic: string, payload: string, attachments: Attachment[]}
@@ -36,6 +37,14 @@ import { Code, VERSION, base36, charactersOf, decode, encode, isId, partition, v
  *   | {type: "fault", fault: ProtocolFault}} UmqEvent
  */
 
+/**
+ * The answer to a call of ours. `coming` counts the attachments that follow, each in an event of its
+ * own, because the call is to be streamed (UM-19).
+ *
+ * @typedef {{type: "result", waiter: unknown, payload: string, attachments: Attachment[],
+ *   number: string, coming?: number}} ResultEvent
+ */
+
 /** @typedef {Extract<UmqEvent, {attachments: Attachment[]}> | Extract<UmqEvent, {type: "topic-closed" | "unset"}>} Ordered */
 
 /**
@@ -43,23 +52,25 @@ import { Code, VERSION, base36, charactersOf, decode, encode, isId, partition, v
  * @property {unknown} waiter
  * @property {number} deadline
  * @property {import("./attachments.js").Announcement<any> | null} answer the announcement of its result's attachments
+ * @property {boolean} streamed its result comes before its attachments
  */
 
 const UNPAIRED = /\p{Surrogate}/u;
 
-/** One session of a client. */
-export class Machine {
+/**
+ * One session of a client.
+ *
+ * @extends {TimedMachine<State, UmqEvent>}
+ */
+export class Machine extends TimedMachine {
   /**
    * @param {{limits?: Partial<UmqLimits>, now?: number}} [options] the time for `W` runs from `now`
    */
   constructor({ limits = {}, now = 0 } = {}) {
+    super(CLIENT, "start", now);
     this.limits = limitsOf(LIMITS, limits);
-    /** @type {State} */
-    this.state = "start";
-    this._now = now;
     /** @type {(string | Uint8Array)[]} */
     this._out = [];
-    this._deadlines = new Deadlines();
     this._deadlines.set("hello", now + this.limits["hello-seconds"]);
     /** @type {Incoming<any>} */
     this._incoming = new Incoming();
@@ -88,22 +99,9 @@ export class Machine {
     this.attributes = new Map();
   }
 
-  get open() {
-    return this.state === "open";
-  }
-
-  get closed() {
-    return this.state === "closed";
-  }
-
   /** Calls of ours without an answer. */
   get callsPending() {
     return this._pending.size;
-  }
-
-  /** When `advance` is to be called, in seconds; null: never. */
-  get deadline() {
-    return this._deadlines.next;
   }
 
   /** Return and forget the messages to send, in order. */
@@ -141,13 +139,6 @@ export class Machine {
       this._fill(message, events);
     }
     return events;
-  }
-
-  /** @param {string} event */
-  _step(event) {
-    const next = CLIENT[this.state][event];
-    if (next !== undefined) this.state = next;
-    return next !== undefined;
   }
 
   /**
@@ -226,6 +217,10 @@ export class Machine {
       const { payload } = frame;
       const message = { type: "result", waiter: call.waiter, payload, attachments: [], number };
       call.answer = this._deliver(/** @type {any} */ (message), frame, null, events);
+      if (call.answer && call.streamed) {
+        this._incoming.stream(call.answer);
+        this._emit(/** @type {any} */ (Object.assign(message, { coming: frame.attachments })), events);
+      }
     },
     error: ({ id, payload }, events) => {
       const number = valueOf(id);
@@ -412,8 +407,11 @@ export class Machine {
       return;
     }
     this._incomingSince = this._now;
+    const { first } = this._incoming;
     const ready = this._incoming.fill(attachment);
     if (this._tooMuchWaits(events)) return;
+    if (first?.streamed && first.message)
+      this._give({ type: "attachment", result: first.message, attachment }, events);
     for (const message of ready) this._emit(message, events);
   }
 
@@ -503,20 +501,6 @@ export class Machine {
 
   // ── time ─────────────────────────────────────────────────────────────────────────────────────
 
-  /**
-   * Do what is due.
-   *
-   * @param {number} now
-   * @returns {UmqEvent[]}
-   */
-  advance(now) {
-    this._now = Math.max(now, this._now);
-    /** @type {UmqEvent[]} */
-    const events = [];
-    for (const name of this._deadlines.due(now)) if (!this.closed) this._timely[name](now, events);
-    return events;
-  }
-
   /** @type {Record<string, (now: number, events: UmqEvent[]) => void>} */
   _timely = {
     hello: (now, events) => this._fault("hello-seconds", "no H and no W in time", events, Code.REJECTED),
@@ -555,15 +539,6 @@ export class Machine {
       }
     },
   };
-
-  /**
-   * Tell the machine the time before a verb.
-   *
-   * @param {number} now
-   */
-  advanceClock(now) {
-    this._now = Math.max(now, this._now);
-  }
 
   // ── verbs ────────────────────────────────────────────────────────────────────────────────────
 
@@ -617,6 +592,11 @@ export class Machine {
     }
   }
 
+  /** The slot of ours that all later ones wait for, or undefined. */
+  get slotDue() {
+    return this._outgoing.first;
+  }
+
   /**
    * Fill a slot that was passed to a verb; one above `attachment-octets` is replaced by `-`.
    *
@@ -663,9 +643,10 @@ export class Machine {
    * @param {readonly (Uint8Array | Slot)[]} attachments
    * @param {unknown} waiter
    * @param {number} deadline when `expired` comes instead
+   * @param {boolean} streamed the answer's attachments come one by one (UM-19)
    */
-  call(payload, attachments = [], waiter = null, deadline = Infinity) {
-    return this._ownCall("C", payload, attachments, waiter, deadline);
+  call(payload, attachments = [], waiter = null, deadline = Infinity, streamed = false) {
+    return this._ownCall("C", payload, attachments, waiter, deadline, streamed);
   }
 
   /**
@@ -676,10 +657,11 @@ export class Machine {
    * @param {readonly (Uint8Array | Slot)[]} attachments
    * @param {unknown} waiter
    * @param {number} deadline
+   * @param {boolean} streamed
    */
-  callback(callback, argument, attachments = [], waiter = null, deadline = Infinity) {
+  callback(callback, argument, attachments = [], waiter = null, deadline = Infinity, streamed = false) {
     if (!isId(callback)) throw new TypeError(`${callback} is no callback id`);
-    return this._ownCall("B", `${valueOf(callback)}:${argument}`, attachments, waiter, deadline);
+    return this._ownCall("B", `${valueOf(callback)}:${argument}`, attachments, waiter, deadline, streamed);
   }
 
   /**
@@ -688,15 +670,16 @@ export class Machine {
    * @param {readonly (Uint8Array | Slot)[]} attachments
    * @param {unknown} waiter
    * @param {number} deadline
+   * @param {boolean} streamed
    */
-  _ownCall(letter, payload, attachments, waiter, deadline) {
+  _ownCall(letter, payload, attachments, waiter, deadline, streamed) {
     this._opened();
     if (this._pending.size >= this.limits["own-calls"])
       throw new LimitExceeded(`${this._pending.size} calls are pending`);
     const number = base36(this._lastCall + 1);
     this._send(letter, number, payload, attachments);
     this._lastCall++;
-    this._pending.set(number, { waiter, deadline, answer: null });
+    this._pending.set(number, { waiter, deadline, answer: null, streamed });
     if (deadline < Infinity) this._deadlines.noLater("call", deadline);
     return number;
   }
@@ -712,6 +695,15 @@ export class Machine {
     this._pending.delete(number);
     if (call.answer) this._incoming.forget(call.answer);
     return true;
+  }
+
+  /**
+   * Nobody wants the attachments that are still to come of a streamed answer.
+   *
+   * @param {ResultEvent} result
+   */
+  dropAttachments(result) {
+    this._incoming.drop(result);
   }
 
   /**

@@ -7,9 +7,10 @@ import {
   SessionRefused,
   TimedOut,
 } from "../errors.js";
-import { Link } from "../link.js";
+import { LinkedSession, abortable, lostBecause } from "../session.js";
 import { Reply, Stored, answerMethod, bodiesOf, errorText, failureOf } from "./exchange.js";
 import { Machine } from "./machine.js";
+import { AttachmentStream, Unread } from "./streams.js";
 import { Code } from "./wire.js";
 
 /** @typedef {import("./attachments.js").Attachment} Attachment */
@@ -37,6 +38,7 @@ import { Code } from "./wire.js";
  * @property {readonly Sendable[]} [attachments]
  * @property {number} [timeout] seconds for all of it; by default the limit `call-seconds`
  * @property {AbortSignal} [signal] gives the call up
+ * @property {boolean} [streamed] the answer comes before its attachments, which are in its `stream`
  */
 
 /** @typedef {{resolve: (answer: Answer) => void, reject: (error: unknown) => void}} Waiter */
@@ -74,8 +76,12 @@ export class Topic {
   }
 }
 
-/** One session; {@link UmqClient} makes a new one each time it comes back. */
-export class UmqSession {
+/**
+ * One session; {@link UmqClient} makes a new one each time it comes back.
+ *
+ * @extends {LinkedSession<Machine>}
+ */
+export class UmqSession extends LinkedSession {
   /**
    * @param {import("../world.js").Socket} socket an open one
    * @param {object} options
@@ -88,7 +94,7 @@ export class UmqSession {
    * @param {number} options.drainSeconds
    */
   constructor(socket, { world, limits, serving, callbacks, hello, helloAttachments, drainSeconds }) {
-    this._world = world;
+    super(socket, new Machine({ limits, now: world.now() }), world);
     this._serving = serving;
     this._callbacks = callbacks;
     this._drainSeconds = drainSeconds;
@@ -101,36 +107,15 @@ export class UmqSession {
     this._topics = new Map();
     /** @type {Map<string, Subscription>} */
     this._subscriptions = new Map();
+    /** @type {Map<Slot, () => Promise<Uint8Array>>} Attachments that are made when their turn comes. */
+    this._unmade = new Map();
+    this._feeding = false;
+    /** @type {Map<object, AttachmentStream>} */
+    this._streams = new Map();
     /** @type {() => void} */
     this._idle = () => {};
-    /** @type {(value?: unknown) => void} */
-    let stands;
-    /** @type {(error: Error) => void} */
-    let refused;
-    /** Fires when the server has welcomed us; rejected when it does not. */
-    this.established = new Promise((resolve, reject) => {
-      stands = resolve;
-      refused = reject;
-    });
-    this.established.catch(() => {});
-    this._stands = () => stands();
-    /** @type {(error: Error) => void} */
-    let ended;
-    /** Fires with what ended the session. @type {Promise<Error>} */
-    this.ended = new Promise((resolve) => (ended = resolve));
-    this._machine = new Machine({ limits, now: world.now() });
+    this._unread = new Unread(this._machine.limits["attachments-octets"]);
     for (const id of callbacks.keys()) this._machine.registerCallback(id);
-    this._link = new Link(
-      socket,
-      this._machine,
-      world,
-      /** @param {UmqEvent} event */ (event) => this._on[event.type](/** @type {any} */ (event)),
-      (error) => {
-        refused(error);
-        this._lost(error);
-        ended(error);
-      },
-    );
     this._do((machine, bodies) => machine.hello(hello, bodies), helloAttachments);
   }
 
@@ -146,15 +131,44 @@ export class UmqSession {
     machine.advanceClock(this._world.now());
     /** @type {[Slot, Promise<Uint8Array>][]} */
     const later = [];
-    const bodies = attachments.length ? bodiesOf(attachments, (slot, octets) => later.push([slot, octets])) : [];
+    /** @type {[Slot, () => Promise<Uint8Array>][]} */
+    const unmade = [];
+    const bodies = attachments.length
+      ? bodiesOf(
+          attachments,
+          (slot, octets) => later.push([slot, octets]),
+          (slot, octets) => unmade.push([slot, octets]),
+        )
+      : [];
     for (const [slot, octets] of later)
       octets.then(
         (body) => this._fill(() => machine.fill(slot, body)),
         () => this._fill(() => machine.fillError(slot, "the attachment is not available")),
       );
     const result = verb(machine, bodies);
+    for (const [slot, octets] of unmade) this._unmade.set(slot, octets);
     this._link.settle();
+    if (this._unmade.size) void this._feed();
     return result;
+  }
+
+  /** Make each attachment when its turn has come and the socket has room. */
+  async _feed() {
+    if (this._feeding) return;
+    this._feeding = true;
+    for (;;) {
+      const slot = this._machine.slotDue;
+      const make = slot && this._unmade.get(slot);
+      if (!make) break;
+      this._unmade.delete(slot);
+      await this._link.room();
+      if (this._machine.closed) break;
+      await make().then(
+        (body) => this._fill(() => this._machine.fill(slot, body)),
+        () => this._fill(() => this._machine.fillError(slot, "the attachment is not available")),
+      );
+    }
+    this._feeding = false;
   }
 
   /** @param {() => void} fill */
@@ -163,6 +177,7 @@ export class UmqSession {
     this._machine.advanceClock(this._world.now());
     fill();
     this._link.settle();
+    if (this._unmade.size) void this._feed();
   }
 
   // ── events ───────────────────────────────────────────────────────────────────────────────────
@@ -177,8 +192,12 @@ export class UmqSession {
     fault: ({ fault }) => this._link.because(fault),
     call: (event) => this._serve({ ...event, callback: null }, this._answering(event.payload)),
     callback: (event) => this._serve(event, this._callbacks.get(event.callback)),
-    result: ({ waiter, payload, attachments }) =>
-      this._settled(waiter, ({ resolve }) => resolve({ payload, attachments })),
+    result: (event) => {
+      const { waiter, payload, attachments, coming } = event;
+      const answer = coming ? { payload, attachments, stream: this._streamOf(event, coming) } : { payload, attachments };
+      this._settled(waiter, ({ resolve }) => resolve(answer));
+    },
+    attachment: ({ result, attachment }) => this._streams.get(result)?._arrived(attachment),
     error: ({ waiter, payload }) => this._settled(waiter, ({ reject }) => reject(failureOf(payload))),
     expired: ({ waiter }) =>
       this._settled(waiter, ({ reject }) => reject(new TimedOut("no answer came in time"))),
@@ -204,6 +223,19 @@ export class UmqSession {
   };
 
   /**
+   * @param {import("./machine.js").ResultEvent} result
+   * @param {number} count
+   */
+  _streamOf(result, count) {
+    const stream = new AttachmentStream(count, this._unread, (complete) => {
+      this._streams.delete(result);
+      if (!complete) this._machine.dropAttachments(result);
+    });
+    this._streams.set(result, stream);
+    return stream;
+  }
+
+  /**
    * @param {unknown} waiter
    * @param {(waiter: Waiter) => void} settle
    */
@@ -212,11 +244,16 @@ export class UmqSession {
     if (this._closing && !this._machine.callsPending) this._idle();
   }
 
-  /** @param {Error} error */
+  /**
+   * @param {Error} error
+   * @override
+   */
   _lost(error) {
-    const closed = error instanceof ConnectionClosed ? error : null;
-    for (const waiter of this._machine.lost())
-      /** @type {Waiter} */ (waiter).reject(closed ?? lostBecause(error));
+    const why = lostBecause(error);
+    for (const waiter of this._machine.lost()) /** @type {Waiter} */ (waiter).reject(why);
+    for (const stream of [...this._streams.values()]) stream._stop(why);
+    this._streams.clear();
+    this._unmade.clear();
     for (const topic of this._topics.values()) topic._end("lost");
     this._topics.clear();
     for (const subscription of this._subscriptions.values()) subscription._lost(error);
@@ -269,7 +306,7 @@ export class UmqSession {
    */
   call(payload, options = {}) {
     return this._ask(options, (machine, bodies, waiter, deadline) =>
-      machine.call(payload, bodies, waiter, deadline),
+      machine.call(payload, bodies, waiter, deadline, options.streamed),
     );
   }
 
@@ -283,7 +320,7 @@ export class UmqSession {
    */
   callback(callback, argument, options = {}) {
     return this._ask(options, (machine, bodies, waiter, deadline) =>
-      machine.callback(callback, argument, bodies, waiter, deadline),
+      machine.callback(callback, argument, bodies, waiter, deadline, options.streamed),
     );
   }
 
@@ -301,15 +338,10 @@ export class UmqSession {
       /** @type {Waiter} */
       const waiter = { resolve, reject };
       const number = this._do((machine, bodies) => verb(machine, bodies, waiter, deadline), attachments);
-      if (!signal) return;
-      const aborted = () => {
+      abortable(waiter, signal, () => {
         this._machine.cancel(number);
-        this._settled(waiter, (one) => one.reject(signal.reason));
-      };
-      const settled = () => signal.removeEventListener("abort", aborted);
-      signal.addEventListener("abort", aborted);
-      waiter.resolve = (answer) => (settled(), resolve(answer));
-      waiter.reject = (error) => (settled(), reject(error));
+        this._settled(waiter, (one) => one.reject(signal?.reason));
+      });
     });
   }
 
@@ -392,10 +424,4 @@ export class UmqSession {
   abort() {
     this._link.close();
   }
-}
-
-/** @param {Error} error */
-function lostBecause(error) {
-  if (error instanceof SessionRefused) return error;
-  return new ConnectionClosed(`the session ended: ${error.message}`);
 }

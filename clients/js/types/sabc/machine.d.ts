@@ -1,5 +1,9 @@
-/** One session of a client. */
-export class Machine {
+/**
+ * One session of a client.
+ *
+ * @extends {TimedMachine<State, SabcEvent>}
+ */
+export class Machine extends TimedMachine<import("./terms.js").State, SabcEvent> {
     /** @param {{limits?: Partial<SabcLimits>, now?: number}} [options] */
     constructor({ limits, now }?: {
         limits?: Partial<SabcLimits>;
@@ -24,12 +28,8 @@ export class Machine {
         lineOctets: number;
         blockOctets: number;
     };
-    /** @type {State} */
-    state: State;
-    _now: number;
     /** @type {Uint8Array[]} */
     _out: Uint8Array[];
-    _deadlines: Deadlines;
     _sessionId: string;
     _number: number;
     /** The largest message that the server has said it accepts. @type {number | null} */
@@ -45,16 +45,10 @@ export class Machine {
     _unfinished: Map<string, Incoming>;
     /** Originals of ours whose last part was not sent. */
     _sending: number;
-    get open(): boolean;
-    get closed(): boolean;
     /** Requests of ours without an answer. */
     get outstanding(): number;
-    /** When `advance` is to be called, in seconds; null: never. */
-    get deadline(): number | null;
     /** Return and forget the messages to send: text, or octets if the body is not UTF-8 (SA-25). */
     outputs(): (string | Uint8Array<ArrayBufferLike>)[];
-    /** @param {string} event */
-    _step(event: string): boolean;
     /**
      * Follow one WebSocket message.
      *
@@ -160,21 +154,6 @@ export class Machine {
      * @param {SabcEvent[]} events
      */
     _errorReceived(headers: Record<string, string>, body: Uint8Array, events: SabcEvent[]): void;
-    /**
-     * Do what is due.
-     *
-     * @param {number} now
-     * @returns {SabcEvent[]}
-     */
-    advance(now: number): SabcEvent[];
-    /** @type {Record<string, (now: number, events: SabcEvent[]) => void>} */
-    _timely: Record<string, (now: number, events: SabcEvent[]) => void>;
-    /**
-     * Tell the machine the time before a verb.
-     *
-     * @param {number} now
-     */
-    advanceClock(now: number): void;
     /**
      * Ask for a session (SA-07, SA-08); TypeError for what headers cannot carry.
      *
@@ -375,6 +354,6 @@ export type Incoming = {
     muted: boolean;
     heard: number;
 };
-import { Deadlines } from "../deadlines.js";
+import { TimedMachine } from "../machine.js";
 import { ProtocolFault } from "../errors.js";
 import { Outgoing } from "./outgoing.js";

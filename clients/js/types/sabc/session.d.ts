@@ -20,8 +20,12 @@
  */
 /** @typedef {Octets | AsyncIterable<Octets>} Body in pieces: each is sent when it is there */
 /** @typedef {{resolve: (message: Message) => void, reject: (error: unknown) => void}} Waiter */
-/** One session; {@link SabcClient} makes a new one each time it comes back. */
-export class SabcSession {
+/**
+ * One session; {@link SabcClient} makes a new one each time it comes back.
+ *
+ * @extends {LinkedSession<Machine>}
+ */
+export class SabcSession extends LinkedSession<Machine> {
     /**
      * @param {import("../world.js").Socket} socket an open one
      * @param {object} options
@@ -40,20 +44,11 @@ export class SabcSession {
         passcode: string | null;
         headers: Headers;
     });
-    _world: import("../world.js").World;
     _serving: Serving;
     /** When the server ends the session at the latest, or null. @type {Date | null} */
     expires: Date | null;
     /** What the server said with CONNECTED. @type {Headers} */
     headers: Headers;
-    /** Fires when the server has granted the session; rejected when it does not. */
-    established: Promise<any>;
-    _stands: () => void;
-    /** Fires with what ended the session. @type {Promise<Error>} */
-    ended: Promise<Error>;
-    /** @type {Machine} */
-    _machine: Machine;
-    _link: Link<import("./machine.js").SabcEvent>;
     /**
      * Let the machine do something now, and send what it says.
      *
@@ -146,7 +141,7 @@ export type Waiter = {
     reject: (error: unknown) => void;
 };
 import { Machine } from "./machine.js";
-import { Link } from "../link.js";
+import { LinkedSession } from "../session.js";
 import { Message } from "./exchange.js";
 import { Reply } from "./exchange.js";
 import { Refused } from "../errors.js";

@@ -9,6 +9,7 @@
  * @property {number} missing
  * @property {string | null} key
  * @property {number} octets
+ * @property {boolean} streamed the message was delivered before its attachments
  */
 /**
  * The peer's announcements, oldest first, and the order of delivery.
@@ -28,6 +29,8 @@ export class Incoming<M extends {
     waiting: number;
     /** How many announcements have slots to fill. */
     get open(): number;
+    /** The announcement that the next attachment belongs to, or undefined. */
+    get first(): Announcement<M> | undefined;
     /**
      * @param {M | null} message null: what fills the slots is discarded
      * @param {number} count ≥ 1 slots
@@ -54,11 +57,23 @@ export class Incoming<M extends {
      */
     fill(attachment: Attachment): M[];
     /**
+     * Its message, which has no key, is delivered now, and its attachments one by one.
+     *
+     * @param {Announcement<M>} announcement
+     */
+    stream(announcement: Announcement<M>): M;
+    /**
      * Nobody wants its message any more; its slots stay.
      *
      * @param {Announcement<M>} announcement
      */
     forget(announcement: Announcement<M>): void;
+    /**
+     * Nobody wants what is still to come of a message that is streamed.
+     *
+     * @param {M} message
+     */
+    drop(message: M): void;
     /**
      * @param {Announcement<M>} announcement
      * @returns {M[]}
@@ -98,5 +113,9 @@ export type Announcement<M> = {
     missing: number;
     key: string | null;
     octets: number;
+    /**
+     * the message was delivered before its attachments
+     */
+    streamed: boolean;
 };
 import { AttachmentLost } from "../errors.js";

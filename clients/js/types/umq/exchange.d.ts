@@ -1,11 +1,13 @@
 /**
- * The octets to send, and slots for those that come later; `fill` is told of these.
+ * The octets to send, and slots for those that come later; `fill` is told of these, and `produce` of
+ * those that are not to be made before their turn.
  *
  * @param {readonly Sendable[]} attachments
  * @param {(slot: Slot, octets: Promise<Uint8Array>) => void} fill
+ * @param {(slot: Slot, octets: () => Promise<Uint8Array>) => void} produce
  * @returns {(Uint8Array | Slot)[]}
  */
-export function bodiesOf(attachments: readonly Sendable[], fill: (slot: Slot, octets: Promise<Uint8Array>) => void): (Uint8Array | Slot)[];
+export function bodiesOf(attachments: readonly Sendable[], fill: (slot: Slot, octets: Promise<Uint8Array>) => void, produce: (slot: Slot, octets: () => Promise<Uint8Array>) => void): (Uint8Array | Slot)[];
 /**
  * The payload of a JSON call.
  *
@@ -53,9 +55,10 @@ export function answerMethod(methods: Methods, request: Request): Promise<Reply>
 /** @typedef {Uint8Array | ArrayBuffer | ArrayBufferView | Blob} Octets */
 /**
  * An attachment to send: octets, a Blob, or a promise for either (it is sent when it is there; if it
- * is rejected, the peer is told that this attachment is lost).
+ * is rejected, the peer is told that this attachment is lost). A function for one of these is called
+ * when all attachments before it have been sent and the peer has read most of them.
  *
- * @typedef {Octets | Promise<Octets>} Sendable
+ * @typedef {Octets | Promise<Octets> | (() => Octets | Promise<Octets>)} Sendable
  */
 /** A text and its attachments: the answer to a call. */
 export class Reply {
@@ -68,11 +71,13 @@ export class Reply {
     attachments: readonly Sendable[];
 }
 /**
- * An answer that came: each attachment is its octets, or an AttachmentLost in their place.
+ * An answer that came: each attachment is its octets, or an AttachmentLost in their place. Those of a
+ * call that was `streamed` come through `stream` instead.
  *
  * @typedef {object} Answer
  * @property {string} payload
  * @property {Attachment[]} attachments
+ * @property {import("./streams.js").AttachmentStream} [stream]
  */
 /**
  * Something new on a topic.
@@ -116,15 +121,18 @@ export type Attachment = import("./attachments.js").Attachment;
 export type Octets = Uint8Array | ArrayBuffer | ArrayBufferView | Blob;
 /**
  * An attachment to send: octets, a Blob, or a promise for either (it is sent when it is there; if it
- * is rejected, the peer is told that this attachment is lost).
+ * is rejected, the peer is told that this attachment is lost). A function for one of these is called
+ * when all attachments before it have been sent and the peer has read most of them.
  */
-export type Sendable = Octets | Promise<Octets>;
+export type Sendable = Octets | Promise<Octets> | (() => Octets | Promise<Octets>);
 /**
- * An answer that came: each attachment is its octets, or an AttachmentLost in their place.
+ * An answer that came: each attachment is its octets, or an AttachmentLost in their place. Those of a
+ * call that was `streamed` come through `stream` instead.
  */
 export type Answer = {
     payload: string;
     attachments: Attachment[];
+    stream?: import("./streams.js").AttachmentStream | undefined;
 };
 /**
  * Something new on a topic.

@@ -15,3 +15,4 @@ export type Attribute = import("./session.js").Attribute;
 export type ClientState = import("../comeback.js").ClientState;
 export { Reply, Stored, withRequest } from "./exchange.js";
 export { Topic, UmqSession } from "./session.js";
+export { AttachmentStream, pieces } from "./streams.js";

@@ -1,5 +1,9 @@
-/** One session of a client. */
-export class Machine {
+/**
+ * One session of a client.
+ *
+ * @extends {TimedMachine<State, UmqEvent>}
+ */
+export class Machine extends TimedMachine<import("./terms.js").State, UmqEvent> {
     /**
      * @param {{limits?: Partial<UmqLimits>, now?: number}} [options] the time for `W` runs from `now`
      */
@@ -29,12 +33,8 @@ export class Machine {
         readonly attributes: readonly [256, "attributes", "of the server"];
         readonly "attributes-octets": readonly [number, "octets", "names, values and attachments of these"];
     }>;
-    /** @type {State} */
-    state: State;
-    _now: number;
     /** @type {(string | Uint8Array)[]} */
     _out: (string | Uint8Array)[];
-    _deadlines: Deadlines;
     /** @type {Incoming<any>} */
     _incoming: Incoming<any>;
     _incomingSince: number;
@@ -67,12 +67,8 @@ export class Machine {
         attachments: Attachment[];
         octets: number;
     }>;
-    get open(): boolean;
-    get closed(): boolean;
     /** Calls of ours without an answer. */
     get callsPending(): number;
-    /** When `advance` is to be called, in seconds; null: never. */
-    get deadline(): number | null;
     /** Return and forget the messages to send, in order. */
     outputs(): (string | Uint8Array<ArrayBufferLike>)[];
     /**
@@ -83,8 +79,6 @@ export class Machine {
      * @returns {UmqEvent[]}
      */
     receive(message: string | Uint8Array, now: number): UmqEvent[];
-    /** @param {string} event */
-    _step(event: string): boolean;
     /**
      * The peer broke the protocol: say `F` as the last command (UM-08, UM-18).
      *
@@ -211,21 +205,6 @@ export class Machine {
     _attributeEvent(message: Extract<UmqEvent, {
         type: "set" | "unset";
     }>, events: UmqEvent[]): boolean;
-    /**
-     * Do what is due.
-     *
-     * @param {number} now
-     * @returns {UmqEvent[]}
-     */
-    advance(now: number): UmqEvent[];
-    /** @type {Record<string, (now: number, events: UmqEvent[]) => void>} */
-    _timely: Record<string, (now: number, events: UmqEvent[]) => void>;
-    /**
-     * Tell the machine the time before a verb.
-     *
-     * @param {number} now
-     */
-    advanceClock(now: number): void;
     /** Throw ConnectionClosed unless the session stands. */
     _opened(): void;
     /**
@@ -243,6 +222,8 @@ export class Machine {
      */
     _send(letter: keyof typeof import("./wire.js").COMMANDS, id: string, payload: string, attachments?: readonly (Uint8Array | Slot)[]): void;
     _sendSlots(): void;
+    /** The slot of ours that all later ones wait for, or undefined. */
+    get slotDue(): Slot | undefined;
     /**
      * Fill a slot that was passed to a verb; one above `attachment-octets` is replaced by `-`.
      *
@@ -271,8 +252,9 @@ export class Machine {
      * @param {readonly (Uint8Array | Slot)[]} attachments
      * @param {unknown} waiter
      * @param {number} deadline when `expired` comes instead
+     * @param {boolean} streamed the answer's attachments come one by one (UM-19)
      */
-    call(payload: string, attachments?: readonly (Uint8Array | Slot)[], waiter?: unknown, deadline?: number): string;
+    call(payload: string, attachments?: readonly (Uint8Array | Slot)[], waiter?: unknown, deadline?: number, streamed?: boolean): string;
     /**
      * Call what the peer registered as `callback` (UM-11); otherwise like `call`.
      *
@@ -281,22 +263,30 @@ export class Machine {
      * @param {readonly (Uint8Array | Slot)[]} attachments
      * @param {unknown} waiter
      * @param {number} deadline
+     * @param {boolean} streamed
      */
-    callback(callback: string, argument: string, attachments?: readonly (Uint8Array | Slot)[], waiter?: unknown, deadline?: number): string;
+    callback(callback: string, argument: string, attachments?: readonly (Uint8Array | Slot)[], waiter?: unknown, deadline?: number, streamed?: boolean): string;
     /**
      * @param {"C" | "B"} letter
      * @param {string} payload
      * @param {readonly (Uint8Array | Slot)[]} attachments
      * @param {unknown} waiter
      * @param {number} deadline
+     * @param {boolean} streamed
      */
-    _ownCall(letter: "C" | "B", payload: string, attachments: readonly (Uint8Array | Slot)[], waiter: unknown, deadline: number): string;
+    _ownCall(letter: "C" | "B", payload: string, attachments: readonly (Uint8Array | Slot)[], waiter: unknown, deadline: number, streamed: boolean): string;
     /**
      * Nobody waits for this call any more; its answer will be ignored. False if it is too late.
      *
      * @param {string} number
      */
     cancel(number: string): boolean;
+    /**
+     * Nobody wants the attachments that are still to come of a streamed answer.
+     *
+     * @param {ResultEvent} result
+     */
+    dropAttachments(result: ResultEvent): void;
     /**
      * Answer the peer's call `id` (UM-10); nothing happens if it is not pending.
      *
@@ -402,12 +392,10 @@ export type UmqEvent = {
     callback: string;
     payload: string;
     attachments: Attachment[];
-} | {
-    type: "result";
-    waiter: unknown;
-    payload: string;
-    attachments: Attachment[];
-    number: string;
+} | ResultEvent | {
+    type: "attachment";
+    result: ResultEvent;
+    attachment: Attachment;
 } | {
     type: "error";
     waiter: unknown;
@@ -444,6 +432,18 @@ export type UmqEvent = {
     type: "fault";
     fault: ProtocolFault;
 };
+/**
+ * The answer to a call of ours. `coming` counts the attachments that follow, each in an event of its
+ * own, because the call is to be streamed (UM-19).
+ */
+export type ResultEvent = {
+    type: "result";
+    waiter: unknown;
+    payload: string;
+    attachments: Attachment[];
+    number: string;
+    coming?: number;
+};
 export type Ordered = Extract<UmqEvent, {
     attachments: Attachment[];
 }> | Extract<UmqEvent, {
@@ -456,8 +456,12 @@ export type OwnCall = {
      * the announcement of its result's attachments
      */
     answer: import("./attachments.js").Announcement<any> | null;
+    /**
+     * its result comes before its attachments
+     */
+    streamed: boolean;
 };
-import { Deadlines } from "../deadlines.js";
+import { TimedMachine } from "../machine.js";
 import { Incoming } from "./attachments.js";
 import { Outgoing } from "./attachments.js";
 import { ProtocolFault } from "../errors.js";

@@ -20,6 +20,7 @@
  * @property {readonly Sendable[]} [attachments]
  * @property {number} [timeout] seconds for all of it; by default the limit `call-seconds`
  * @property {AbortSignal} [signal] gives the call up
+ * @property {boolean} [streamed] the answer comes before its attachments, which are in its `stream`
  */
 /** @typedef {{resolve: (answer: Answer) => void, reject: (error: unknown) => void}} Waiter */
 /** A topic that the peer subscribed here: publish to it. */
@@ -45,8 +46,12 @@ export class Topic {
     /** Tell the subscriber that there are no more updates. */
     close(): void;
 }
-/** One session; {@link UmqClient} makes a new one each time it comes back. */
-export class UmqSession {
+/**
+ * One session; {@link UmqClient} makes a new one each time it comes back.
+ *
+ * @extends {LinkedSession<Machine>}
+ */
+export class UmqSession extends LinkedSession<Machine> {
     /**
      * @param {import("../world.js").Socket} socket an open one
      * @param {object} options
@@ -67,7 +72,6 @@ export class UmqSession {
         helloAttachments: readonly Sendable[];
         drainSeconds: number;
     });
-    _world: import("../world.js").World;
     _serving: Serving;
     _callbacks: Map<string, import("./exchange.js").Answering>;
     _drainSeconds: number;
@@ -80,15 +84,14 @@ export class UmqSession {
     _topics: Map<string, Topic>;
     /** @type {Map<string, Subscription>} */
     _subscriptions: Map<string, Subscription>;
+    /** @type {Map<Slot, () => Promise<Uint8Array>>} Attachments that are made when their turn comes. */
+    _unmade: Map<Slot, () => Promise<Uint8Array>>;
+    _feeding: boolean;
+    /** @type {Map<object, AttachmentStream>} */
+    _streams: Map<object, AttachmentStream>;
     /** @type {() => void} */
     _idle: () => void;
-    /** Fires when the server has welcomed us; rejected when it does not. */
-    established: Promise<any>;
-    _stands: () => void;
-    /** Fires with what ended the session. @type {Promise<Error>} */
-    ended: Promise<Error>;
-    _machine: Machine;
-    _link: Link<import("./machine.js").UmqEvent>;
+    _unread: Unread;
     /**
      * Let the machine do something now, and send what it says.
      *
@@ -97,6 +100,8 @@ export class UmqSession {
      * @param {readonly Sendable[]} [attachments]
      */
     _do<T>(verb: (machine: Machine, bodies: (Uint8Array | Slot)[]) => T, attachments?: readonly Sendable[]): T;
+    /** Make each attachment when its turn has come and the socket has room. */
+    _feed(): Promise<void>;
     /** @param {() => void} fill */
     _fill(fill: () => void): void;
     /** @type {{[type in UmqEvent["type"]]: (event: Extract<UmqEvent, {type: type}>) => void}} */
@@ -104,12 +109,15 @@ export class UmqSession {
         type: type;
     }>) => void; };
     /**
+     * @param {import("./machine.js").ResultEvent} result
+     * @param {number} count
+     */
+    _streamOf(result: import("./machine.js").ResultEvent, count: number): AttachmentStream;
+    /**
      * @param {unknown} waiter
      * @param {(waiter: Waiter) => void} settle
      */
     _settled(waiter: unknown, settle: (waiter: Waiter) => void): void;
-    /** @param {Error} error */
-    _lost(error: Error): void;
     /**
      * @param {string} _payload
      * @returns {Answering}
@@ -225,10 +233,16 @@ export type CallOptions = {
      * gives the call up
      */
     signal?: AbortSignal | undefined;
+    /**
+     * the answer comes before its attachments, which are in its `stream`
+     */
+    streamed?: boolean | undefined;
 };
 export type Waiter = {
     resolve: (answer: Answer) => void;
     reject: (error: unknown) => void;
 };
 import { Machine } from "./machine.js";
-import { Link } from "../link.js";
+import { LinkedSession } from "../session.js";
+import { AttachmentStream } from "./streams.js";
+import { Unread } from "./streams.js";

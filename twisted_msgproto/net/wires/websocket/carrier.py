@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from autobahn.twisted import websocket as autobahn
@@ -22,8 +23,10 @@ from twisted_msgproto.core.errors import ConnectionClosed, shown
 from ...comeback import tls_refusal
 from ...factory import host_of, peer_name
 from ...prompt import prompt_write
+from ...turns import TURN_SECONDS, next_stretch
 from ..output import Output
-from .frames import BINARY, TEXT, close_reason, xored
+from .frames import BINARY, CONTROL_OCTETS_MAX, PING, PONG, TEXT, close_reason, frame, xored
+from .keepalive import Keepalive
 from .limits import CLOSE_INTERNAL, CLOSE_NORMAL
 from .quiet import Call, QuietLog, log
 from .wire import FramedSession, WebSocketBroken, WebSocketWire
@@ -31,10 +34,14 @@ from .wire import FramedSession, WebSocketBroken, WebSocketWire
 _SLICE = 16384
 """Reads reach autobahn in slices, because it copies its whole buffer twice for each frame in it."""
 
-_STEPS_A_TURN: Final = 512
-"""One turn of the reactor processes this many messages, or half as many fragments; the rest of what
-was read waits for the next turn.  64 KiB of tiny fragments would take 60 ms (``NB-07``).
+_FIRST_STRETCH, _STRETCH_MIN, _STRETCH_MAX = 128, 8, 512
+"""This many messages or fragments are processed before the clock is read: at first, at least and at
+most.  When the turn is over the rest of what was read waits for the next one; 64 KiB of tiny
+fragments would need 60 ms (``NB-07``).
 """
+
+_UNTIMED_OCTETS: Final = 1 << 10
+"""So small a read is not timed: reading the clock costs some microseconds."""
 
 _PIECES = 256
 """A message that came in more pieces is put together as it comes."""
@@ -116,7 +123,9 @@ class Carrier(_Mixin):
     _full_size = 0  # of a message, once the session stands
     _reading_paused = False
     _consuming = False
-    _steps = _STEPS_A_TURN  # are left in this turn
+    _stretch = _steps = _FIRST_STRETCH  # of messages and fragments; what is left of this one
+    _looked = 0.0  # at the time spent, when the stretch began
+    _turn_ends = 0.0
     _rest_call: Call | None = None  # what was read goes on then
     _ping: bytes | None = None
     _drop_call: Call | None = None
@@ -128,7 +137,6 @@ class Carrier(_Mixin):
     frame_data: Any
     _fragments = 0
     closeHandshakeTimeoutCall: Any
-    autoPingTimeout: float
     maxFramePayloadSize: int
     maxMessagePayloadSize: int
     serverConnectionDropTimeout = 0  # its timer is autobahn's own; _drop_call takes its place
@@ -185,6 +193,23 @@ class Carrier(_Mixin):
     def _held_back(self) -> bool:
         return self._reading_paused or self._rest_call is not None
 
+    def _lookBack(self) -> float:
+        """Choose the next stretch by the time that the messages needed so far; return the time that
+        was spent on everything.
+        """
+        now: float = self.factory.sessions.spent()
+        took, self._looked = now - self._looked, now
+        done = self._stretch - max(self._steps, 0)
+        if self._steps <= 0 or took > TURN_SECONDS:
+            self._stretch = next_stretch(done, took, _STRETCH_MIN, _STRETCH_MAX)
+        return now
+
+    def _stretchEnds(self) -> None:
+        """Read the clock: another stretch follows, or the connection rests."""
+        if self._turn_ends < inf and self._lookBack() >= self._turn_ends:
+            self._rest()
+        self._steps = self._stretch
+
     def _rest(self) -> None:
         """Let others have their turn: this connection has had its share of the reactor's."""
         self._rest_call = self.factory.reactor.callLater(0, self._rested)
@@ -218,6 +243,7 @@ class Carrier(_Mixin):
             ledger=factory.sessions.outputLedger,
         )
         self.send = prompt_write(self.transport, self.output.write)
+        self._keepalive = Keepalive(factory.keepalives, self._ask, self._gone)
         self.session.wire = self.wire = factory.wire(self)
         if factory.sessions.turnWatch is not None:
             peer = self.transport.getPeer()
@@ -231,8 +257,7 @@ class Carrier(_Mixin):
         """Receive octets from the transport."""
         if self.state == _CLOSED:
             return
-        if self.autoPingTimeoutCall:  # whoever sends anything lives, a large message too (HO-04)
-            self._cancelAutoPingTimeoutCall()
+        self._keepalive.heard = True  # whoever sends anything lives, a large message too (HO-04)
         if self._reading_paused or self._rest_call is not None:
             self.data += data
             return
@@ -247,13 +272,19 @@ class Carrier(_Mixin):
 
     def _consume(self, data: bytes) -> None:
         self._consuming = True
-        self._steps = _STEPS_A_TURN
+        timed = len(self.data) + len(data) > _UNTIMED_OCTETS
+        if timed:
+            self._looked = now = self.factory.sessions.spent()
+            self._turn_ends = now + TURN_SECONDS
+        else:
+            self._turn_ends = inf
+        self._steps = self._stretch
         held = self._held
         try:
             if self.data:
                 data = self.data + data
                 self.data = b""
-            if self.state == _OPEN and self.current_frame is None and not self.inside_message:
+            if self._upgraded and self.current_frame is None and not self.inside_message:
                 data = self._takeWhole(data)
             if data:
                 for start in range(0, len(data), _SLICE):
@@ -264,6 +295,8 @@ class Carrier(_Mixin):
                     self.consumeData()
             if self._arrived or (self._held != held and self._upgraded):
                 self._handOn()
+            if timed and self._stretch - self._steps > _STRETCH_MIN:
+                self._lookBack()
         except Exception:
             # autobahn did not expect this input.  The peer is the cause, so no more than a line.
             self.factory.sessions.writeOf(
@@ -286,6 +319,11 @@ class Carrier(_Mixin):
         """
         if self.state in (_OPEN, _CLOSING):
             while not self._held_back and self.state != _CLOSED:
+                if self._steps <= 0:
+                    if self._arrived:  # it belongs to this stretch
+                        self._handOn()
+                    self._stretchEnds()
+                    continue
                 if self.current_frame is None and not self.inside_message:
                     if self.data:
                         self.data = self._takeWhole(self.data)
@@ -297,8 +335,6 @@ class Carrier(_Mixin):
                 if not self.processData():
                     break
                 self._steps -= 1
-                if self._steps <= 0 and self.state == _OPEN:
-                    self._rest()
         else:
             super().consumeData()
 
@@ -306,16 +342,14 @@ class Carrier(_Mixin):
         """Remove the unfragmented messages at the beginning of ``data``; return the rest of it.
 
         Nearly all messages are unfragmented, and need not pass through autobahn.  Stops at anything
-        else, and at anything that is not in order: autobahn says what is wrong.
+        else, and at anything that is not in order: autobahn says what is wrong.  After our Close
+        messages count no more, and are dropped unseen: a peer may continue to send for a while.
         """
         server, largest, octets = self.factory.isServer, self.maxFramePayloadSize, self._octets
-        place, size, steps = 0, len(data), self._steps
-        while size - place >= 2 and not self._reading_paused and self.state == _OPEN:
-            if steps <= 0:
-                self._rest()
-                break
+        place, size, steps, state = 0, len(data), self._steps, self.state
+        while size - place >= 2 and steps > 0 and not self._reading_paused and self.state == state:
             opcode, second = data[place], data[place + 1]
-            if opcode not in (TEXT, BINARY) or (second >= 0x80) is not server:
+            if opcode not in (TEXT, BINARY, PONG) or (second >= 0x80) is not server:
                 break
             length, start = second & 0x7F, place + 2
             if length == 126:
@@ -328,6 +362,11 @@ class Carrier(_Mixin):
             end = mask_end + length
             if end > size or length > largest:
                 break
+            if opcode == PONG and length > CONTROL_OCTETS_MAX:
+                break
+            if state != _OPEN or opcode == PONG:
+                place = end
+                continue
             payload = data[mask_end:end]
             if server and payload:
                 payload = xored(payload, data[start:mask_end])
@@ -378,6 +417,7 @@ class Carrier(_Mixin):
         if first is not None:
             self.maxMessagePayloadSize = self.maxFramePayloadSize = min(first, self._full_size)
         self._upgraded = True
+        self._keepalive.start()
         self._guarded(self.session.makeConnection, self.wire)
         self.factory.connectionUpgraded(self)
 
@@ -422,7 +462,11 @@ class Carrier(_Mixin):
         """Keep the fragments in few pieces, because a list of tiny ones uses many times their
         size.
         """
-        if not self.failedByMe:
+        if self.state != _OPEN:  # nobody is going to see it: keep nothing (NB-02)
+            self._held = 0
+            self.frame_data = []
+            self.message_data = []
+        elif not self.failedByMe:
             self._held += len(payload)
             self.frame_data.append(payload)
             if len(self.frame_data) > _PIECES:
@@ -453,17 +497,20 @@ class Carrier(_Mixin):
         else:
             self.sendPong(payload)  # type: ignore[no-untyped-call]
 
-    def onAutoPingTimeout(self) -> None:
+    def _ask(self) -> None:
+        """Send a ping: whatever comes back shows that the peer lives."""
+        if self.state == _OPEN:
+            self.send(b"".join(frame(PING, b"", not self.factory.isServer)))
+
+    def _gone(self) -> bool:
         """Drop the peer if no pong came, unless we do not read, or the peer reads slowly.
 
         What the peer read counts as well: our ping may stand far behind in what it has not read.
         """
-        if self._reading_paused or self._takes(self.autoPingTimeout):
-            self.autoPingTimeoutCall = self.factory.reactor.callLater(
-                self.autoPingTimeout, self.onAutoPingTimeout
-            )
-        else:
-            super().onAutoPingTimeout()
+        if self._reading_paused or self._takes(self.factory.keepalives.patience):
+            return False
+        self.abort("the peer did not answer a ping")
+        return True
 
     def onCloseHandshakeTimeout(self) -> None:
         """Drop the peer if it sent no Close, unless it still reads what we wrote before ours."""
@@ -497,6 +544,7 @@ class Carrier(_Mixin):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """The transport is gone: no timer of this connection remains."""
         self.output.stop()
+        self._keepalive.stop()
         for call in (self._drop_call, self.closeHandshakeTimeoutCall, self._rest_call):
             if call is not None and call.active():
                 call.cancel()

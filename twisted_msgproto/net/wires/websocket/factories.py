@@ -15,6 +15,7 @@ from twisted_msgproto.core.limits import Limits
 from ...factory import MsgprotoServerFactory, SessionFactory, host_of, peer_name
 from ..origins import origin_of, parse_address, parse_origins
 from .carrier import Carrier, ClientCarrier, ServerCarrier
+from .keepalive import Keepalives
 from .limits import CLOSE_LEAVING, CLOSE_NORMAL
 from .quiet import PlainTimer, log
 from .wire import FramedSession, WebSocketWire
@@ -48,6 +49,9 @@ class _Bounds:
         self.upgrade_octets = limits.integer("websocket-upgrade-octets")
         self.close_seconds = limits["websocket-close-seconds"]
         self.frames_max = limits.integer("websocket-message-frames")
+        self.keepalives = Keepalives(
+            self.reactor, limits["websocket-ping-seconds"], limits["websocket-pong-seconds"]
+        )
         octets = limits.integer("websocket-message-octets")
         options: dict[str, Any] = {
             "maxFramePayloadSize": octets,
@@ -55,8 +59,6 @@ class _Bounds:
             "failByDrop": False,
             "openHandshakeTimeout": limits["websocket-upgrade-seconds"],
             "closeHandshakeTimeout": limits["websocket-close-seconds"],
-            "autoPingInterval": limits["websocket-ping-seconds"],
-            "autoPingTimeout": limits["websocket-pong-seconds"],
             "tcpNoDelay": True,
         }
         if self.isServer:

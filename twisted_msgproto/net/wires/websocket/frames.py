@@ -10,14 +10,19 @@ from autobahn.websocket.xormasker import create_xor_masker  # type: ignore[attr-
 
 TEXT: Final = 0x81
 BINARY: Final = 0x82
+PING: Final = 0x89
+PONG: Final = 0x8A
 """A message in one frame begins with this octet."""
+
+CONTROL_OCTETS_MAX: Final = 125
+"""A ping or pong has at most this many octets (RFC 6455, section 5.5)."""
 
 _MASKED_AS_NUMBER: Final = 1024
 """Up to this many octets one big number is masked faster than a masker is made."""
 
 
 def frame(opcode: int, payload: bytes, masked: bool) -> tuple[bytes, ...]:
-    """Return one message in one frame, as its parts; ``opcode`` is :data:`TEXT` or :data:`BINARY`.
+    """Return one message in one frame, as its parts; ``opcode`` is one of the above.
 
     What a client sends is ``masked``.
     """

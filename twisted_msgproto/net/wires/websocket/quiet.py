@@ -25,6 +25,9 @@ class Call(Shape):
 class Clock(Shape):
     """Describes what is needed of a reactor here: time only."""
 
+    def seconds(self) -> float:
+        """Return what time it is."""
+
     def callLater(self, delay: float, callable: Callable[..., object], *args: object) -> Call:
         """Call ``callable`` after ``delay`` seconds."""
 

@@ -4,8 +4,8 @@ import pytest
 from OpenSSL.SSL import Error as TLSError
 from twisted.internet import error
 
-from twisted_msgproto.cli.reasons import reason
 from twisted_msgproto.core.errors import ConnectionClosed, ProtocolViolation, Refused, TimedOut
+from twisted_msgproto.core.reasons import reason
 from twisted_msgproto.umq import SessionRefused
 
 ENDPOINT = "tcp:logs.example:5044"

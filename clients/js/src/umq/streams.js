@@ -1,0 +1,121 @@
+/** Attachments one by one: those of an answer as they come, and ours when their turn has come. */
+
+import { AsyncQueue } from "../async-queue.js";
+import { LimitExceeded } from "../errors.js";
+
+/** @typedef {import("./attachments.js").Attachment} Attachment */
+
+const PIECE_OCTETS = 4 << 20;
+const PIECES_MAX = 32; // the usual limit of attachments of one message
+
+/**
+ * The attachments of one answer, in order; `for await` takes them, and leaving the loop gives the
+ * rest up.
+ */
+export class AttachmentStream {
+  /**
+   * @param {number} count
+   * @param {Unread} unread
+   * @param {(complete: boolean) => void} over nothing more is wanted, or to come
+   */
+  constructor(count, unread, over) {
+    /** How many there are in all. */
+    this.count = count;
+    this._unread = unread;
+    this._ended = over;
+    this._came = 0;
+    /** @type {AsyncQueue<Attachment>} */
+    this._queue = new AsyncQueue();
+    this._waiting = 0; // octets that nobody has taken
+    this._over = false;
+  }
+
+  /**
+   * The next attachment. Rejected with ConnectionClosed if the session ends before it came, and with
+   * LimitExceeded if too much was left waiting.
+   *
+   * @returns {Promise<IteratorResult<Attachment, undefined>>}
+   */
+  async next() {
+    const result = await this._queue.next();
+    if (!result.done) this._weigh(-octetsOf(result.value));
+    return result;
+  }
+
+  /** Give the rest up. @returns {Promise<IteratorResult<Attachment, undefined>>} */
+  async return() {
+    this._stop(null);
+    this._forget();
+    return { value: undefined, done: true };
+  }
+
+  [Symbol.asyncIterator]() {
+    return this;
+  }
+
+  /** @param {Attachment} attachment */
+  _arrived(attachment) {
+    if (this._over) return;
+    this._came++;
+    this._weigh(octetsOf(attachment));
+    this._queue.push(attachment);
+    if (this._unread.tooMuch) {
+      this._stop(new LimitExceeded("attachments came faster than they were taken"));
+      this._forget();
+    } else if (this._came === this.count) this._stop(null);
+  }
+
+  /** @param {Error | null} error */
+  _stop(error) {
+    if (this._over) return;
+    this._over = true;
+    this._ended(this._came === this.count);
+    this._queue.end(error);
+  }
+
+  /** What nobody has taken is not wanted. */
+  _forget() {
+    this._queue.clear();
+    this._weigh(-this._waiting);
+  }
+
+  /** @param {number} octets */
+  _weigh(octets) {
+    this._waiting += octets;
+    this._unread.octets += octets;
+  }
+}
+
+/** What all streams of a session have in memory. */
+export class Unread {
+  /** @param {number} most octets */
+  constructor(most) {
+    this.most = most;
+    this.octets = 0;
+  }
+
+  get tooMuch() {
+    return this.octets > this.most;
+  }
+}
+
+/** @param {Attachment} attachment */
+function octetsOf(attachment) {
+  return attachment instanceof Uint8Array ? attachment.length : 0;
+}
+
+/**
+ * A Blob or File as attachments of a few MiB each, to be passed as `attachments`. A piece is read when
+ * the pieces before it have left, so that a large file is never in memory as a whole.
+ *
+ * @param {Blob} blob
+ * @param {number} [octets] of a piece; by default 4 MiB, or more where there would be over 32 pieces
+ * @returns {(() => Promise<Uint8Array>)[]}
+ */
+export function pieces(blob, octets = Math.max(PIECE_OCTETS, Math.ceil(blob.size / PIECES_MAX))) {
+  if (!(octets >= 1)) throw new RangeError("a piece has at least one octet");
+  return Array.from({ length: Math.ceil(blob.size / octets) }, (_, number) => async () => {
+    const piece = blob.slice(number * octets, (number + 1) * octets);
+    return new Uint8Array(await piece.arrayBuffer());
+  });
+}

@@ -1,0 +1,165 @@
+/** Large attachments go and come piece by piece; memory is bounded in both directions (UM-19). */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { UmqClient } from "../src/index.js";
+import { AttachmentLost, ConnectionClosed, LimitExceeded, TimedOut, pieces } from "../src/umq/index.js";
+import { FakeWorld, turn } from "./fakes.js";
+
+async function connected(options = {}) {
+  const world = new FakeWorld();
+  const connecting = UmqClient.connect("ws://server/", { world, ...options });
+  await turn();
+  world.socket.take();
+  world.socket.says("W1:welcome");
+  return { client: await connecting, world, socket: world.socket };
+}
+
+const octets = (...values) => Uint8Array.from(values);
+const binary = (...values) => octets(...values).buffer;
+
+test("an attachment is made when its turn has come, and not before (UM-04)", async () => {
+  const { client, socket } = await connected();
+  const made = [];
+  const piece = (number) => async () => (made.push(number), octets(number));
+  let resolve;
+  const promised = new Promise((fulfil) => (resolve = fulfil));
+  const answer = client.call("x", { attachments: [piece(1), promised, piece(3), piece(4)] });
+  await turn();
+  assert.deepEqual(socket.take(), ["A4:C1:x", octets(1)]);
+  assert.deepEqual(made, [1]); // 3 waits for 2
+  resolve(octets(2));
+  await turn();
+  assert.deepEqual(socket.take(), [octets(2), octets(3), octets(4)]);
+  socket.says("R1:ok");
+  await answer;
+});
+
+test("nothing is made while the peer does not read", async () => {
+  const { client, world, socket } = await connected();
+  const made = [];
+  const attachments = [1, 2].map((number) => () => (made.push(number), octets(number)));
+  socket.bufferedAmount = 2 << 20;
+  const answer = client.call("x", { attachments });
+  await world.pass(1);
+  assert.deepEqual(made, []);
+  socket.bufferedAmount = 0;
+  await world.pass(0.1);
+  assert.deepEqual(made, [1, 2]);
+  socket.says("R1:ok");
+  await answer;
+});
+
+test("an attachment that cannot be made is lost, and the next ones are sent", async () => {
+  const { client, socket } = await connected();
+  const failing = () => {
+    throw new Error("no such file");
+  };
+  void client.call("x", { attachments: [failing, () => octets(2), async () => 3] }).catch(() => {});
+  await turn();
+  assert.deepEqual(socket.take(), [
+    "A3:C1:x",
+    "-:the attachment is not available",
+    octets(2),
+    "-:the attachment is not available",
+  ]);
+});
+
+test("nothing is made for a session that has ended", async () => {
+  const { client, world, socket } = await connected({ reconnect: false });
+  const made = [];
+  socket.bufferedAmount = 2 << 20;
+  const answer = client.call("x", { attachments: [() => made.push(1)] });
+  socket.breaks();
+  await assert.rejects(answer, ConnectionClosed);
+  await world.pass(1);
+  assert.deepEqual(made, []);
+});
+
+test("a Blob becomes pieces that are read one by one", async () => {
+  const blob = new Blob([octets(1, 2, 3, 4, 5)]);
+  const made = await Promise.all(pieces(blob, 2).map((piece) => piece()));
+  assert.deepEqual(made, [octets(1, 2), octets(3, 4), octets(5)]);
+  assert.deepEqual(pieces(new Blob([])), []);
+  assert.equal(pieces({ size: 9 << 20 }).length, 3); // 4 MiB each
+  assert.equal(pieces({ size: 1 << 30 }).length, 32); // as many as one message may have
+  assert.throws(() => pieces(blob, 0), RangeError);
+});
+
+test("a streamed answer comes before its attachments", async () => {
+  const { client, socket } = await connected();
+  const asked = client.call("file", { streamed: true });
+  socket.says("A3:R1:three");
+  const { payload, attachments, stream } = await asked;
+  assert.equal(payload, "three");
+  assert.deepEqual(attachments, []);
+  assert.equal(stream.count, 3);
+  const first = stream.next();
+  socket.says(binary(1));
+  assert.deepEqual((await first).value, octets(1));
+  socket.says("-:gone", binary(3));
+  const rest = [];
+  for await (const piece of stream) rest.push(piece);
+  assert.ok(rest[0] instanceof AttachmentLost);
+  assert.deepEqual(rest[1], octets(3));
+  assert.equal((await stream.next()).done, true);
+});
+
+test("an answer without attachments has no stream, and others come whole as ever", async () => {
+  const { client, socket } = await connected();
+  const [bare, whole] = [client.call("a", { streamed: true }), client.call("b")];
+  socket.says("R1:nothing", "A1:R2:one", binary(2));
+  assert.equal((await bare).stream, undefined);
+  assert.deepEqual((await whole).attachments, [octets(2)]);
+});
+
+test("who leaves the loop gets no more, and later attachments find their messages", async () => {
+  const { client, socket } = await connected();
+  const asked = client.call("file", { streamed: true });
+  socket.says("A3:R1:three", binary(1));
+  const { stream } = await asked;
+  for await (const piece of stream) {
+    assert.deepEqual(piece, octets(1));
+    break;
+  }
+  const next = client.call("another");
+  socket.says("A1:R2:one", binary(2), binary(3), binary(9));
+  assert.deepEqual((await next).attachments, [octets(9)]);
+  assert.equal((await stream.next()).done, true);
+});
+
+test("what nobody takes is bounded", async () => {
+  const { client, socket } = await connected({ limits: { "attachments-octets": 10 } });
+  const asked = client.call("file", { streamed: true });
+  socket.says("A4:R1:four", new Uint8Array(6).buffer);
+  const { stream } = await asked;
+  assert.equal((await stream.next()).value.length, 6); // what was taken does not count
+  socket.says(new Uint8Array(6).buffer, new Uint8Array(6).buffer);
+  await assert.rejects(stream.next(), LimitExceeded);
+  const next = client.call("another", { streamed: true });
+  socket.says("A1:R2:one", new Uint8Array(6).buffer, new Uint8Array(8).buffer);
+  assert.equal((await (await next).stream.next()).value.length, 8);
+});
+
+test("a session that ends, ends its streams", async () => {
+  const { client, socket } = await connected({ reconnect: false });
+  const asked = client.call("file", { streamed: true });
+  socket.says("A2:R1:two", binary(1));
+  const { stream } = await asked;
+  socket.breaks();
+  assert.deepEqual((await stream.next()).value, octets(1));
+  await assert.rejects(stream.next(), ConnectionClosed);
+});
+
+test("attachments of a streamed answer have their time, too", async () => {
+  const { client, world, socket } = await connected({ reconnect: false });
+  const asked = client.call("file", { streamed: true, timeout: 5 });
+  socket.says("A1:R1:one");
+  const { stream } = await asked;
+  await world.pass(30); // the call is answered: its time-out is over
+  const rejected = assert.rejects(stream.next(), ConnectionClosed);
+  await world.pass(31);
+  await rejected;
+  await assert.rejects(client.call("late", { timeout: 0 }), (error) => !(error instanceof TimedOut));
+});

@@ -1,0 +1,58 @@
+/**
+ * A Blob or File as attachments of a few MiB each, to be passed as `attachments`. A piece is read when
+ * the pieces before it have left, so that a large file is never in memory as a whole.
+ *
+ * @param {Blob} blob
+ * @param {number} [octets] of a piece; by default 4 MiB, or more where there would be over 32 pieces
+ * @returns {(() => Promise<Uint8Array>)[]}
+ */
+export function pieces(blob: Blob, octets?: number): (() => Promise<Uint8Array>)[];
+/**
+ * The attachments of one answer, in order; `for await` takes them, and leaving the loop gives the
+ * rest up.
+ */
+export class AttachmentStream {
+    /**
+     * @param {number} count
+     * @param {Unread} unread
+     * @param {(complete: boolean) => void} over nothing more is wanted, or to come
+     */
+    constructor(count: number, unread: Unread, over: (complete: boolean) => void);
+    /** How many there are in all. */
+    count: number;
+    _unread: Unread;
+    _ended: (complete: boolean) => void;
+    _came: number;
+    /** @type {AsyncQueue<Attachment>} */
+    _queue: AsyncQueue<Attachment>;
+    _waiting: number;
+    _over: boolean;
+    /**
+     * The next attachment. Rejected with ConnectionClosed if the session ends before it came, and with
+     * LimitExceeded if too much was left waiting.
+     *
+     * @returns {Promise<IteratorResult<Attachment, undefined>>}
+     */
+    next(): Promise<IteratorResult<Attachment, undefined>>;
+    /** Give the rest up. @returns {Promise<IteratorResult<Attachment, undefined>>} */
+    return(): Promise<IteratorResult<Attachment, undefined>>;
+    /** @param {Attachment} attachment */
+    _arrived(attachment: Attachment): void;
+    /** @param {Error | null} error */
+    _stop(error: Error | null): void;
+    /** What nobody has taken is not wanted. */
+    _forget(): void;
+    /** @param {number} octets */
+    _weigh(octets: number): void;
+    [Symbol.asyncIterator](): this;
+}
+/** What all streams of a session have in memory. */
+export class Unread {
+    /** @param {number} most octets */
+    constructor(most: number);
+    most: number;
+    octets: number;
+    get tooMuch(): boolean;
+}
+export type Attachment = import("./attachments.js").Attachment;
+import { AsyncQueue } from "../async-queue.js";

@@ -1,0 +1,189 @@
+"""``msgproto queue tail``: the last messages of a queue, and those that arrive."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tools.processes import Launcher, environment
+from tests.tools.queues import batch, put
+from twisted_msgproto.cli import main
+from twisted_msgproto.cli.tail import Tail
+from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.queue import QueueReader, QueueWriter
+from twisted_msgproto.queue.flight import QueueFlightServer
+
+
+def call(number: int, destination: str, body: bytes = b"x") -> MessageBatch:
+    return MessageBatch(
+        "umq", "call", 1_700_000_000_000_000 + number, count=1,
+        message_id=[str(number)], destination=[destination], body=[body],
+    )  # fmt: skip
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[QueueWriter]:
+    """A queue whose every group is a segment, with Lumberjack's and UMQ's messages in turn."""
+    made = QueueWriter(tmp_path / "q", segment_bytes=1, group_messages=2)
+    for number in range(0, 40, 2):
+        put(made, batch(number, 1))
+        put(made, call(number, "orders.new" if number % 4 else "news", b"\xff\x1b"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["directory", "flight"])
+def place(request: pytest.FixtureRequest, writer: QueueWriter, tmp_path: Path) -> Iterator[str]:
+    if request.param == "directory":
+        yield str(tmp_path / "q")
+        return
+    server = QueueFlightServer(str(tmp_path / "q"), "grpc://127.0.0.1:0")
+    yield server.address
+    server.close()
+
+
+def shown(capsys: pytest.CaptureFixture[str], place: str, *words: str) -> list[str]:
+    assert main(["queue", "tail", place, *words]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def offsets(lines: list[str]) -> list[int]:
+    return [int(line.partition("\t")[0]) for line in lines]
+
+
+def test_the_last_messages_are_shown_a_line_each(
+    place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert offsets(shown(capsys, place)) == list(range(30, 40))
+    assert offsets(shown(capsys, place, "-n", "1000")) == list(range(40))
+    assert shown(capsys, place, "-n", "0") == []
+    lumberjack, umq = shown(capsys, place, "-n", "2")
+    assert lumberjack == "38\t2023-11-14T22:13:20.000038Z\tlumberjack\t-\tbody 38"
+    assert umq.split("\t")[2:] == ["umq", "orders.new", r"\xff\x1b"]
+
+
+def test_messages_are_chosen_by_protocol_and_destination(
+    place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert offsets(shown(capsys, place, "--protocol=umq", "-n3")) == [35, 37, 39]
+    assert offsets(shown(capsys, place, "--destination=news", "-n3")) == [29, 33, 37]
+    assert offsets(shown(capsys, place, "--destination=ord*", "--destination=x", "-n2")) == [35, 39]
+    assert shown(capsys, place, "--protocol=mtl") == []
+    both = shown(capsys, place, "--protocol=mtl", "--protocol=lumberjack", "-n1", "--json")
+    assert json.loads(both[0])["offset"] == 38
+    assert json.loads(both[0])["body"] == "body 38"
+
+
+def test_what_cannot_be_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, text in (
+        ([str(tmp_path / "none")], "no queue in"),
+        (["grpc://127.0.0.1:1"], "is not to be reached"),
+        ([str(tmp_path), "--token-file=x"], "--token-file goes with grpc://HOST:PORT"),
+    ):
+        assert main(["queue", "tail", *words]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert text in error
+    QueueWriter(tmp_path / "q").close()
+    assert main(["queue", "tail", str(tmp_path / "q"), "--protocol=lumberjak"]) == 2
+    assert "no protocol 'lumberjak' (did you mean 'lumberjack'?)" in capsys.readouterr().err
+
+
+def test_nothing_is_open_while_a_message_is_printed(writer: QueueWriter, tmp_path: Path) -> None:
+    """A reader of our output that stops reading must not keep what the gateway has removed."""
+    writer.close()
+    tail = Tail(QueueReader(tmp_path / "q"), lambda *_: True, lambda _: None)
+    for _ in tail.last(40):
+        opened = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+        assert not [path for path in opened if path.endswith(".segment") and "/q/" in path]
+        break
+    else:
+        raise AssertionError("nothing was shown")
+
+
+def test_what_was_removed_meanwhile_is_named_and_passed_over(
+    writer: QueueWriter, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    reader = QueueReader(tmp_path / "q")
+    tail = Tail(reader, lambda *_: True, said.append)
+    assert list(tail.last(0)) == []
+    for number in range(50, 56):
+        put(writer, batch(number))
+    writer.close()
+    reader.commit("all", 43)
+    assert main(["queue", "trim", str(tmp_path / "q")]) == 0
+    assert [offset for offset, _ in tail.more()] == [43, 44, 45]
+    assert said == ["offsets 40 to 43 were removed before they were shown"]
+    assert [offset for offset, _ in tail.more()] == []
+
+
+def test_damage_is_named_and_passed_over(writer: QueueWriter, tmp_path: Path) -> None:
+    path = tmp_path / "q" / f"{38:020d}.segment"
+    octets = bytearray(path.read_bytes())
+    octets[-9] ^= 1
+    path.write_bytes(octets)
+    said: list[str] = []
+    tail = Tail(QueueReader(tmp_path / "q"), lambda *_: True, said.append)
+    assert [offset for offset, _ in tail.last(5)] == [34, 35, 36, 37, 39]
+    assert said == ["offsets 38 to 39 cannot be read: they are damaged"]
+
+
+def test_it_follows_across_segments_until_it_is_interrupted(
+    launch: Launcher, writer: QueueWriter, place: str
+) -> None:
+    tail = launch("queue", "tail", place, "-f", "-n1", "--protocol=lumberjack")
+    tail.line(r"^38\t")
+    for number in range(100, 105):
+        put(writer, batch(number))
+        put(writer, call(number, "news"))
+        tail.line(rf"\tlumberjack\t-\tbody {number}$")
+    tail.signal(signal.SIGINT)
+    assert tail.wait() == 130
+    assert len(tail.lines) == 6
+    assert "Traceback" not in tail.output
+
+
+def test_it_ends_when_nobody_reads_it_any_more_also_while_nothing_comes(
+    writer: QueueWriter, tmp_path: Path
+) -> None:
+    tail = subprocess.Popen(
+        [sys.executable, "-m", "twisted_msgproto", "queue", "tail", "-f", "-n1", tmp_path / "q"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    assert tail.stdout is not None
+    assert tail.stderr is not None
+    try:
+        assert tail.stdout.readline().startswith(b"39\t")
+        tail.stdout.close()
+        assert tail.wait(60) == 128 + signal.SIGPIPE
+        assert tail.stderr.read() == b""
+    finally:
+        tail.kill()
+        tail.stderr.close()
+
+
+def test_it_waits_for_a_gateway_that_is_away(
+    launch: Launcher, writer: QueueWriter, tmp_path: Path
+) -> None:
+    server = QueueFlightServer(str(tmp_path / "q"), "grpc://127.0.0.1:0")
+    try:
+        tail = launch("queue", "tail", server.address, "-f", "-n1")
+        tail.line(r"^39\t")
+        server.close()
+        tail.line("is not to be reached.*; trying again")
+        put(writer, batch(200))
+        server = QueueFlightServer(str(tmp_path / "q"), server.address)
+        tail.line("body 200$")
+        tail.line("the gateway answers again")
+    finally:
+        server.close()

@@ -1,0 +1,208 @@
+"""FC-06: what keeps a client from its server is told in words, over real sockets and real TLS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs, formatEvent
+from twisted.trial.unittest import TestCase
+
+from tests.tools.certificates import Authority
+from tests.tools.directories import temporary
+from twisted_msgproto.cli.messages import MadeUp
+from twisted_msgproto.core.reasons import reason
+from twisted_msgproto.net.clients.shapes import SendOptions
+from twisted_msgproto.net.gateway import Gateway, ListeningService
+from twisted_msgproto.registry import load
+
+RIGHT, WRONG = "right", "wrong-s3cret"
+
+
+class Silent:
+    """A progress that nobody looks at."""
+
+    def sent(self, count: int) -> None: ...
+    def acknowledged(self, count: int) -> None: ...
+    def written(self, count: int) -> None: ...
+    def alive(self) -> None: ...
+
+
+class Words:
+    """One protocol on one kind of transport; ``plain`` and ``secure`` begin its endpoints."""
+
+    name = ""
+    option = "endpoint"
+    plain, secure, tail = "tcp:", "tls:", ""
+    logs_in = False
+    timeout = 120
+
+    def setUp(self: Any) -> None:
+        self.directory = temporary(self)
+        self.authority = Authority(self.directory)
+
+    def serve(self: Any, endpoint: str, *words: str) -> int:
+        """Start a server; its port."""
+        options = load(self.name, "service").Options()
+        options.read([f"--{self.option}={endpoint}", *words])
+        gateway = Gateway(reactor)
+        service: Any = load(self.name, "service").serve(options, gateway)
+        service.setServiceParent(gateway)
+        gateway.startService()
+        self.gateway = gateway
+        self.addCleanup(lambda: gateway.stopService() if gateway.running else None)
+        services = [service] if isinstance(service, ListeningService) else list(service)
+        [port] = [port for one in services for port in one.ports]
+        return int(port.getHost().port)
+
+    def secured(self: Any, pair: Any) -> int:
+        return int(
+            self.serve(f"ssl:0:interface=127.0.0.1:privateKey={pair.key}:certKey={pair.cert}")
+        )
+
+    async def said(self: Any, kind: str, port: int, **options: Any) -> str:
+        """Send one message; what is said of the end."""
+        endpoint = f"{kind}{'//' if kind[0] == 'w' else ''}127.0.0.1:{port}{self.tail}"
+        chosen = SendOptions(endpoint=endpoint, **options)
+        command: Any = load(self.name, "command")
+        try:
+            sending = command.send(reactor, chosen, MadeUp(1, 10), Silent())
+            await Deferred.fromCoroutine(sending)
+        except Exception as error:
+            words = reason(error, endpoint, served=False)
+            self.assertNotRegex(words, r"\[\(|SSL routines|\n|cleanly|^\d")
+            return words
+        return "sent"
+
+    async def test_a_good_certificate_is_no_reason(self: Any) -> None:
+        port = self.secured(self.authority.server())
+        self.assertEqual(await self.said(self.secure, port, tls_ca=self.authority.cert), "sent")
+
+    async def test_an_unknown_authority(self: Any) -> None:
+        port = self.secured(self.authority.server())
+        with capturedLogs() as events:
+            words = await self.said(
+                self.secure, port, tls_ca=Authority(self.directory, "other").cert
+            )
+            await self.logged(events, "it does not trust this server's certificate: give it")
+        self.assertIn("is not one to trust; give the file of the authority", words)
+
+    async def test_a_certificate_that_has_expired(self: Any) -> None:
+        port = self.secured(self.authority.expired())
+        words = await self.said(self.secure, port, tls_ca=self.authority.cert)
+        self.assertIn("TLS: the server's certificate has expired; its operator", words)
+
+    async def test_a_certificate_for_another_name(self: Any) -> None:
+        port = self.secured(self.authority.server("else", "elsewhere.example"))
+        words = await self.said(self.secure, port, tls_ca=self.authority.cert)
+        self.assertIn("TLS: the server's certificate is for another name", words)
+
+    async def test_plain_against_tls(self: Any) -> None:
+        port = self.secured(self.authority.server())
+        with capturedLogs() as events:
+            words = await self.said(self.plain, port)
+            await self.logged(events, "it does not speak TLS, and this endpoint does")
+        self.assertIn(f"; if it speaks TLS there, try {self.secure}", words)
+
+    async def test_nobody_listens(self: Any) -> None:
+        port = self.serve("tcp:0:interface=127.0.0.1")
+        await self.gateway.stopService()
+        words = await self.said(self.plain, port)
+        self.assertIn("nobody listens at", words)
+        self.assertIn("is the server running, and is the port right?", words)
+
+    async def test_a_wrong_password(self: Any) -> None:
+        if not self.logs_in:
+            return
+        passwords = self.directory / "passwords"
+        passwords.write_text(f"me:{RIGHT}\n")
+        port = self.serve(
+            "tcp:0:interface=127.0.0.1", f"--auth=file:{passwords}", "--limit=login-delay=0"
+        )
+        with capturedLogs() as events:
+            words = await self.said(self.plain, port, user="me", password=WRONG)
+            await self.logged(events, "login as 'me' refused: name and password do not fit")
+        self.assertIn("the server refuses the log-in", words)
+        self.assertIn("see --user and --password-file", words)
+        self.assertNotIn(WRONG, words + "".join(str(formatEvent(event)) for event in events))
+        self.assertEqual(await self.said(self.plain, port, user="me", password=RIGHT), "sent")
+
+    async def logged(self: Any, events: list[Any], text: str) -> None:
+        """Wait until the server has written a line."""
+        for _ in range(2000):
+            if any(text in str(formatEvent(event)) for event in events):
+                return
+            later: Deferred[None] = Deferred()
+            clock: Any = reactor
+            clock.callLater(0.01, later.callback, None)
+            await later
+        raise AssertionError(f"no line has {text!r}")
+
+
+class TlsAgainstPlain:
+    """A byte stream's server says at once that it speaks no TLS."""
+
+    async def test_tls_against_plain(self: Any) -> None:
+        port = self.serve("tcp:0:interface=127.0.0.1")
+        with capturedLogs() as events:
+            words = await self.said(self.secure, port, tls_ca=self.authority.cert)
+            if self.name != "micromsg2":  # its server speaks first
+                await self.logged(events, "it speaks TLS, and this endpoint does not")
+        self.assertRegex(words, r"does not speak TLS there; try tcp:|the connection was lost")
+
+
+class WordsOfLumberjack(TlsAgainstPlain, Words, TestCase):
+    name = "lumberjack"
+
+
+class WordsOfMicroMsg2(TlsAgainstPlain, Words, TestCase):
+    name = "micromsg2"
+
+
+class WordsOfSabc(TlsAgainstPlain, Words, TestCase):
+    name, logs_in = "sabc", True
+
+
+class WordsOfSabcOnWebSocket(Words, TestCase):
+    name, logs_in, option = "sabc", True, "websocket"
+    plain, secure, tail = "ws:", "wss:", "/"
+
+
+class WordsOfUmq(Words, TestCase):
+    name, logs_in = "umq", True
+    plain, secure, tail = "ws:", "wss:", "/"
+
+
+class WordsOfMtl(TestCase):
+    timeout = 120
+
+    async def test_a_host_that_nobody_knows(self) -> None:
+        command: Any = load("mtl", "command")
+        endpoint = "tcp://no.such.invalid:5049"
+        options = SendOptions(endpoint=endpoint)
+        try:
+            await Deferred.fromCoroutine(command.send(reactor, options, MadeUp(1, 10), Silent()))
+        except Exception as error:
+            self.assertIn("there is no address for the host of", reason(error, endpoint))
+        else:
+            self.fail("it was sent")
+
+
+def test_a_reason_never_shows_what_a_library_says_of_itself(tmp_path: Path) -> None:
+    """The bridge's client of other machines uses the same words."""
+    from twisted_msgproto.core.errors import QueueAway
+    from twisted_msgproto.spark.flight import FlightQueue
+
+    for place, words in (
+        ("grpc://127.0.0.1:1", "nobody listens at its address; is the server running"),
+        ("grpc://no.such.invalid:1", "there is no address for the host of its address"),
+    ):
+        try:
+            FlightQueue(place, limit=30).begin()
+        except QueueAway as error:
+            assert f"{place} is not to be reached: {words}" in str(error)
+            assert "UNKNOWN" not in str(error)
+        else:
+            raise AssertionError(place)

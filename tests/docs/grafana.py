@@ -1,0 +1,220 @@
+"""Writes the Grafana dashboard from a table of its panels: ``python -m tests.docs.grafana``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import twisted_msgproto.net.status
+
+FILE = Path(twisted_msgproto.net.status.__file__).parent / "grafana.json"
+
+SCHEMA_VERSION = 39
+"""Grafana 11 writes this version; later ones read it."""
+
+COLUMNS = 24
+"""Grafana's grid is so wide."""
+
+SOURCE = {"type": "prometheus", "uid": "${source}"}
+
+
+class Panel(NamedTuple):
+    """One panel: what it shows, and how wide and high it is in Grafana's grid."""
+
+    title: str
+    unit: str
+    shown: tuple[tuple[str, str], ...]
+    """Expressions of PromQL, each with the text of its legend; ``@`` selects the instances."""
+    kind: str = "timeseries"
+    wide: int = 8
+    high: int = 8
+
+
+def rate(metric: str, by: str) -> str:
+    """How much a counter grows each second, by some labels."""
+    return f"sum by ({by}) (rate({metric}{{@}}[$__rate_interval]))"
+
+
+def latency(share: float) -> str:
+    """The time within which this share of the messages was acknowledged."""
+    buckets = rate("msgproto_acknowledgement_seconds_bucket", "le, protocol")
+    return f"histogram_quantile({share}, {buckets})"
+
+
+COMMIT = (
+    f"{rate('msgproto_queue_append_seconds_total', 'instance')}"
+    f" / {rate('msgproto_queue_groups_total', 'instance')}"
+)
+
+PANELS = (
+    Panel("Safe and landing", "bool_yes_no", (("msgproto_safe{@}", "{{instance}}"),), "stat", 6, 4),
+    Panel("Acknowledges", "bool_yes_no", (("msgproto_healthy{@}", "{{instance}}"),), "stat", 6, 4),
+    Panel(
+        "Messages left for consumers", "short",
+        (("sum by (instance) (msgproto_queue_consumer_behind_messages{@})", "{{instance}}"),),
+        "stat", 6, 4,
+    ),
+    Panel(
+        "Connections", "short",
+        (("sum by (instance) (msgproto_connections{@})", "{{instance}}"),), "stat", 6, 4,
+    ),
+    Panel(
+        "Messages per second", "mps",
+        ((rate("msgproto_messages_total", "protocol"), "{{protocol}}"),),
+    ),
+    Panel(
+        "Octets per second", "Bps",
+        ((rate("msgproto_received_octets_total", "protocol"), "{{protocol}}"),),
+    ),
+    Panel(
+        "Time until acknowledged", "s",
+        ((latency(0.5), "{{protocol}} p50"), (latency(0.99), "{{protocol}} p99")),
+    ),
+    Panel(
+        "Consumers: messages behind", "short",
+        (("msgproto_queue_consumer_behind_messages{@}", "{{instance}} {{consumer}}"),),
+    ),
+    Panel(
+        "Consumers: time without a move", "s",
+        (("msgproto_queue_consumer_still_seconds{@}", "{{instance}} {{consumer}}"),),
+    ),
+    Panel(
+        "Queue: time of a commit", "s", ((COMMIT, "{{instance}}"),),
+    ),
+    Panel(
+        "Bridges: rows per second", "rowsps",
+        (("msgproto_bridge_rows_per_second{@}", "{{consumer}}"),),
+    ),
+    Panel(
+        "Bridges: rows behind", "short",
+        (("msgproto_bridge_lag_rows{@}", "{{consumer}}"),),
+    ),
+    Panel(
+        "Bridges: heard, and gateways away", "short",
+        (
+            ("msgproto_bridge_heard_seconds{@}", "{{consumer}} heard, s ago"),
+            ("msgproto_bridge_gateways_away{@}", "{{consumer}} gateways away"),
+        ),
+    ),
+    Panel(
+        "Queue: octets", "bytes",
+        (
+            ("msgproto_queue_stored_octets{@}", "{{instance}} stored"),
+            ("msgproto_queue_left_octets{@}", "{{instance}} left of its limit"),
+            ("msgproto_queue_disk_free_octets{@}", "{{instance}} left on the disk"),
+        ),
+    ),
+    Panel(
+        "Queue: not durable, damaged", "short",
+        (
+            ("msgproto_queue_waiting_messages{@}", "{{instance}} not durable yet"),
+            ("msgproto_queue_damaged_messages{@}", "{{instance}} damaged"),
+        ),
+    ),
+    Panel(
+        "Memory: octets", "bytes",
+        (
+            ("msgproto_unsafe_octets{@}", "{{instance}} not safe yet"),
+            ("msgproto_held_octets{@}", "{{instance}} unfinished, unread"),
+        ),
+    ),
+    Panel(
+        "Sessions by state", "short",
+        (("sum by (protocol, state) (msgproto_sessions{@})", "{{protocol}} {{state}}"),),
+    ),
+    Panel(
+        "Faults of peers per second", "short",
+        ((rate("msgproto_faults_total", "protocol, reason"), "{{protocol}} {{reason}}"),),
+    ),
+    Panel(
+        "Limits met per second", "short",
+        ((rate("msgproto_limits_met_total", "protocol, limit"), "{{protocol}} {{limit}}"),),
+    ),
+    Panel(
+        "Broker: messages waiting", "short",
+        (("msgproto_broker_waiting_messages{@}", "{{instance}} {{space}}"),), wide=12,
+    ),
+    Panel(
+        "Broker: messages with consumers", "short",
+        (("msgproto_broker_in_flight_messages{@}", "{{instance}} {{space}}"),), wide=12,
+    ),
+)  # fmt: skip
+
+
+def panel(number: int, one: Panel, x: int, y: int) -> dict[str, Any]:
+    """One panel as Grafana has it."""
+    defaults: dict[str, Any] = {"unit": one.unit, "min": 0}
+    options: dict[str, Any] = {"legend": {"displayMode": "list", "placement": "bottom"}}
+    if one.kind == "stat":
+        options = {"colorMode": "background", "reduceOptions": {"calcs": ["lastNotNull"]}}
+        if one.unit == "bool_yes_no":
+            steps = [{"color": "red", "value": None}, {"color": "green", "value": 1}]
+            defaults["thresholds"] = {"mode": "absolute", "steps": steps}
+        else:
+            options["colorMode"] = "none"
+    return {
+        "id": number,
+        "type": one.kind,
+        "title": one.title,
+        "datasource": SOURCE,
+        "gridPos": {"x": x, "y": y, "w": one.wide, "h": one.high},
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "options": options,
+        "targets": [
+            {
+                "refId": chr(ord("A") + place),
+                "datasource": SOURCE,
+                "expr": expression.replace("@", 'instance=~"$instance"'),
+                "legendFormat": legend,
+            }
+            for place, (expression, legend) in enumerate(one.shown)
+        ],
+    }
+
+
+def dashboard() -> dict[str, Any]:
+    """The whole dashboard."""
+    panels, x, y = [], 0, 0
+    for number, one in enumerate(PANELS, 1):
+        panels.append(panel(number, one, x, y))
+        x += one.wide
+        if x >= COLUMNS:
+            x, y = 0, y + one.high
+    variables = [
+        {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
+        {
+            "name": "instance",
+            "label": "Gateway",
+            "type": "query",
+            "datasource": SOURCE,
+            "query": {"query": "label_values(msgproto_safe, instance)", "refId": "instances"},
+            "includeAll": True,
+            "multi": True,
+            "refresh": 2,
+            "current": {"text": ["All"], "value": ["$__all"]},
+        },
+    ]
+    return {
+        "uid": "msgproto-gateways",
+        "title": "msgproto: gateways",
+        "tags": ["msgproto"],
+        "schemaVersion": SCHEMA_VERSION,
+        "version": 1,
+        "editable": True,
+        "timezone": "browser",
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {"list": variables},
+        "annotations": {"list": []},
+        "panels": panels,
+    }
+
+
+def text() -> str:
+    """The file's text."""
+    return json.dumps(dashboard(), indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(text())

@@ -1,0 +1,153 @@
+"""The Containerfile is sound as far as that can be told without an image: words, paths, commands.
+
+docs/containers.md says how the images themselves were tried.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+import shlex
+import tomllib
+
+import pytest
+
+from tests.tools.processes import PROJECT, Launcher
+from twisted_msgproto import cli
+
+FILE = PROJECT / "packaging" / "Containerfile"
+TOML = PROJECT / "packaging" / "gateway.toml"
+KNOWN = {
+    "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "RUN", "STOPSIGNAL",
+    "USER", "VOLUME", "WORKDIR",
+}  # fmt: skip
+
+Stage = list[tuple[str, str]]
+"""The instructions of one stage, in order: each with the rest of its line."""
+
+
+def stages() -> dict[str, Stage]:
+    """The stages by name; lines are joined, comments left out."""
+    text = re.sub(r"^#.*\n", "", FILE.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    found: dict[str, Stage] = {"": []}
+    stage = ""
+    for line in filter(str.strip, text.splitlines()):
+        word, _, rest = line.partition(" ")
+        if word == "FROM":
+            base, middle, stage = rest.split()
+            assert middle == "AS" and (base in found or base == "${PYTHON}"), line
+            found[stage] = []
+        found[stage].append((word, " ".join(rest.split())))
+    return found
+
+
+def of(stage: str, word: str) -> list[str]:
+    return [rest for name, rest in stages()[stage] if name == word]
+
+
+def words_of(rest: str) -> list[str]:
+    """The words of an instruction in its exec form."""
+    words: list[str] = json.loads(rest[rest.index("[") :])
+    return words
+
+
+def health() -> list[str]:
+    """The words of the health check; any failure of it is status 1, as the format wants it."""
+    (rest,) = of("gateway", "HEALTHCHECK")
+    command, _, otherwise = rest.partition(" CMD ")[2].partition(" || ")
+    assert otherwise == "exit 1"
+    return command.split()
+
+
+def ignored(path: str) -> bool:
+    """Does .dockerignore leave this path out?  The last line that fits it decides."""
+    answer = False
+    for line in (PROJECT / ".dockerignore").read_text().splitlines():
+        pattern = line.removeprefix("!").removeprefix("**/")
+        if not line or line[0] == "#":
+            continue
+        if fnmatch.fnmatch(path, pattern) or path.startswith(pattern + "/"):
+            answer = line[0] != "!"
+    return answer
+
+
+def test_every_instruction_is_known_and_every_stage_ends_in_an_image() -> None:
+    assert list(stages()) == ["", "wheel", "base", "bridge", "gateway"]
+    assert {word for stage in stages().values() for word, _ in stage} <= KNOWN
+
+
+def test_what_is_copied_exists_and_is_not_ignored() -> None:
+    copied: set[str] = set()
+    for stage in stages():
+        for rest in of(stage, "COPY"):
+            if rest.startswith("--from="):
+                assert rest.removeprefix("--from=").split()[0] in stages()
+                continue
+            for path in rest.split()[:-1]:
+                assert (PROJECT / path).exists(), path
+                assert not ignored(path), path
+                copied.add(path)
+    assert "twisted_msgproto" in copied
+    for path in (".git", ".venv", "tests", "clients"):
+        assert ignored(path), path
+
+
+def test_images_run_as_a_user_who_owns_the_volumes() -> None:
+    (made,) = of("base", "RUN")
+    for stage in ("gateway", "bridge"):
+        names = [word for word, _ in stages()[stage]]
+        assert of(stage, "USER") == ["msgproto"]
+        assert names.index("USER") > names.index("RUN"), "what is installed is root's"
+        for volume in words_of(of(stage, "VOLUME")[0]):
+            assert volume in made, f"{volume} is made for the user"
+    assert "useradd --uid 10001" in made
+
+
+def test_the_commands_are_those_of_msgproto(capsys: pytest.CaptureFixture[str]) -> None:
+    entry = words_of(of("base", "ENTRYPOINT")[0])
+    assert entry == health()[:1] == ["msgproto"]
+    for words in (
+        health()[1:],
+        *(words_of(of(stage, "CMD")[0]) for stage in ("gateway", "bridge")),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*words, "--help"])
+        assert ended.value.code == 0
+        known = capsys.readouterr().out
+        assert all(word in known for word in words if word.startswith("--")), words
+
+
+def test_the_extras_that_are_installed_exist() -> None:
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    for stage, needed in (("gateway", "queue"), ("bridge", "spark")):
+        (run,) = of(stage, "RUN")
+        match = re.search(r"twisted-msgproto\[(.*?)\]", run)
+        assert match is not None
+        wanted = set(match[1].split(","))
+        assert needed in wanted and wanted <= set(extras)
+        assert shlex.split(run)[:2] == ["pip", "install"]
+
+
+def test_what_is_exposed_is_what_the_file_serves() -> None:
+    served = set(re.findall(r'"tcp:(\d+)"', TOML.read_text()))
+    assert set(of("gateway", "EXPOSE")[0].split()) == served
+    queue = tomllib.loads(TOML.read_text())["queue"]["directory"]
+    assert [queue] == words_of(of("gateway", "VOLUME")[0])
+    assert queue in health()
+    assert queue in words_of(of("bridge", "CMD")[0])
+
+
+@pytest.mark.slow
+def test_a_gateway_runs_with_the_images_file_and_is_healthy(launch: Launcher) -> None:
+    text = re.sub(r"tcp:\d+", "tcp:0:interface=127.0.0.1", TOML.read_text())
+    (launch.directory / "gateway.toml").write_text(text.replace("/var/spool/msgproto", "spool"))
+    gateway = launch(*words_of(of("gateway", "CMD")[0])[:2], "gateway.toml")
+    sent = launch.run("send", "lumberjack", gateway.address("lumberjack"), "--count", "3")
+    assert sent.returncode == 0, sent.stderr
+    words = [word.replace("/var/spool/msgproto", "spool") for word in health()[1:]]
+    assert launch.run(*words).returncode == 0
+    gateway.end()
+    assert launch.run(*words).returncode == 2

@@ -1,0 +1,48 @@
+"""Open the queue that an operator names: a directory, or the address of a gateway's queue."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from twisted_msgproto.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from twisted_msgproto.queue.source import Queue
+
+CALL_SECONDS_MAX = 10.0
+"""A gateway elsewhere may need this long for one answer."""
+
+ELSEWHERE = ("grpc://", "grpc+tls://")
+"""The address of a queue on another machine begins with one of these."""
+
+
+def queue_options(parser: argparse.ArgumentParser) -> None:
+    """Declare where the queue is, as ``arguments.directory``, and what its gateway wants."""
+    add = parser.add_argument
+    add(
+        "directory",
+        metavar="QUEUE",
+        help="the queue's directory, or where a gateway serves it: grpc://HOST:PORT",
+    )
+    add("--token-file", metavar="FILE", help="the token for a queue at grpc://HOST:PORT")
+    add("--tls-ca", metavar="FILE", help="who signed the certificate of grpc+tls://HOST:PORT")
+
+
+def opened(arguments: argparse.Namespace) -> Queue:
+    """Return the queue that the arguments name; QueueError, one line, if there is none."""
+    if arguments.directory.startswith(ELSEWHERE):
+        from twisted_msgproto.spark.flight import FlightQueue
+
+        return FlightQueue(
+            arguments.directory,
+            token_file=arguments.token_file,
+            authority=arguments.tls_ca,
+            limit=CALL_SECONDS_MAX,
+        )
+    for option in ("token_file", "tls_ca"):
+        if getattr(arguments, option) is not None:
+            raise ConfigurationError(f"--{option.replace('_', '-')} goes with grpc://HOST:PORT")
+    from twisted_msgproto.queue import QueueReader
+
+    return QueueReader(arguments.directory)

@@ -1,0 +1,44 @@
+"""Let a running gateway read certificates, authorised keys, password files, rules and tokens again.
+
+WHERE is the queue's directory (the gateway is asked through its socket there) or the URL of its
+status endpoint.  No connection is lost.  If a file is broken, everything stays as it was, one line
+says which file it is, and the exit status is 2.  SIGHUP does the same and writes to the log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from twisted_msgproto.core.errors import ConfigurationError
+
+SUMMARY = "let a running gateway read certificates, keys, rules and tokens again"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "where", metavar="WHERE", help="the queue's directory of a gateway, or http://HOST:PORT"
+    )
+    parser.add_argument("--token-file", metavar="FILE", help="the token for http(s)://HOST:PORT")
+    parser.add_argument(
+        "--tls-ca", metavar="FILE", help="who signed the certificate of https://HOST:PORT"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask the gateway; QueueError or QueueAway, one line, if it does not or cannot."""
+    from ..net.control.asking import GatewayBroker, is_url
+    from ..net.reloading import told
+
+    if arguments.token_file is not None and not is_url(arguments.where):
+        raise ConfigurationError("--token-file goes with http://HOST:PORT")
+    gateway = GatewayBroker(arguments.where, arguments.token_file, authority=arguments.tls_ca)
+    done = gateway.reload()
+    if arguments.json:
+        print(json.dumps(done, ensure_ascii=False))
+        return 0
+    lines = list(told(done["done"], done["later"]))
+    print("\n".join(lines or ["the gateway has no file to read again"]))
+    return 0

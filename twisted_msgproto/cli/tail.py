@@ -1,0 +1,258 @@
+"""Show the last messages of a queue, and with -f those that arrive from now on.
+
+It reads beside the gateway and is no consumer: nothing waits for it, and no file is kept open while
+it prints.  Messages that the gateway removes before they could be shown are named on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import select
+import sys
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted_msgproto import registry
+from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueMismatch
+from twisted_msgproto.core.message import Message
+from twisted_msgproto.core.named import closest
+
+from .queues import opened, queue_options
+from .recv import escaped
+from .rows import iso_time, row
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from twisted_msgproto.queue.source import Queue
+
+LINES = 10
+"""This many messages are shown when nobody says."""
+
+AT_ONCE: Final = 1000
+"""About this many messages are read at a time."""
+
+SLICE: Final = 64
+"""This many of them are decoded at a time."""
+
+LOOK_SECONDS: Final = 0.2
+"""``-f`` polls for new messages this often."""
+
+AWAY_SECONDS: Final = 1.0
+"""``-f`` asks a gateway that does not answer this often."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``msgproto queue tail``."""
+    queue_options(parser)
+    add = parser.add_argument
+    add("-f", "--follow", action="store_true", help="show what arrives, too, until Ctrl-C")
+    add(
+        "-n",
+        "--lines",
+        metavar="N",
+        type=_count,
+        default=LINES,
+        help=f"begin with the last N messages; 0: with the next one (default {LINES})",
+    )
+    add(
+        "--protocol",
+        metavar="NAME",
+        action="append",
+        help="only messages of this protocol; repeatable",
+    )
+    add(
+        "--destination",
+        metavar="GLOB",
+        action="append",
+        help="only messages to this queue, topic, method or resource, such as 'orders.*';"
+        " repeatable",
+    )
+    add("--json", action="store_true", help="one JSON object a line, with the table's column names")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a number from 0 is expected, not {text!r}")
+    return int(text)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the messages; QueueError, one line, for what is no queue."""
+    tail = Tail(opened(arguments), wanted(arguments), _say)
+    line = as_json if arguments.json else as_text
+    for place, message in tail.last(arguments.lines):
+        print(line(place, message))
+    while arguments.follow:
+        sys.stdout.flush()
+        wait(LOOK_SECONDS if not tail.away else AWAY_SECONDS)
+        for place, message in tail.more():
+            print(line(place, message))
+    return 0
+
+
+def wanted(arguments: argparse.Namespace) -> Callable[[str, str | None], bool]:
+    """Return what decides whether a message of a protocol, to a destination, is shown.
+
+    Raises ConfigurationError for a protocol that does not exist.
+    """
+    known = registry.known()
+    for name in arguments.protocol or ():
+        if name not in known:
+            near = closest(name, known)
+            raise ConfigurationError(f"no protocol {name!r}{near}; known: {', '.join(known)}")
+    protocols = arguments.protocol and frozenset(arguments.protocol)
+    globs = arguments.destination
+
+    def shown(protocol: str, destination: str | None) -> bool:
+        if protocols and protocol not in protocols:
+            return False
+        return not globs or any(fnmatchcase(destination or "", glob) for glob in globs)
+
+    return shown
+
+
+class Tail:
+    """Reads a queue from near its end on, a few messages at a time.
+
+    Attributes:
+        away: the gateway of the queue does not answer at the moment.
+    """
+
+    def __init__(
+        self, queue: Queue, shown: Callable[[str, str | None], bool], say: Callable[[str], None]
+    ) -> None:
+        """``shown(protocol, destination)`` selects messages; ``say`` is told what is missing."""
+        self._queue = queue
+        self._shown = shown
+        self._say = say
+        self._next = 0
+        self.away = False
+
+    def last(self, count: int) -> Iterator[tuple[int, Message]]:
+        """Yield the last ``count`` messages that are selected, with their offsets."""
+        end = self._queue.end()
+        self._next = self._start(count, end)
+        yield from self._until(end)
+
+    def more(self) -> Iterator[tuple[int, Message]]:
+        """Yield what has arrived since."""
+        try:
+            end = self._queue.end()
+            if end < self._next:
+                self._say(f"the queue ends at offset {end} now: messages above it were lost")
+                self._next = end
+            yield from self._until(end)
+        except QueueAway as error:
+            if not self.away:
+                self._say(f"{error}; trying again")
+            self.away = True
+            return
+        if self.away:
+            self._say("the gateway answers again")
+        self.away = False
+
+    def _start(self, count: int, end: int) -> int:
+        """Return the offset of the first of the last ``count`` messages that are selected."""
+        if not count:
+            return end
+        lo = end
+        found: list[int] = []
+        while len(found) < count:
+            begin = self._queue.begin()
+            hi, lo = lo, max(begin, lo - max(AT_ONCE, count))
+            if lo >= hi:
+                return found[0] if found else end
+            places: list[int] = []
+            try:
+                for batch in self._queue.read(lo, hi, AT_ONCE):
+                    offsets = batch.column("offset").to_pylist()
+                    places += [offsets[index] for index in self._selected(batch)]
+            except QueueMismatch:  # it was trimmed meanwhile: nothing older is there
+                return found[0] if found else self._queue.begin()
+            found = places + found
+        return found[-count]
+
+    def _until(self, end: int) -> Iterator[tuple[int, Message]]:
+        """Yield the selected messages up to ``end``; nothing is open while the caller has one."""
+        while self._next < end:
+            try:
+                batch = self._batch(end)
+            except QueueMismatch:
+                begin = self._queue.begin()
+                if begin <= self._next:
+                    raise
+                self._say(f"offsets {self._next} to {begin} were removed before they were shown")
+                self._next = min(begin, end)
+                continue
+            if batch is not None:
+                yield from self._messages(batch)
+
+    def _batch(self, end: int) -> pa.RecordBatch | None:
+        """Return the next messages and move on; None if all up to ``end`` are damaged."""
+        rows = self._queue.read(self._next, end, AT_ONCE)
+        batch = next(rows, None)
+        self._next = end if batch is None else batch.column("offset")[-1].as_py() + 1
+        for lo, hi in rows.damaged:
+            self._say(f"offsets {lo} to {hi} cannot be read: they are damaged")
+        return batch
+
+    def _selected(self, batch: pa.RecordBatch) -> Iterator[int]:
+        protocols = batch.column("protocol").to_pylist()
+        destinations = batch.column("destination").to_pylist()
+        for index, (protocol, to) in enumerate(zip(protocols, destinations, strict=True)):
+            if self._shown(protocol, to):
+                yield index
+
+    def _messages(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Message]]:
+        import pyarrow as pa
+
+        time_column = batch.schema.get_field_index("received_at")
+        numbers = batch.column("received_at").cast(pa.int64())
+        batch = batch.set_column(time_column, "received_at", numbers)
+        for begin in range(0, batch.num_rows, SLICE):
+            part = batch.slice(begin, SLICE)
+            rows = part.to_pylist()
+            for index in self._selected(part):
+                yield _message(rows[index])
+
+
+def _message(values: dict[str, Any]) -> tuple[int, Message]:
+    offset = values.pop("offset")
+    values.pop("gateway")
+    if values["fields"] is not None:
+        values["fields"] = dict(values["fields"])
+    return offset, Message(**values)
+
+
+def as_json(offset: int, message: Message) -> str:
+    """Return a message as a JSON object with the table's column names."""
+    return json.dumps({"offset": offset, **row(message)}, ensure_ascii=False)
+
+
+def as_text(offset: int, message: Message) -> str:
+    """Return a message as a line of columns with tabs between them: offset, time, protocol,
+    destination, and the body, or the fields of a message without one.
+    """
+    if message.body is None:
+        body = json.dumps(dict(message.fields or {}), ensure_ascii=False)
+    else:
+        body = message.body.decode("utf-8", "backslashreplace")
+    time = iso_time(message.received_at)
+    columns = [str(offset), time, message.protocol, message.destination or "-", body]
+    return "\t".join(map(escaped, columns))
+
+
+def wait(seconds: float) -> None:
+    """Wait; BrokenPipeError as soon as nobody reads our output any more."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # asks for nothing but that
+    if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(seconds * 1000)):
+        raise BrokenPipeError
+
+
+def _say(text: str) -> None:
+    sys.stdout.flush()
+    print(f"msgproto queue tail: {text}", file=sys.stderr, flush=True)

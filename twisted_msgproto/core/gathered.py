@@ -1,0 +1,63 @@
+"""Keep the beginning of a frame until the rest of it has come: :class:`Gathered`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PIECE_OCTETS: Final = 64 << 10
+"""Shorter reads are joined up to this size: a piece for each would weigh more than its octets."""
+
+
+class Gathered:
+    """Keeps the octets of a frame that is not here in full, in pieces.
+
+    One buffer that grows with each read has to be moved again and again.  A thousand connections
+    that do so leave holes in the process's memory, as large as the frames themselves (``NB-02``).
+
+    Attributes:
+        octets: how many octets are here.
+    """
+
+    __slots__ = ("_last", "_pieces", "octets")
+
+    def __init__(self, octets: bytes = b"") -> None:
+        """Make one that begins with ``octets``."""
+        self._pieces: list[bytes | bytearray] | None = None  # made late: most connections
+        self._last: bytearray | None = None  # are idle most of the time (``NB-11``)
+        self.octets = 0
+        if octets:
+            self.add(octets)
+
+    def add(self, octets: bytes) -> None:
+        """Put ``octets`` behind what is here."""
+        size = len(octets)
+        self.octets += size
+        if size >= PIECE_OCTETS:
+            self._sealed().append(octets)
+        elif self._last is None:
+            self._last = bytearray(octets)
+        else:
+            self._last += octets
+            if len(self._last) >= PIECE_OCTETS:
+                self._sealed()
+
+    def start(self, octets: int) -> bytes:
+        """Return the beginning of the first piece, at most ``octets`` of it."""
+        first = self._pieces[0] if self._pieces else self._last
+        return b"" if first is None else bytes(first[:octets])
+
+    def taken(self) -> list[bytes | bytearray]:
+        """Return the pieces, and keep nothing."""
+        pieces = self._sealed()
+        self._pieces = None
+        self.octets = 0
+        return pieces
+
+    def _sealed(self) -> list[bytes | bytearray]:
+        """Return the pieces, after the last one is ended: what comes next is a piece of its own."""
+        if self._pieces is None:
+            self._pieces = []
+        if self._last is not None:
+            self._pieces.append(self._last)
+            self._last = None
+        return self._pieces

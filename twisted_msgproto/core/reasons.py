@@ -1,0 +1,276 @@
+"""This module says in words why a connection or a session ended, and what to try (FC-06).
+
+Clients, the command line and the bridge say it with :func:`reason`, servers with
+:func:`ended_because`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+REASONS: Final[tuple[tuple[str, str], ...]] = (
+    (
+        r"^(Session)?Refused: .*(Access Forbidden|\brejected$|not authorized)",
+        "the server refuses the log-in ({text}); see --user and --password-file",
+    ),
+    (
+        r"none of the server's mechanisms",
+        "the server wants a log-in, and none of its kinds can be used ({text}); see --user and"
+        " --password-file; a password leaves this machine with CURVE alone: --tls-ca, --tls-key",
+    ),
+    (r"^SessionRefused: ", "the server refuses the session ({text})"),
+    (
+        r"no WebSocket: .*upgrade failed|WebSocket connection upgrade failed|Bad HTTP response",
+        "there is no WebSocket at {endpoint}; are its port and its path right? ({text})",
+    ),
+    (
+        r"no session in time|opening handshake timeout|the handshake took",
+        "the server accepted the connection and gave no session; does it speak this protocol?"
+        " ({text})",
+    ),
+    (
+        r"^TimedOut: the server does not answer",
+        "{text}; is a server of this protocol running at {endpoint}?",
+    ),
+    (
+        r"^ProtocolViolation: |ended: version octet|ended: unknown|not '1' or '2'",
+        "what the server at {endpoint} says is not this protocol ({text})",
+    ),
+    (
+        r"said '?failed: ",
+        "the server could not store what it was sent ({text}); its log says why",
+    ),
+    (
+        r"^[^:]*: .*certificate has expired",
+        "TLS: the server's certificate has expired; its operator has to renew it (or this machine's"
+        " clock is wrong)",
+    ),
+    (
+        r"certificate is not yet valid",
+        "TLS: the server's certificate is not valid yet; is this machine's clock right?",
+    ),
+    (
+        r"VerificationError|certificate is for another name|Hostname mismatch|certificate is not"
+        r" valid for",
+        "TLS: the server's certificate is for another name; use the name which it was made for",
+    ),
+    (
+        r"certificate verify failed|CERTIFICATE_VERIFY_FAILED|self.signed certificate"
+        r"|unable to get local issuer",
+        "TLS: the server's certificate is not one to trust; give the file of the authority which"
+        " signed it: --tls-ca FILE",
+    ),
+    (
+        r"wrong.version.number|WRONG_VERSION_NUMBER|record layer failure|packet length too long"
+        r"|https? (proxy )?request|unknown protocol|unexpected message",
+        "TLS: the server does not speak TLS there; try tcp: (or ws:) or its TLS port",
+    ),
+    (
+        r"alert certificate required|alert handshake failure|peer did not return a certificate",
+        "TLS: the server wants a certificate of ours: --tls-cert FILE and --tls-key FILE",
+    ),
+    (
+        r"alert (bad certificate|unknown ca|certificate unknown|certificate expired"
+        r"|certificate revoked|unsupported certificate)",
+        "TLS: the server does not accept our certificate; see --tls-cert FILE and --tls-key FILE",
+    ),
+    (
+        r"alert protocol version|unsupported protocol|no protocols available",
+        "TLS: the server offers no version of TLS which is safe; it needs TLS 1.2 or newer",
+    ),
+    (r"SSL routines|SSL\.Error|TLS: ", "TLS: no secure connection could be made ({text})"),
+    (
+        r"^ConnectionRefusedError|Connection refused",
+        "nobody listens at {endpoint}; is the server running, and is the port right?",
+    ),
+    (
+        r"^DNSLookupError|Name or service not known|nodename nor servname"
+        r"|address lookup failed|DNS resolution failed",
+        "there is no address for the host of {endpoint}; is its name right?",
+    ),
+    (
+        r"^(TCPTimedOutError|TimeoutError)|^UserError|Deadline Exceeded",
+        "{endpoint} cannot be reached: it does not answer; see the address and the firewalls",
+    ),
+    (
+        r"^NoRouteError|Network is unreachable|No route to host",
+        "there is no way to the host of {endpoint}; see the address and the network",
+    ),
+    (
+        r"^BadFileError|No such file or directory",
+        "there is no such socket: {endpoint}; is the server running?",
+    ),
+    (
+        r"Connection was closed cleanly",
+        "the server closed the connection",
+    ),
+    (
+        r"Connection to the other side was lost in a non-clean fashion"
+        r"|Connection reset|connection was lost uncleanly|peer dropped the TCP connection"
+        r"|: the connection was lost$",
+        "the connection was lost: the server, or something on the way to it, cut it off",
+    ),
+    (
+        r"aborted locally",
+        "the connection was cut off: the server did not take what it was sent",
+    ),
+)
+"""A pattern in ``TYPE: TEXT`` of an error → what to say about it; the first one found counts.
+
+``{text}`` is the error's own text.
+"""
+
+HINTS: Final[tuple[tuple[str, str, str], ...]] = (
+    (
+        r"^the server closed the connection$|^the connection was lost: ",
+        r"tcp:(?!//)|ws:",
+        "if it speaks TLS there, try {other}",
+    ),
+    (
+        r"^the server did not answer|no session in time|gave no session",
+        r"tls:|wss:",
+        "if it does not speak TLS there, try {other}",
+    ),
+)
+"""Words that match the first pattern, of an endpoint that matches the second → one more remedy, as
+long as the server has not shown that it speaks as we do.
+"""
+
+OTHER: Final = {"tcp": "tls:", "ws": "wss:", "tls": "tcp:", "wss": "ws:"}
+"""This maps the first word of an endpoint to the one to try instead."""
+
+NOISE: Final = re.compile(
+    r"^((the connection|the session) (has )?ended: |no WebSocket: |the server refused the session: "
+    r"|\d+ (?=rejected|temporarily|[a-z]))"
+)
+"""Taken off an error's text where the words say it anyway; codes mean nothing to a person."""
+
+
+LISTENING: Final[tuple[tuple[str, str], ...]] = (
+    (
+        r"Address already in use",
+        "another program listens there (ss -lntp names it): end it, or choose another port",
+    ),
+    (
+        r"Cannot assign requested address",
+        "this machine has no such address: name one of its own, or 0.0.0.0 for all",
+    ),
+    (
+        r"Permission denied",
+        "this user may not: choose a port from 1024 on, or a directory that it may write to",
+    ),
+    (r"No such file or directory", "make its directory first"),
+)
+"""A pattern in the system's text → what to try when an endpoint cannot be listened on."""
+
+
+def cannot_listen(error: object) -> str:
+    """Return why an endpoint cannot be listened on, and what to try."""
+    text = ERRNO.sub("", str(error)).rstrip(".")
+    for pattern, words in LISTENING:
+        if re.search(pattern, text):
+            return f"{text}; {words}"
+    return text
+
+
+ERRNO: Final = re.compile(r"\[Errno \d+\] ")
+"""The system's numbers of errors mean nothing to a person."""
+
+
+PEERS_TLS: Final[tuple[tuple[str, str], ...]] = (
+    (
+        r"https? (proxy )?request|wrong version number|record layer failure|packet length too long"
+        r"|unknown protocol|unexpected message",
+        "it does not speak TLS, and this endpoint does",
+    ),
+    (
+        r"alert (unknown ca|bad certificate|certificate unknown)",
+        "it does not trust this server's certificate: give it the authority that signed it",
+    ),
+    (
+        r"alert certificate (expired|revoked)",
+        "it says that this server's certificate has expired or was revoked: renew it, then"
+        " msgproto reload",
+    ),
+    (
+        r"peer did not return a certificate",
+        "it shows no certificate, and this endpoint wants one",
+    ),
+    (
+        r"certificate verify failed",
+        "its certificate has expired, or none of this endpoint's caCerts has signed it",
+    ),
+    (
+        r"unsupported protocol|no shared cipher|protocol version|no protocols available",
+        "it has no version of TLS, or no cipher, that is allowed here",
+    ),
+)
+"""This maps a pattern in OpenSSL's text to what a server says of a client that caused it."""
+
+
+def client_tls(text: str) -> str:
+    """Return what a server says of a client whose TLS failed with this text of OpenSSL."""
+    for pattern, words in PEERS_TLS:
+        if re.search(pattern, text):
+            return f"{words} ({text})"
+    return text
+
+
+PEER_ENDS: Final[tuple[tuple[str, str], ...]] = (
+    (r"Connection was closed cleanly", "the peer closed the connection"),
+    (r"non-clean fashion|uncleanly|Connection reset", "the connection was lost"),
+    (r"aborted locally|Connection was aborted", "this side cut the connection off"),
+)
+"""A pattern in the text of an error → what a server says about the end of a session."""
+
+
+def ended_because(error: BaseException | None) -> str:
+    """Return why a session has ended, as its server says it, in one line without a full stop."""
+    text = "" if error is None else plain(error)
+    for pattern, words in PEER_ENDS:
+        if re.search(pattern, text):
+            return words
+    return (
+        NOISE.sub("", text.removeprefix("the connection was lost: ")).rstrip(".") or "it was over"
+    )
+
+
+def tls_text(error: BaseException | None) -> str:
+    """Return what OpenSSL says of an error: a list of (library, function, reason), or the
+    system's.
+    """
+    entries, *names = error.args if error and error.args else ((),)
+    reasons = [entry[-1] for entry in entries] if isinstance(entries, list) else names
+    return ", ".join(map(str, reasons)) or "the connection ended in the middle of it"
+
+
+def plain(error: BaseException) -> str:
+    """Return the text of ``error`` in one line."""
+    text = str(error)
+    if type(error).__module__.startswith("OpenSSL"):
+        text = f"SSL routines: {tls_text(error)}"
+    return " ".join(text.split()).replace("the peer ", "the server ")
+
+
+def reason(error: BaseException, endpoint: str, *, served: bool = True) -> str:
+    """Return what went wrong, and what to try, in one line without a full stop.
+
+    ``endpoint`` is whom it went wrong with.  ``served`` is False if the server has done nothing for
+    us yet: then TLS may be what is wrong.
+    """
+    text, name = plain(error), type(error).__name__
+    bare = (NOISE.sub("", text) or name).rstrip(".")
+    notes = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
+    for pattern, words in REASONS:
+        if re.search(pattern, f"{name}: {text}"):
+            bare = words.format(text=bare, endpoint=endpoint)
+            break
+    return notes + (bare if served else bare + _hint(bare, endpoint))
+
+
+def _hint(words: str, endpoint: str) -> str:
+    for said, where, hint in HINTS:
+        if re.search(said, words) and re.match(where, endpoint):
+            return "; " + hint.format(other=OTHER[endpoint.partition(":")[0]])
+    return ""
