@@ -149,10 +149,10 @@ def octets_stay_counted() -> AbstractContextManager[object]:
     """What failed is never taken off the budget."""
     finished = Delivery._finished
 
-    def keeping(self: Delivery, result: Any, octets: int, place: Any) -> None:
+    def keeping(self: Delivery, result: Any, *counted: Any) -> None:
         if isinstance(result, Failure):
             self._budget.waiting += 1
-        finished(self, result, octets, place)
+        finished(self, result, *counted)
 
     return mock.patch.object(Delivery, "_finished", keeping)
 

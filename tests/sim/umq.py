@@ -19,7 +19,7 @@ from twisted_msgproto.umq.protocol.session import UmqSession
 # of a world's time.
 autobahn.websocket.protocol.pformat = lambda value: ""
 
-PATIENCE = {"call-seconds": 100_000.0, "hello-seconds": 1000.0}
+PATIENCE = {"call-seconds": 100_000.0, "hello-seconds": 1000.0, "attachment-seconds": 1000.0}
 """A call ends with its answer or its connection here: one repeated in a session is out of order.
 
 A connection which is broken and does not know it yet is nobody's fault.
@@ -127,6 +127,7 @@ class Umq:
             "unsafe-octets": world.source.choice((500, 64 << 20)),
             "drain": 100.0,
             "hello-seconds": PATIENCE["hello-seconds"],
+            "attachment-seconds": PATIENCE["attachment-seconds"],
         }
         return UmqServerFactory(
             sink, limits=limits, clock=clock, wallClock=clock.wall, budget=world.budget

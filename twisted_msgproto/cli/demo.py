@@ -305,9 +305,10 @@ class Demo:
 
     def _stay(self, page: str, servers: list[Child]) -> None:
         """Keep running until Ctrl-C."""
-        print(f"\nThe gateway and the bridge go on: {page} is their page. Ctrl-C ends them.")
-        sys.stdout.flush()
         with contextlib.suppress(KeyboardInterrupt):
+            # Whoever reads the line may press Ctrl-C before the next statement runs.
+            print(f"\nThe gateway and the bridge go on: {page} is their page. Ctrl-C ends them.")
+            sys.stdout.flush()
             while True:
                 for server in servers:
                     self._must_run(server)
