@@ -26,7 +26,7 @@ from twisted_msgproto.net.control.asking import GatewayBroker, _OverUnix
 from twisted_msgproto.net.counters import Counters
 from twisted_msgproto.net.gateway import Gateway, ListeningService
 from twisted_msgproto.net.status.access import check_access, read_token
-from twisted_msgproto.net.status.figures import SESSIONS_SHOWN_MAX, _counters
+from twisted_msgproto.net.status.figures import KEPT_SECONDS, SESSIONS_SHOWN_MAX, _counters
 from twisted_msgproto.net.status.stream import LISTENERS_MAX
 from twisted_msgproto.net.status.verdict import STANDS_STILL_SECONDS, healthy, safe_and_landing
 from twisted_msgproto.queue import QueueReader
@@ -323,6 +323,7 @@ class Page(Served):
         for peer in peers:
             peer.transport.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")  # type: ignore[union-attr]
             await peer.until(b"data: {")
+            self.assertNotIn(b'"sessions":', peer.octets)
         self.assertEqual((await self.get("/events"))[0], 503)
         await self.gateway.stopService()
         await peers[0].until(b"\r\n0\r\n\r\n")
@@ -440,7 +441,10 @@ class Rules(SynchronousTestCase):
             established = True
 
             def snapshot(self) -> dict[str, object]:
+                looked.append(self)
                 return {"client_id": "<script>" * 1000, "held_octets": 1}
+
+        looked: list[Session] = []
 
         turns: list[float] = []
 
@@ -459,8 +463,15 @@ class Rules(SynchronousTestCase):
             factory.liveConnections[session] = ""
             factory.counters.join(session, lambda: {"seen": 1})
         found: list[Any] = []
-        maybeDeferred(GatewayFigures(gateway, clock).latest).addCallback(found.append)
+        gathering = GatewayFigures(gateway, clock)
+        maybeDeferred(gathering.summary).addCallback(found.append)
         clock.advance(0.001)
+        self.assertNotIn("sessions", found.pop())
+        self.assertEqual(looked, [], "a scrape shows no session")
+        clock.advance(KEPT_SECONDS)
+        maybeDeferred(gathering.latest).addCallback(found.append)
+        clock.advance(0.001)
+        self.assertEqual(len(looked), SESSIONS_SHOWN_MAX)
         self.assertGreaterEqual(len(turns), 2 * 10_000 // SLICE_SESSIONS)
         [figures] = found
         self.assertEqual(figures["protocols"]["lumberjack"]["counters"]["seen"], 10_000)

@@ -223,6 +223,7 @@ class Link(Protocol):
         self._now = clock.seconds
         self.heard = self._now()
         self._tally = factory.counters.settled
+        self._stirred = factory.counters.stirred
         self._deaf = False  # no further arrival is followed
         self._following = False  # what happens meanwhile is settled at the end
         self.wire = transport if isinstance(transport, Wire) else self._streamWire()
@@ -354,7 +355,11 @@ class Link(Protocol):
 
     def _settle(self) -> None:
         """Write what the machine has to say, arm the timer, and end when the machine has."""
-        if self._ended or self._following:
+        if self._following:
+            return
+        if not self._gone:
+            self._stirred.add(self)
+        if self._ended:
             return
         machine = self.machine
         outputs = machine.outputs()
@@ -562,6 +567,7 @@ class Link(Protocol):
 
     def _end(self, fault: bool) -> None:
         self._ended = self._deaf = True
+        self._stirred.add(self)
         self.wire.close(fault)
 
     def abort(self) -> None:
