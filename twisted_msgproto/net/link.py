@@ -32,6 +32,7 @@ from ..core.errors import (
     TimedOut,
     shown,
 )
+from ..core.reasons import TLS_HERE, speaks_tls
 from .backpressure import ReadControl
 from .counters import Places
 from .delivery import Delivery, tell_not_stored
@@ -67,12 +68,6 @@ class SteadyLogger(Logger):
     def __get__(self, instance: object, owner: type | None = None) -> Logger:
         """Return this logger, whoever asks."""
         return self
-
-
-TLS_BEGINS: Final = b"\x16\x03"
-"""A TLS hand-shake begins with these octets."""
-
-TLS_HERE: Final = ": it speaks TLS, and this endpoint does not"
 
 
 @implementer(IHalfCloseableProtocol, IHandshakeListener)
@@ -488,7 +483,7 @@ class Link(Protocol):
             self.address,
             f"{{peer}}: {end}: {{text}} (starts with {{octets}})",
             peer=self.peer,
-            text=shown(fault.text)[1:-1] + (TLS_HERE if fault.octets[:2] == TLS_BEGINS else ""),
+            text=shown(fault.text)[1:-1] + (f": {TLS_HERE}" if speaks_tls(fault.octets) else ""),
             octets=fault.octets.hex(" ") or "nothing",
             reason=fault.reason,
         )
