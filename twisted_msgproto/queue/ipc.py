@@ -104,6 +104,9 @@ def _numbers(values: Sequence[int | None]) -> Column:
 
 
 def _maps(values: Sequence[Mapping[str, str] | None]) -> Column:
+    count = len(values)
+    if values.count({}) == count:  # as usual as pairs are
+        return Column((count, 0, *_NO_PAIRS.nodes), (b"", bytes(4 * count + 4), *_NO_PAIRS.buffers))
     keys: list[str] = []
     items: list[str] = []
     bounds = array("i", [0])
@@ -112,14 +115,23 @@ def _maps(values: Sequence[Mapping[str, str] | None]) -> Column:
             keys.extend(pairs)
             items.extend(pairs.values())
         bounds.append(len(keys))
+    nulls, validity = _validity(values)
+    pairs_of_all = _pairs(keys, items)
+    return Column(
+        (count, nulls, *pairs_of_all.nodes), (validity, bounds.tobytes(), *pairs_of_all.buffers)
+    )
+
+
+def _pairs(keys: Sequence[str], items: Sequence[str]) -> Column:
     if len(keys) != len(items):
         raise TypeError("not a mapping")
-    nulls, validity = _validity(values)
-    inner = [_texts(keys), _texts(items)]
+    names, values = _texts(keys), _texts(items)
     return Column(
-        (len(values), nulls, len(keys), 0, *inner[0].nodes, *inner[1].nodes),
-        (validity, bounds.tobytes(), b"", *inner[0].buffers, *inner[1].buffers),
+        (len(keys), 0, *names.nodes, *values.nodes), (b"", *names.buffers, *values.buffers)
     )
+
+
+_NO_PAIRS: Final = _pairs([], [])
 
 
 _KNOWN: Final[dict[int, Callable[[Any], Column]]] = {
