@@ -7,7 +7,7 @@ import { Machine } from "./machine.js";
 
 /** @typedef {import("./exchange.js").Headers} Headers */
 /** @typedef {import("./exchange.js").Octets} Octets */
-/** @typedef {import("./machine.js").SabcEvent} SabcEvent */
+/** @typedef {import("./events.js").SabcEvent} SabcEvent */
 
 /** @typedef {string | Uint8Array | ArrayBuffer | ArrayBufferView | Reply | void | null | undefined} Answered */
 

@@ -18,7 +18,7 @@ import { Code } from "./wire.js";
 /** @typedef {import("./exchange.js").Answer} Answer */
 /** @typedef {import("./exchange.js").Answering} Answering */
 /** @typedef {import("./exchange.js").Sendable} Sendable */
-/** @typedef {import("./machine.js").UmqEvent} UmqEvent */
+/** @typedef {import("./events.js").UmqEvent} UmqEvent */
 /** @typedef {import("./subscription.js").Subscription} Subscription */
 
 /** @typedef {{value: string, attachments: Attachment[]}} Attribute */
@@ -223,7 +223,7 @@ export class UmqSession extends LinkedSession {
   };
 
   /**
-   * @param {import("./machine.js").ResultEvent} result
+   * @param {import("./events.js").ResultEvent} result
    * @param {number} count
    */
   _streamOf(result, count) {

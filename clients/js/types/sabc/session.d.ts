@@ -1,6 +1,6 @@
 /** @typedef {import("./exchange.js").Headers} Headers */
 /** @typedef {import("./exchange.js").Octets} Octets */
-/** @typedef {import("./machine.js").SabcEvent} SabcEvent */
+/** @typedef {import("./events.js").SabcEvent} SabcEvent */
 /** @typedef {string | Uint8Array | ArrayBuffer | ArrayBufferView | Reply | void | null | undefined} Answered */
 /**
  * What the application does for the server.
@@ -100,7 +100,7 @@ export class SabcSession extends LinkedSession<Machine> {
 }
 export type Headers = import("./exchange.js").Headers;
 export type Octets = import("./exchange.js").Octets;
-export type SabcEvent = import("./machine.js").SabcEvent;
+export type SabcEvent = import("./events.js").SabcEvent;
 export type Answered = string | Uint8Array | ArrayBuffer | ArrayBufferView | Reply | void | null | undefined;
 /**
  * What the application does for the server.

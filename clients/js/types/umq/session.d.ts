@@ -3,7 +3,7 @@
 /** @typedef {import("./exchange.js").Answer} Answer */
 /** @typedef {import("./exchange.js").Answering} Answering */
 /** @typedef {import("./exchange.js").Sendable} Sendable */
-/** @typedef {import("./machine.js").UmqEvent} UmqEvent */
+/** @typedef {import("./events.js").UmqEvent} UmqEvent */
 /** @typedef {import("./subscription.js").Subscription} Subscription */
 /** @typedef {{value: string, attachments: Attachment[]}} Attribute */
 /**
@@ -109,10 +109,10 @@ export class UmqSession extends LinkedSession<Machine> {
         type: type;
     }>) => void; };
     /**
-     * @param {import("./machine.js").ResultEvent} result
+     * @param {import("./events.js").ResultEvent} result
      * @param {number} count
      */
-    _streamOf(result: import("./machine.js").ResultEvent, count: number): AttachmentStream;
+    _streamOf(result: import("./events.js").ResultEvent, count: number): AttachmentStream;
     /**
      * @param {unknown} waiter
      * @param {(waiter: Waiter) => void} settle
@@ -199,7 +199,7 @@ export type Slot = import("./attachments.js").Slot;
 export type Answer = import("./exchange.js").Answer;
 export type Answering = import("./exchange.js").Answering;
 export type Sendable = import("./exchange.js").Sendable;
-export type UmqEvent = import("./machine.js").UmqEvent;
+export type UmqEvent = import("./events.js").UmqEvent;
 export type Subscription = import("./subscription.js").Subscription;
 export type Attribute = {
     value: string;
