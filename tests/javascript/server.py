@@ -23,6 +23,23 @@ class SoldOut(Exception):
     """A caller hears of this one."""
 
 
+class Flood:
+    """Publishes one update whenever it is asked."""
+
+    def __init__(self, topic: Any, count: int, payload: str) -> None:
+        self.topic, self.left, self.payload = topic, count, payload
+
+    def resumeProducing(self) -> None:
+        if self.left:
+            self.left -= 1
+            self.topic.write(self.payload.encode())
+        else:
+            self.topic.close()
+
+    def stopProducing(self) -> None:
+        self.left = 0
+
+
 def methods() -> MethodRegistry:
     """What UMQ clients may call, beside what a hub has."""
     registry = Hub().methods
@@ -48,6 +65,18 @@ def methods() -> MethodRegistry:
     def echo(request: Any, text: str) -> Any:
         attachments = [one if isinstance(one, bytes) else b"lost" for one in request.attachments]
         return Reply(text, attachments)
+
+    @registry.register
+    def large(count: int, octets: int) -> Any:
+        """Answer with so many attachments, each of so many octets."""
+        return Reply('"large"', [bytes(octets)] * count)
+
+    @registry.register(with_request=True)
+    def flood(request: Any, id: str, count: int, characters: int) -> bool:
+        """Publish to the caller's topic as fast as the caller reads, then close the topic."""
+        topic = request.session.openTopic(id)
+        topic.registerProducer(Flood(topic, count, "x" * characters), False)
+        return True
 
     @registry.register(with_request=True)
     async def work(request: Any, callback: str) -> list[str]:
@@ -108,6 +137,10 @@ class Sabc(SabcServer):
         if text == "error":
             self.sendError(418, "teapot")
             self.sendOnly(b"news")
+            return None
+        if text.startswith("flood "):
+            for number in range(int(text[6:])):
+                self.sendOnly(b"%d " % number + bytes(1 << 16))
             return None
         if text == "refuse":
             raise Refused("not today", 409)

@@ -36,6 +36,25 @@ SABC = """
 })()
 """
 
+STREAMS = """
+(async () => {
+  const client = await import("./twisted-msgproto/index.js");
+  const { bounded, files, paused, working } = await import("./slow.js");
+  const held = [];
+  await files(client, "UMQ");
+  held.push("files in pieces");
+  await files(client, "UMQ", { WebSocket });
+  held.push("files on a WebSocket");
+  await paused(client, "UMQ");
+  held.push("paused");
+  await bounded(client, "UMQ", WebSocket);
+  held.push("bounded");
+  await working(client, "SABC");
+  held.push("working");
+  return held.join(", ");
+})().catch((error) => `${error.name}: ${error.message}`)
+"""
+
 
 class Quiet(SimpleHTTPRequestHandler):
     """Serves files, and says nothing of it."""
@@ -52,6 +71,7 @@ def site(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
     directory = tmp_path / "site"
     directory.mkdir()
     (directory / "twisted-msgproto").symlink_to(PACKAGE / "src")
+    (directory / "slow.js").symlink_to(HERE / "slow.js")
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(directory))) as server:
         serving = threading.Thread(target=server.serve_forever, daemon=True)
         serving.start()
@@ -62,10 +82,13 @@ def site(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
 
 @pytest.mark.slow
 @needs_browser
-def test_the_page_of_the_readme_and_sabc_in_it(
+def test_the_page_of_the_readme_and_slow_programs_in_it(
     launch: Launcher, site: ThreadingHTTPServer, tmp_path: Path
 ) -> None:
-    """FC-08, SA-25: both protocols from a page, whose origin is listed."""
+    """FC-08, SA-25, UM-19: both protocols from a page, and streams that are taken slowly.
+
+    A WebSocketStream is paused; a WebSocket cannot be, and what is too slow on it is told so.
+    """
     origin = f"http://127.0.0.1:{site.server_port}"
     server = launch.command([sys.executable, str(HERE / "server.py"), origin])
     umq, sabc = (server.address(name).replace("tcp:", "ws://") for name in ("umq", "sabc"))
@@ -81,5 +104,7 @@ def test_the_page_of_the_readme_and_sabc_in_it(
             await page.shown("Hello, page!")
             said = await page.value(SABC.replace("URL", f"{sabc}/"))
             assert said == '["Grüße","work is done",[255,0,254],"closed"]'
+            held = await page.value(STREAMS.replace("UMQ", f"{umq}/").replace("SABC", f"{sabc}/"))
+            assert held == "files in pieces, files on a WebSocket, paused, bounded, working"
 
     asyncio.run(asyncio.wait_for(visit(), 150))

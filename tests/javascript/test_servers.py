@@ -32,6 +32,10 @@ def test_calls_callbacks_topics_attributes_and_what_comes_back(launch: Launcher)
     client = run(launch, "live.mjs", *urls)
     assert client.wait() == 0, client.output
     assert client.lines == ["umq: all of it holds", "sabc: all of it holds"]
+    # UM-19, UM-21, SA-17: programs that are slower than the network.
+    slow = run(launch, "slow.mjs", *urls)
+    assert slow.wait() == 0, slow.output
+    assert slow.lines == ["files in pieces", "paused", "bounded", "working"]
 
 
 def test_what_the_stock_servers_acknowledge_is_in_the_queue(launch: Launcher) -> None:

@@ -25,6 +25,7 @@ export class Machine extends Sending {
     this._deadlines.set("connect", now + this.limits["connect-seconds"]);
     /** @type {Map<string, Incoming>} */
     this._unfinished = new Map();
+    this._paused = false;
   }
 
   // ── messages in ──────────────────────────────────────────────────────────────────────────────
@@ -349,6 +350,19 @@ export class Machine extends Sending {
     events.push({ type: "error", code, body, headers });
   }
 
+  /** @override */
+  paused() {
+    this._paused = true;
+  }
+
+  /** @override */
+  resumed() {
+    this._paused = false;
+    for (const incoming of this._unfinished.values()) incoming.heard = this._now;
+    if (this._unfinished.size && !this.closed)
+      this._deadlines.noLater("unfinished", this._now + this.limits["unfinished-seconds"]);
+  }
+
   // ── time ─────────────────────────────────────────────────────────────────────────────────────
 
   /** @type {Record<string, (now: number, events: SabcEvent[]) => void>} */
@@ -367,6 +381,7 @@ export class Machine extends Sending {
       if (following < Infinity) this._deadlines.set("answer", following);
     },
     unfinished: (now, events) => {
+      if (this._paused) return;
       const seconds = this.limits["unfinished-seconds"];
       for (const [key, incoming] of this._unfinished) {
         if (now >= incoming.heard + seconds) {

@@ -261,6 +261,17 @@ export class Sending extends TimedMachine {
   }
 
   /**
+   * Tell the server that its message `id`, which wants no answer, was not taken (SA-24).
+   *
+   * @param {string} id
+   * @param {number} code
+   * @param {string} text
+   */
+  refuseOriginal(id, code, text) {
+    if (!this.closed) this._sendError(code, text, id);
+  }
+
+  /**
    * Tell the server of an error that answers nothing (SA-24).
    *
    * @param {number | string} code

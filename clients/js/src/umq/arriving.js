@@ -185,12 +185,12 @@ export class Arriving extends Sending {
 
   // ── while the peer is not read, and when nothing comes ───────────────────────────────────────
 
-  /** The peer is not read: that its attachments do not come means nothing. */
+  /** @override */
   paused() {
     this._paused = true;
   }
 
-  /** The peer is read again: it has all its time from now on. */
+  /** @override */
   resumed() {
     this._paused = false;
     if (!this._incoming.open || this.closed) return;

@@ -8,6 +8,7 @@
 
 import { AttachmentLost, ProtocolFault } from "../errors.js";
 import { Arriving } from "./arriving.js";
+import { octetsOf } from "./attachments.js";
 import { Code, VERSION, base36, decode, encode, isId, partition, valueOf } from "./wire.js";
 
 /** @typedef {import("./attachments.js").Attachment} Attachment */
@@ -317,9 +318,4 @@ const encoder = new TextEncoder();
 /** @param {string} text */
 function utf8(text) {
   return encoder.encode(text);
-}
-
-/** @param {readonly Attachment[]} attachments */
-function octetsOf(attachments) {
-  return attachments.reduce((sum, one) => sum + (one instanceof Uint8Array ? one.length : 0), 0);
 }

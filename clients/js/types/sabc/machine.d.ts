@@ -11,6 +11,7 @@ export class Machine extends Sending {
     });
     /** @type {Map<string, Incoming>} */
     _unfinished: Map<string, Incoming>;
+    _paused: boolean;
     /**
      * Follow one WebSocket message.
      *

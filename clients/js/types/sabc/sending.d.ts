@@ -18,6 +18,7 @@ export class Sending extends TimedMachine<import("./terms.js").State, import("./
         readonly "unfinished-messages": readonly [16, "messages", "whose last part has not come"];
         readonly "unfinished-seconds": readonly [60, "s", "between two parts of a message"];
         readonly "outstanding-requests": readonly [1024, "requests", "unanswered, each direction"];
+        readonly "unread-octets": readonly [number, "octets", "requests and messages that are being worked on; a quarter pauses"];
         readonly "response-seconds": readonly [60, "s", "for the answer to our request"];
         readonly "session-drain": readonly [30, "s", "after DISCONNECT, while answers are owed"];
         readonly "leave-seconds": readonly [4, "s", "after DISCONNECT, when nothing is owed"];
@@ -147,6 +148,14 @@ export class Sending extends TimedMachine<import("./terms.js").State, import("./
      * @param {string} text
      */
     refuse(id: string, code: number | string, text: string): void;
+    /**
+     * Tell the server that its message `id`, which wants no answer, was not taken (SA-24).
+     *
+     * @param {string} id
+     * @param {number} code
+     * @param {string} text
+     */
+    refuseOriginal(id: string, code: number, text: string): void;
     /**
      * Tell the server of an error that answers nothing (SA-24).
      *

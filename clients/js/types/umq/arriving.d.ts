@@ -95,10 +95,6 @@ export class Arriving extends Sending {
      * @param {ResultEvent} result
      */
     dropAttachments(result: ResultEvent): void;
-    /** The peer is not read: that its attachments do not come means nothing. */
-    paused(): void;
-    /** The peer is read again: it has all its time from now on. */
-    resumed(): void;
     /**
      * @param {number} now
      * @param {UmqEvent[]} events
