@@ -1,6 +1,6 @@
 """UMQ and sABC on WebSocket in one process, for clients in JavaScript: they are told to do much.
 
-``server.py [ORIGIN…]``
+``server.py [--tls CERTIFICATE KEY] [ORIGIN…]``
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from twisted.internet import reactor
-from twisted.internet.endpoints import TCP4ServerEndpoint
+from twisted.internet.endpoints import serverFromString
 
 from twisted_msgproto.core.errors import Refused
 from twisted_msgproto.net.gateway import address_name, announce
@@ -150,15 +150,20 @@ class Sabc(SabcServer):
         return message.body
 
 
-async def listen(factory: Any, name: str) -> None:
-    port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(factory)
+async def listen(factory: Any, name: str, endpoint: str = "tcp:0:interface=127.0.0.1") -> None:
+    port = await serverFromString(reactor, endpoint).listen(factory)
     announce(name, address_name(port.getHost()))
 
 
-async def main(origins: list[str]) -> None:
+async def main(words: list[str]) -> None:
+    tls, origins = (words[1:3], words[3:]) if words[:1] == ["--tls"] else ((), words)
     umq = UmqServerFactory(methods=methods(), origins=origins)
     umq.protocol = Umq
     await listen(umq, "umq")
+    if tls:
+        certificate, key = tls
+        words = ["ssl:0:interface=127.0.0.1", f"certKey={certificate}", f"privateKey={key}"]
+        await listen(umq, "secure", ":".join(words))
     sabc = SabcServerFactory()
     sabc.protocol = Sabc
     await listen(sabc.webSocketFactory(origins), "sabc")

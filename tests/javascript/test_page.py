@@ -1,6 +1,7 @@
 """The package in a real page, served as it is, without a bundler."""
 
 import asyncio
+import json
 import re
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.tools.browser import Page, needs_browser, start_browser
+from tests.tools.certificates import Authority
 from tests.tools.javascript import PACKAGE
 from tests.tools.processes import Launcher
 
@@ -55,6 +57,17 @@ STREAMS = """
 })().catch((error) => `${error.name}: ${error.message}`)
 """
 
+WRONG = """
+(async () => {
+  const { UmqClient } = await import("./twisted-msgproto/index.js");
+  const said = [];
+  for (const url of URLS)
+    for (const options of [{}, { WebSocket }])
+      said.push((await UmqClient.connect(url, options).catch((error) => error)).name);
+  return said;
+})()
+"""
+
 
 class Quiet(SimpleHTTPRequestHandler):
     """Serves files, and says nothing of it."""
@@ -90,7 +103,10 @@ def test_the_page_of_the_readme_and_slow_programs_in_it(
     A WebSocketStream is paused; a WebSocket cannot be, and what is too slow on it is told so.
     """
     origin = f"http://127.0.0.1:{site.server_port}"
-    server = launch.command([sys.executable, str(HERE / "server.py"), origin])
+    pair = Authority(tmp_path).server()
+    words = ["--tls", str(pair.cert), str(pair.key), origin]
+    server = launch.command([sys.executable, str(HERE / "server.py"), *words])
+    secure = re.sub(r"^\w+:", "wss://", server.address("secure"))
     umq, sabc = (server.address(name).replace("tcp:", "ws://") for name in ("umq", "sabc"))
     assert "ws://localhost:5048" in SHOWN
     page_text = SHOWN.replace("ws://localhost:5048", umq)
@@ -104,6 +120,8 @@ def test_the_page_of_the_readme_and_slow_programs_in_it(
             await page.shown("Hello, page!")
             said = await page.value(SABC.replace("URL", f"{sabc}/"))
             assert said == '["Grüße","work is done",[255,0,254],"closed"]'
+            said = await page.value(WRONG.replace("URLS", json.dumps([secure, f"{sabc}/"])))
+            assert said == ["ConnectionClosed"] * 4, said
             held = await page.value(STREAMS.replace("UMQ", f"{umq}/").replace("SABC", f"{sabc}/"))
             assert held == "files in pieces, files on a WebSocket, paused, bounded, working"
 
