@@ -26,6 +26,7 @@ export class Reading {
     this._stalled = false;
     /** @type {(() => void) | null} */
     this._cancel = null;
+    this._begun = false;
     this._over = false;
     unread.changed = (taken) => {
       if (taken) this._forget();
@@ -33,9 +34,15 @@ export class Reading {
     };
   }
 
+  /** The session stands. Before that the peer is read in any case. */
+  begin() {
+    this._begun = true;
+    this.look();
+  }
+
   /** Something has changed. */
   look() {
-    if (this._over) return;
+    if (!this._begun || this._over) return;
     const waiting = this._waiting();
     if (!waiting) this._forget();
     if (!this._stalled && this._unread.much(waiting)) this._pause(waiting);

@@ -48,8 +48,8 @@ class Replay {
   follow(step) {
     const { machine } = this;
     machine.advanceClock(step.now);
-    if ("receives" in step) return step.receives.flatMap((one) => machine.receive(wire(one), step.now));
-    if ("advance" in step) return machine.advance(step.now);
+    if ("receives" in step) return step.receives.flatMap((one) => machine.receive(wire(one), step.now).map(told));
+    if ("advance" in step) return machine.advance(step.now).map(told);
     const given = step.with.map((one) => this.argument(one));
     if (step.do === "register_callback") machine.registerCallback(base36(++this.callbacks));
     else VERBS[step.do](machine, given);
@@ -67,8 +67,7 @@ class Replay {
 
 function told({ fault, ...event }) {
   if (fault) return { type: "fault", reason: fault.reason, code: fault.code };
-  if (event.attachments) event.attachments = event.attachments.map(attachment);
-  return event;
+  return event.attachments ? { ...event, attachments: event.attachments.map(attachment) } : event;
 }
 
 /**
@@ -80,14 +79,16 @@ export function replayOf(session, title, free = -1) {
   const replay = new Replay(session);
   for (const [number, step] of session.steps.entries()) {
     const ordered = number === free ? sorted : (list) => list;
-    const events = replay.follow(step).map(told);
+    const events = replay.follow(step);
     const where = `${title}, step ${number}: ${JSON.stringify(step).slice(0, 300)}`;
     assert.deepEqual(ordered(events), ordered(step.events ?? []), where);
     assert.deepEqual(ordered(replay.sends()), ordered(step.sends), where);
   }
 }
 
+/** Events of one topic, or of one attribute, keep their order. */
 function sorted(list) {
-  const keys = (value) => JSON.stringify(value, (_, one) => (one?.constructor === Object ? Object.fromEntries(Object.entries(one).sort()) : one));
-  return list.map(keys).sort();
+  const sortedKeys = (_, one) => (one?.constructor === Object ? Object.fromEntries(Object.entries(one).sort()) : one);
+  const key = (one) => ("topic" in Object(one) ? `topic ${one.topic}` : "name" in Object(one) ? `name ${one.name}` : JSON.stringify(one, sortedKeys));
+  return list.map((one) => [key(one), one]).sort(([a], [b]) => (a < b ? -1 : Number(a > b))).map(([, one]) => one);
 }

@@ -19,7 +19,10 @@ export class Reading {
     _stalled: boolean;
     /** @type {(() => void) | null} */
     _cancel: (() => void) | null;
+    _begun: boolean;
     _over: boolean;
+    /** The session stands. Before that the peer is read in any case. */
+    begin(): void;
     /** Something has changed. */
     look(): void;
     /** @param {boolean} waiting */

@@ -98,6 +98,7 @@ export class SabcSession extends LinkedSession {
       this.expires = expires;
       this.headers = headers;
       this._stands();
+      this._reading.begin();
     },
     refused: ({ code, text }) => {
       this._link.because(new SessionRefused(text, code));

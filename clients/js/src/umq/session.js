@@ -192,6 +192,7 @@ export class UmqSession extends LinkedSession {
     welcome: ({ payload, attachments }) => {
       this.welcome = { payload, attachments };
       this._stands();
+      this._reading.begin();
     },
     fatal: ({ code, text }) => this._link.because(new SessionRefused(text, code)),
     fault: ({ fault }) => this._link.because(fault),
