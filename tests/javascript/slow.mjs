@@ -3,7 +3,7 @@
 import { WebSocket } from "../../clients/js/node_modules/ws/wrapper.mjs";
 
 import * as client from "../../clients/js/src/index.js";
-import { bounded, files, paused, working } from "./slow.js";
+import { bounded, files, paused, working } from "./programs.mjs";
 
 /** As those of browsers. */
 class Unpausable extends WebSocket {

@@ -41,7 +41,7 @@ SABC = """
 STREAMS = """
 (async () => {
   const client = await import("./twisted-msgproto/index.js");
-  const { bounded, files, paused, working } = await import("./slow.js");
+  const { bounded, files, paused, working } = await import("./programs.mjs");
   const held = [];
   await files(client, "UMQ");
   held.push("files in pieces");
@@ -64,6 +64,12 @@ WRONG = """
   for (const url of URLS)
     for (const options of [{}, { WebSocket }])
       said.push((await UmqClient.connect(url, options).catch((error) => error)).name);
+  for (const options of [{}, { WebSocket }]) {
+    const client = new UmqClient("UMQ", options);
+    const started = client.start().catch((error) => error);
+    await client.close();
+    said.push((await started).name);
+  }
   return said;
 })()
 """
@@ -72,7 +78,11 @@ WRONG = """
 class Quiet(SimpleHTTPRequestHandler):
     """Serves files, and says nothing of it."""
 
-    extensions_map: ClassVar = {**SimpleHTTPRequestHandler.extensions_map, ".js": "text/javascript"}
+    extensions_map: ClassVar = {
+        **SimpleHTTPRequestHandler.extensions_map,
+        ".js": "text/javascript",
+        ".mjs": "text/javascript",
+    }
 
     def log_message(self, format: str, *arguments: Any) -> None:
         pass
@@ -84,7 +94,7 @@ def site(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
     directory = tmp_path / "site"
     directory.mkdir()
     (directory / "twisted-msgproto").symlink_to(PACKAGE / "src")
-    (directory / "slow.js").symlink_to(HERE / "slow.js")
+    (directory / "programs.mjs").symlink_to(HERE / "programs.mjs")
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(directory))) as server:
         serving = threading.Thread(target=server.serve_forever, daemon=True)
         serving.start()
@@ -120,8 +130,9 @@ def test_the_page_of_the_readme_and_slow_programs_in_it(
             await page.shown("Hello, page!")
             said = await page.value(SABC.replace("URL", f"{sabc}/"))
             assert said == '["Grüße","work is done",[255,0,254],"closed"]'
-            said = await page.value(WRONG.replace("URLS", json.dumps([secure, f"{sabc}/"])))
-            assert said == ["ConnectionClosed"] * 4, said
+            wrong = WRONG.replace("URLS", json.dumps([secure, f"{sabc}/"]))
+            said = await page.value(wrong.replace("UMQ", f"{umq}/"))
+            assert said == ["ConnectionClosed"] * 6, said
             held = await page.value(STREAMS.replace("UMQ", f"{umq}/").replace("SABC", f"{sabc}/"))
             assert held == "files in pieces, files on a WebSocket, paused, bounded, working"
 

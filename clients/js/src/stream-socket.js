@@ -49,10 +49,10 @@ export class StreamSocket {
   /** @param {ReadableStreamDefaultReader<any>} reader */
   async _read(reader) {
     for (;;) {
-      if (this._paused) await this._paused;
+      while (this._paused) await this._paused;
       const { value, done } = await reader.read();
       if (done) return;
-      if (this._paused) await this._paused; // it was read while the stream was being paused
+      while (this._paused) await this._paused; // it was read while the stream was being paused
       this.onmessage?.({ data: value });
     }
   }

@@ -56,7 +56,13 @@ export function realWorld(given, report = reported) {
       return () => clearTimeout(timer);
     },
     random: Math.random,
-    report,
+    report(error) {
+      try {
+        report(error);
+      } catch (another) {
+        reported(another);
+      }
+    },
     async open(url, protocol, seconds, signal) {
       const Class = given ?? (await socketClass());
       let socket;
