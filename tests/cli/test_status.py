@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import sys
 import time
 import tomllib
@@ -14,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.tools.processes import PATIENCE_SECONDS, Launcher
-from twisted_msgproto.cli import main
+from twisted_msgproto.cli import main, status
 from twisted_msgproto.cli.status import lines
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration, Options, make_gateway
@@ -59,6 +60,18 @@ def test_status_of_a_gateway_by_its_url_and_by_its_directory(
     assert TOKEN not in gateway.output
     assert main(["status", str(queue)]) == 2
     assert "does not answer" in capsys.readouterr().err
+
+
+def test_who_names_no_gateway_and_reaches_none_is_told_how_to_name_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FC-06: a gateway.toml may have no ``[status]``."""
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(status, "DEFAULT_URL", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        assert main(["status"]) == 2
+    told = capsys.readouterr().err
+    assert "[status]" in told and "msgproto status DIR" in told and told.count("\n") == 1
 
 
 def refusal(url: str) -> bytes:

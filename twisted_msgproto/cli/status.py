@@ -13,11 +13,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from twisted_msgproto.core.errors import ConfigurationError, QueueError
+from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError
 
 from .recv import escaped
+
+if TYPE_CHECKING:
+    from ..net.control.asking import GatewayBroker
 
 SUMMARY = "show the figures of a running gateway"
 
@@ -66,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.token_file is not None and not is_url(arguments.where):
         raise ConfigurationError("--token-file goes with http://HOST:PORT")
     gateway = GatewayBroker(arguments.where, arguments.token_file, authority=arguments.tls_ca)
-    figures = asked(gateway.figures)
+    figures = asked(gateway.figures) if arguments.where != DEFAULT_URL else at_default(gateway)
     if arguments.json:
         print(json.dumps(figures, ensure_ascii=False))
     elif arguments.watch and sys.stdout.isatty():
@@ -82,6 +85,17 @@ def asked(figures: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     if "healthy" not in found:
         raise QueueError("what answers there is no status endpoint of a gateway")
     return found
+
+
+def at_default(gateway: GatewayBroker) -> Mapping[str, Any]:
+    """Return the figures at the address that nobody named; QueueAway, which says how to name it."""
+    try:
+        return asked(gateway.figures)
+    except QueueAway as error:
+        raise QueueAway(
+            f"{error} Name the queue's directory if the gateway has no [status] in its file:"
+            " msgproto status DIR"
+        ) from None
 
 
 def watch(figures: Mapping[str, Any], ask: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
