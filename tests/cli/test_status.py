@@ -179,13 +179,14 @@ def test_flow_and_bridges_stand_in_the_terminal_and_nothing_of_theirs_acts_there
     bridge = shown_bridge({"consumer": "spark", "state": "away\x1b[2J", "lag_rows": 7}, 0.0)
     queue = {
         "directory": "q", "begin_offset": 0, "end_offset": 9, "waiting_messages": 0,
-        "left_octets": 1, "max_octets": 2, "consumers": [], "bridges": [bridge],
+        "left_octets": 3 << 29, "max_octets": 10 << 30, "consumers": [], "bridges": [bridge],
     }  # fmt: skip
     shown = FIGURES | {
         "queue": queue, "protocols": {"umq": one, "mtl": one},
         "flow": {"protocols": {"umq": columns}},
     }  # fmt: skip
     text = "\n".join(lines(shown))
+    assert "0 not on disk yet, 1.5 GiB left of 10.0 GiB" in text
     assert re.search(r"umq +250 +12\.5 ms +2 ", text)
     assert re.search(r"mtl +- +- +2 ", text)
     assert re.search(r"spark +away.*\[2J +- +- +7 +- +0 +-", text)

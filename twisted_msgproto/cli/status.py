@@ -143,7 +143,10 @@ def lines(figures: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
         ],
     )
     memory = figures["memory"]
-    yield f"memory: {memory['waiting_octets']} octets not safe yet, {memory['held_octets']} held"
+    yield (
+        f"memory: {_size(memory['waiting_octets'])} in messages that are not safe yet,"
+        f" {_size(memory['held_octets'])} in unfinished messages and unread output"
+    )
     yield ""
     if figures["broker"]["queues"]:
         yield from _section(
@@ -179,20 +182,19 @@ def _queue(figures: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iter
         return
     yield (
         f"queue {queue['directory']}: messages {queue['begin_offset']} to {queue['end_offset']},"
-        f" {queue['waiting_messages']} not durable yet,"
-        f" {queue['left_octets']} octets left of {queue['max_octets']}"
+        f" {queue['waiting_messages']} not on disk yet,"
+        f" {_size(queue['left_octets'])} left of {_size(queue['max_octets'])}"
     )
     if before is not None and before["queue"] is not None and seconds > 0:
         more = queue["messages"] - before["queue"]["messages"]
         yield f"{more / seconds:.0f} messages/s"
     yield ""
-    yield from _section(
-        ("CONSUMER", "COMMITTED", "BEHIND", "STANDS STILL"),
-        [
-            (one["name"], one["offset"], one["behind_messages"], f"{one['still_seconds']:.0f} s")
-            for one in queue["consumers"]
-        ],
-    )
+    consumers = [
+        (one["name"], one["offset"], one["behind_messages"], f"{one['still_seconds']:.0f} s")
+        for one in queue["consumers"]
+    ]
+    if consumers:
+        yield from _section(("CONSUMER", "COMMITTED", "BEHIND", "HAS NOT MOVED FOR"), consumers)
     yield from _bridges(queue.get("bridges", []))
 
 
@@ -226,6 +228,14 @@ def _bridges(bridges: list[Mapping[str, Any]]) -> Iterator[str]:
                 for one in bridges
             ],
         )
+
+
+def _size(octets: int) -> str:
+    """Return a number of octets as people write it: ``9.5 GiB``."""
+    for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if octets >= size:
+            return f"{octets / size:.1f} {unit}"
+    return f"{octets} octets"
 
 
 def _or_dash(value: float | None) -> str:
