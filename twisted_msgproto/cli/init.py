@@ -53,7 +53,7 @@ endpoint = "{status}"
 # [limits]                          # of every server that has a limit of this name
 # connections = 10000
 
-# [[access]]                        # who may what: then what no rule allows is refused
+# [[access]]                        # access rules: with them, what no rule allows is refused
 # allow = ["publish", "subscribe"]
 # user = "sensor-*"
 # name = "topic/{{user}}/*"
