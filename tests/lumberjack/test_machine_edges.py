@@ -2,12 +2,20 @@
 
 from dataclasses import astuple
 
+import pytest
+
 from tests.lumberjack.test_machine import Session, events_of
 from tests.lumberjack.test_writer import documents, sent, writer
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.lumberjack.machine import Reader
-from twisted_msgproto.lumberjack.terms import KeptAlive, ReaderCounters, Reading, WriterCounters
+from twisted_msgproto.lumberjack.machine import Reader, Writer
+from twisted_msgproto.lumberjack.terms import (
+    WRITER_LIMITS,
+    KeptAlive,
+    ReaderCounters,
+    Reading,
+    WriterCounters,
+)
 from twisted_msgproto.lumberjack.wire import (
     LIMITS,
     VERSION_1,
@@ -78,3 +86,24 @@ def test_a_fault_within_a_compressed_frame_shows_the_octets_that_are_wrong():
         if isinstance(event, Fault)
     ]
     assert fault.octets[:2] == b"2Z"
+
+
+def test_a_text_at_its_limit_is_read_although_it_comes_in_parts():
+    changes = Limits.of(LIMITS).replace({"key-octets": 3, "value-octets": 40})
+    octets = encode_data([1], [{"abc": "v" * 40}])
+    decoder = Decoder(changes)
+    assert decoder.feed(octets[:-1]) == []
+    (frame,) = decoder.feed(octets[-1:])
+    assert list(frame.pairs) == [{"abc": "v" * 40}]
+    for pairs in ({"abcd": "v"}, {"abc": "v" * 41}):
+        (fault,) = Decoder(changes).feed(encode_data([1], [pairs])[:-1])
+        assert isinstance(fault, Fault)
+
+
+def test_a_window_as_large_as_the_limit_may_be_asked_for():
+    limit = Limits.of(WRITER_LIMITS).replace({"window": 10})
+    assert Writer(limit, window=10)
+    with pytest.raises(ValueError, match="a window of 1 to 10 events, not 11"):
+        Writer(limit, window=11)
+    with pytest.raises(ValueError, match="a window of 1 to 10 events, not 0"):
+        Writer(limit, window=0)
