@@ -189,7 +189,7 @@ def _queue(figures: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iter
         more = queue["messages"] - before["queue"]["messages"]
         yield f"{more / seconds:.0f} messages/s"
     yield ""
-    consumers = [
+    consumers: list[tuple[object, ...]] = [
         (one["name"], one["offset"], one["behind_messages"], f"{one['still_seconds']:.0f} s")
         for one in queue["consumers"]
     ]
