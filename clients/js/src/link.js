@@ -146,7 +146,6 @@ export class Link {
   _end() {
     if (this._over) return;
     this._over = true;
-    this.resume(); // the peer's Close stands behind what was not read
     this._cancelTimer();
     this._lost(this._why);
   }

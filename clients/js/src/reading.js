@@ -64,7 +64,7 @@ export class Reading {
   end() {
     this._over = true;
     this._forget();
-    this._link.resume();
+    this._link.resume(); // the peer's Close stands behind what was not read
   }
 
   _forget() {

@@ -137,6 +137,12 @@ test("who leaves a loop, or is lost, has no part in the bound any more", async (
   assert.equal(client._unread.octets, 20);
   await (await subscribing).return();
   assert.equal(client._unread.octets, 0);
+  const another = client.subscribe((id) => id);
+  socket.says("R3:true", "T2:x", "T2:y");
+  (await another).unsubscribe();
+  assert.equal(client._unread.octets, 0);
+  assert.equal((await (await another).next()).value.payload, "x"); // it can be taken all the same
+  assert.equal(client._unread.octets, 0);
   socket.says(octets(1), octets(1));
   const lost = await streamed(client, socket, 3);
   socket.says(octets(30));
