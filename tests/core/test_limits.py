@@ -56,7 +56,7 @@ def test_a_limit_above_its_maximum_is_refused_by_name() -> None:
 def test_what_is_at_a_limit_may_be_sent_and_one_more_may_not() -> None:
     limits = Limits.of(TABLE)
     limits.check("window", 10)
-    with pytest.raises(LimitExceeded, match="^11 events, window allows 10; nothing was sent$"):
+    with pytest.raises(LimitExceeded, match=r"^11 events, window allows 10; nothing was sent$"):
         limits.check("window", 11)
 
 
