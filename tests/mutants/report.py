@@ -28,8 +28,14 @@ def reasons() -> dict[Change, str]:
 
 
 def known() -> dict[str, Any]:
-    """Return what is known of each room."""
-    return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
+    """Return what is known of each room; a survivor with a reason changes nothing."""
+    rooms = dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
+    why = reasons()
+    for result in rooms.values():
+        explained = [change for change in result["survivors"] if tuple(change) in why]
+        result["survivors"] = [one for one in result["survivors"] if one not in explained]
+        result["nothing"] = sorted(result["nothing"] + explained)
+    return rooms
 
 
 def _left(verdicts: list[Verdict]) -> tuple[list[list[str]], list[list[str]]]:
@@ -111,7 +117,7 @@ def write_page() -> None:
     lines += [
         "| room | tried | killed at first | killed | change nothing | survived | killed of those"
     ]
-    lines[-1] += " those that change something |"
+    lines[-1] += " which change something |"
     lines += ["|---|---|---|---|---|---|---|"]
     rooms = known()
     for name, result in rooms.items():
