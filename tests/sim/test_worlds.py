@@ -13,7 +13,7 @@ SHARES = 4
 """The worlds of a protocol are tested in so many parts, which can run side by side."""
 
 FRESH = SHARES - 1
-"""The worlds of this part are others in each run; those of the other parts are always the same."""
+"""The worlds of this part are others where the run has a seed; those of the others never are."""
 
 PARTS = {**dict.fromkeys(ADAPTERS, 0.8), "mixed": 0.33}
 """This part of ``--worlds`` is run: a world with three clients costs as much as three."""
@@ -29,12 +29,11 @@ def worlds_of(protocol, worlds):
 def test_nothing_acknowledged_is_lost_in_any_world(protocol, share, request):
     """NB-01, NB-06, LJ-07, LJ-11, LJ-13, LJ-14, LJ-15, LJ-18, LJ-20: under faults.
 
-    Raise the number with ``--long`` or ``--worlds``; ``--seed`` repeats the fresh worlds of another
-    run.
+    Raise the number with ``--long`` or ``--worlds``; a long run has fresh ones, which ``--seed``
+    repeats.
     """
     worlds = worlds_of(protocol, request.config.getoption("--worlds"))
-    # What is fresh begins at the run's seed, which stands in pytest's header.
-    first = request.config.getoption("--seed") if share == FRESH else 0
+    first = (request.config.getoption("--seed") or 0) if share == FRESH else 0
     for seed in range(first + share, first + worlds, SHARES):
         try:
             World(seed, WORLDS[protocol]()).run()
@@ -45,7 +44,7 @@ def test_nothing_acknowledged_is_lost_in_any_world(protocol, share, request):
 
 @pytest.fixture
 def own_errors():
-    """Collect what a broken world leaves: its errors are not logged in the world of another test."""
+    """Collect what a broken world leaves: its errors are not logged in another test's world."""
     yield
     gc.collect()
 
