@@ -566,11 +566,14 @@ class Client(Side[Connecting]):
         events.append(ConnectRefused(code, body.decode("utf-8", "replace")))
 
     def _connect_expired(self, now: float, events: list[Event]) -> None:
-        """Fail without a word (``SA-27``).
+        """Fail, on a byte stream without a word (``SA-27``).
 
-        CONNECTED may be on its way; an ERROR without the session's id, and without the length that
-        a server wants from then on, would pass for a fault of framing (``SA-26``).
+        CONNECTED may be on its way; an ERROR without the length that a server wants from then on
+        would pass for a fault of framing (``SA-26``).
         """
+        if self._framed:
+            super()._connect_expired(now, events)
+            return
         self.fault = Fault("connect-seconds", "no session in time")
         self._machine.step(Fault)
         events.append(self.fault)
