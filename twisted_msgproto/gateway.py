@@ -427,11 +427,12 @@ class FileAgain:
 
     def _take(self, newest: Configuration) -> None:
         self._newest = newest
-        if newest.access is None or self._running.access is None:
-            return
         for factory in self._gateway.factories:
-            if isinstance(factory.authoriser, Rules):
-                factory.authoriser = newest.access
+            options = self._running.servers.get(factory.protocolName)
+            if options is None or (options["access"] is None and options["authoriser"] is None):
+                factory.authoriser = (
+                    newest.access
+                )  # others have rules or an authoriser of their own
 
     def later(self) -> list[str]:
         """Return what has changed and needs a new start, as ``[TABLE] KEY``."""
@@ -443,9 +444,8 @@ def changed_keys(before: Table, after: Table) -> Iterator[str]:
     for name in dict.fromkeys((*before, *after)):
         old, new = before.get(name), after.get(name)
         if name == ACCESS:
-            if (old is None) != (new is None):
-                yield f"[[{ACCESS}]]: there were {'none' if old is None else 'some'}"
-        elif old is None or new is None:
+            continue
+        if old is None or new is None:
             yield f"[{name}]"
         else:
             for key in dict.fromkeys((*old, *new)):

@@ -39,7 +39,10 @@ SUBJECTS: Mapping[str, str] = {
     **{name: protocol.bench for name, protocol in registry.PROTOCOLS.items()},
     **{
         name: f"twisted_msgproto.cli.benches.{name}"
-        for name in ("queue", "broker", "spark", "growth", "idle", "neighbours", "status", "scale")
+        for name in (
+            *("queue", "small", "broker", "spark", "growth"),
+            *("idle", "neighbours", "status", "scale"),
+        )
     },
 }
 """This maps each subject to the module with its rows, in the order of measurement.
