@@ -47,9 +47,6 @@ _LENGTH, _NODES, _BUFFERS = 0, 1, 2
 UNKNOWN: Final = (TypeError, ValueError, AttributeError, OverflowError, struct.error)
 """What this module does not know raises one of these; UnicodeEncodeError is a ValueError."""
 
-Node = tuple[int, int]
-"""A column, or a part of one, has this many values, of which so many are null."""
-
 
 class Column(NamedTuple):
     """Holds a column as Arrow describes it: its nodes, then their buffers."""
