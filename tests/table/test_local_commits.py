@@ -316,3 +316,17 @@ def test_what_others_committed_is_synced_before_our_next_version(table: Table) -
     data = next(n for n, step in enumerate(disk.steps) if step.endswith(".parquet"))
     assert foreign < ours
     assert data < ours
+
+
+def test_a_sync_which_fails_leaves_no_copy_of_a_version_behind__TB_11(table: Table) -> None:
+    writer = Table.open(table.location, disk=Failing("", errno.EIO))
+    writer.sync()
+    restore(table)
+    writer.refresh()
+    names = set(writer.storage.log_names())
+    writer.storage.disk.step = "sync"  # type: ignore[attr-defined]
+    with pytest.raises(TableError, match=r"cannot sync .*no more of this"):
+        writer.sync()
+    assert set(writer.storage.log_names()) == names
+    writer.sync()
+    assert set(writer.storage.log_names()) == names

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,12 @@ from deltalake import DeltaTable
 from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land
 from twisted_msgproto.core.errors import Overtaken, TableError
 from twisted_msgproto.queue.lineage import Landed
-from twisted_msgproto.table.actions import Run
+from twisted_msgproto.table import log
+from twisted_msgproto.table.actions import Commit, Proposal, Run, parse_commit
+from twisted_msgproto.table.local_commit import LocalCommits
 from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.snapshot import read_version
+from twisted_msgproto.table.storage import LocalStorage
 
 
 def test_a_new_table_is_empty_and_every_reader_knows_it(table: Table) -> None:
@@ -67,3 +72,103 @@ def test_compaction_takes_files_out_and_puts_others_in(table: Table) -> None:
     assert table.files() == [whole]
     assert table.landed() == {"a": Landed(10, 5, 7)}
     assert DeltaTable(table.location).to_pyarrow_table().num_rows == 10
+
+
+def test_two_rewritings_of_one_run_are_two_versions__TB_11(table: Table) -> None:
+    """What the run made before is not mistaken for what it is asked for now."""
+    land(table, "a", 10)
+    once, twice = (data_file(Path(table.location), "a", 0, 10) for _ in range(2))
+    assert table.replace(table.files(), [once], run=RUN) == 2
+    again = Table.open(table.location)
+    assert again.replace([once], [twice], run=RUN) == 3
+    assert again.files() == [twice]
+
+
+def test_a_batch_that_has_landed_is_found_though_its_files_were_written_anew__TB_11(
+    table: Table,
+) -> None:
+    land(table, "a", 10)
+    anew = [data_file(Path(table.location), "a", 0, 10)]
+    again = Table.open(table.location)
+    assert again.commit(anew, {"a": Landed(10, 5, 7)}, before={"a": None}, run=RUN) == 1
+
+
+def test_a_file_that_another_removed_is_not_rewritten_again__TB_04(table: Table) -> None:
+    land(table, "a", 10)
+    other = Table.open(table.location)
+    files = table.files()
+    other.replace(files, [data_file(Path(table.location), "a", 0, 10)], run=RUN)
+    with pytest.raises(Overtaken, match=f"removed {files[0].path}"):
+        table.replace(files, [], run=Run("0ther", "elsewhere", 4711))
+
+
+def test_a_writer_that_is_met_only_in_the_log_is_named_too(table: Table) -> None:
+    land(table, "a", 10, Run("0ther", "elsewhere", 4711))
+    again = Table.open(table.location)
+    with pytest.raises(Overtaken, match=r"process 4711 on elsewhere"):
+        again.commit([], {"a": Landed(5)}, before={"a": None}, run=RUN)
+
+
+def test_a_reopened_table_has_its_properties(table: Table) -> None:
+    assert Table.open(table.location).properties["delta.logRetentionDuration"] == "interval 6 hours"
+
+
+def test_what_a_writer_notes_beside_its_run_is_read_again(table: Table) -> None:
+    table.commit([], {"a": Landed(1)}, before={"a": None}, run=RUN, info={"lag": 3})
+    table.replace([], [], run=RUN, info={"files": 4})
+    assert [read_version(table.storage, n).info for n in (1, 2)] == [{"lag": 3}, {"files": 4}]
+
+
+def test_a_version_has_its_writers_time_in_milliseconds(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", TABLE_SCHEMA, clock=lambda: 1_700_000_000.25)
+    table.commit([], {"a": Landed(1)}, before={"a": None}, run=RUN)
+    versions = [read_version(table.storage, n) for n in (0, 1)]
+    assert [commit.timestamp for commit in versions] == [1_700_000_000_250] * 2
+
+
+def test_a_version_without_a_time_has_the_time_0(table: Table) -> None:
+    unknown = parse_commit(3, b'{"commitInfo":{}}\n')
+    assert unknown.timestamp == Commit(3, "", None).timestamp == 0
+
+
+def test_an_opened_table_has_no_checkpoint_made_before_one_is_due(table: Table) -> None:
+    land(table, "a", 5)
+    again = Table.open(table.location)
+    again.maintain()
+    assert "_last_checkpoint" not in again.storage.log_names()
+
+
+def test_the_log_is_cleaned_at_most_once_in_its_time(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 1)
+    now = [1_700_000_000.0]
+    cleaned: list[float] = []
+    monkeypatch.setattr(LocalCommits, "clean", lambda *_: cleaned.append(now[0]))
+    writer = Table.open(table.location, clock=lambda: now[0])
+    start = now[0]
+    for offset, seconds in ((1, 0.0), (2, 599.0), (3, 600.0), (4, 601.0)):
+        now[0] = start + seconds
+        before = writer.landed().get("a")
+        writer.commit([], {"a": Landed(offset)}, before={"a": before}, run=RUN)
+        writer.maintain()
+    assert cleaned == [start + 600.0]
+
+
+class LostAnswer(LocalCommits):
+    """Adds each version, and loses the answer."""
+
+    def attempt(self, version: int, proposal: Proposal) -> Commit:
+        super().attempt(version, proposal)
+        raise OSError("the answer was lost")
+
+
+def test_a_commit_whose_answer_a_store_lost_is_found_in_the_log__TB_11(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStorage, "local", False)
+    storage = table.storage
+    assert isinstance(storage, LocalStorage)
+    writer = Table(storage, LostAnswer(storage, time.time), time.time)
+    assert writer.commit([], {"a": Landed(1)}, before={"a": None}, run=RUN) == 1
+    assert Table.open(table.location).landed() == {"a": Landed(1)}

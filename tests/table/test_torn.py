@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -14,8 +16,9 @@ from tests.tools.powercut import damaged
 from tests.tools.tables import TABLE_SCHEMA, land, rows_of
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue.lineage import Landed
-from twisted_msgproto.table.actions import version_name
+from twisted_msgproto.table.actions import Torn, parse_commit, version_name
 from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.snapshot import whole_version
 from twisted_msgproto.table.torn import EMPTY
 
 DAY = pa.array([20484] * 5, pa.int32()).cast(pa.date32())
@@ -141,3 +144,32 @@ def test_a_whole_table_needs_no_mending(table: Table) -> None:
     land(table, "a", 5)
     foreign_append(table)
     assert Table.open_for_writing(table.location).mended == ()
+
+
+def test_a_line_which_is_no_action_is_torn() -> None:
+    with pytest.raises(Torn, match="a line of it is not an action"):
+        parse_commit(3, b'{"commitInfo":{}}\n[]\n')
+
+
+def test_a_gap_behind_a_checkpoint_is_refused(table: Table) -> None:
+    land(table, "a", 5)
+    foreign_checkpoint(table)
+    for offset in (9, 12):
+        land(table, "a", offset)
+    (Path(table.location) / "_delta_log" / version_name(2)).unlink()
+    with pytest.raises(TableError, match="lacks version 2"):
+        Table.open(table.location)
+
+
+def test_a_checkpoint_which_names_no_table_is_passed_over(table: Table) -> None:
+    land(table, "a", 5)
+    foreign_checkpoint(table)
+    path = newest(table, ".checkpoint.parquet")
+    actions = pq.read_table(path)
+    pq.write_table(actions.filter(pc.is_null(actions["metaData"])), path)
+    assert Table.open(table.location).landed() == {"a": Landed(5, 5, 7)}
+
+
+def test_a_version_which_goes_while_the_log_is_read_is_one_line(table: Table) -> None:
+    with pytest.raises(TableError, match="version 7 of .* went while its log was read; try again"):
+        whole_version(table.storage, 7)
