@@ -10,12 +10,13 @@ from twisted.internet.defer import Deferred, fail
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.logger import Logger, LogLevel, formatEvent, globalLogPublisher
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from twisted_msgproto.core.connection import Connection, WorkLost
 from twisted_msgproto.core.deadlines import Deadlines
-from twisted_msgproto.core.errors import Fault, QueueError
+from twisted_msgproto.core.errors import Fault, ProtocolViolation, QueueError, TimedOut
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.net.factory import MsgprotoServerFactory
 from twisted_msgproto.net.link import FIRST_READ_OCTETS, PARTIAL_READ_OCTETS, READ_OCTETS_MIN
@@ -227,7 +228,6 @@ class Links(SynchronousTestCase):
 
     def lose(self) -> None:
         from twisted.internet.error import ConnectionLost
-        from twisted.python.failure import Failure
 
         self.server.connectionLost(Failure(ConnectionLost()))
         self.assertEqual(self.clock.getDelayedCalls(), [])
@@ -451,6 +451,38 @@ class Links(SynchronousTestCase):
         self.assertTrue(transport.aborted)
         self.assertEqual(self.factory.counters["fault:unread"], 1)
         self.assertIn("does not read", self.logged[0])
+        self.lose()
+
+    def test_who_is_cut_off_while_memory_is_short_is_told_of_once(self) -> None:
+        """NB-02: a line with the option, a counter, and a reason for those who wait."""
+        server, transport = self.link()
+        server.cutOff(5000, 4096.0)
+        server.cutOff(6000, 4096.0)
+        self.assertTrue(transport.aborted)
+        self.assertEqual(len(self.logged), 1)
+        self.assertRegex(self.logged[0], "cut off: 5000 octets .* process-held-octets is 4096")
+        self.assertEqual(self.factory.counters["fault:process-held-octets"], 1)
+        self.lose()
+        self.assertRegex(str(server.ending), "^cut off: 5000 octets")
+
+    def test_a_connection_lost_for_a_breach_of_the_protocol_says_that_breach(self) -> None:
+        server, _ = self.link()
+        breach = Failure(ProtocolViolation("a frame without a mask"))
+        self.assertIs(server.whyLost(breach), breach.value)
+        server.because(TimedOut("silent for 60 s"))
+        self.assertEqual(str(server.whyLost(breach)), "silent for 60 s")
+        self.lose()
+
+    def test_a_connection_counts_as_a_sender_while_something_of_it_waits__NB_01(self) -> None:
+        sink = Sink(held=True)
+        server, _ = self.link(sink)
+        budget = self.factory.budget
+        self.assertEqual(budget.senders, 0)
+        server.dataReceived(b"a\nb\n")
+        self.assertEqual(budget.senders, 1)
+        for waiting in sink.waiting:
+            waiting.callback(None)
+        self.assertEqual(budget.senders, 0)
         self.lose()
 
     def test_what_is_not_whole_counts_for_the_process_until_the_end(self) -> None:

@@ -1,6 +1,8 @@
 """The sink over the queue: Deferreds which fire after the disk said so."""
 
+import os
 import threading
+from dataclasses import replace
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
@@ -150,3 +152,50 @@ class WokenOnce(TestCase):
         threads.calls.pop()()
         self.assertTrue(results[2].called)
         self.assertIsInstance(results[2], Deferred)
+
+
+class Unopened(TestCase):
+    async def test_a_queue_is_not_touched_before_it_is_opened(self):
+        """For what is made before the process becomes a daemon."""
+        directory = self.mktemp()
+        sink = DurableSink.unopened(directory, reactor)
+        self.assertFalse(os.path.exists(directory))
+        sink.open()
+        self.addCleanup(sink.close)
+        self.assertEqual(await sink.put(batch(b"a")), 0)
+
+
+class Keeping(TestCase):
+    def put_all(self, keeping):
+        """What became of a message for a queue, and of one that is for none."""
+        callbacks = []
+
+        class Writer:
+            def submit(self, batch, callback):
+                callbacks.append(callback)
+
+        class Reactor:
+            def callFromThread(self, call):
+                call()
+
+        sink = DurableSink.over(Writer(), Reactor())
+        sink.keeping = keeping
+        brokered, plain = replace(batch(b"1"), envelope=[b"{}"]), batch(b"2")
+        safe = [sink.put(brokered), sink.put(plain)]
+        for first, callback in enumerate(callbacks):
+            callback(None, first)
+        self.assertEqual([self.successResultOf(one) for one in safe], [0, 1])
+        return brokered
+
+    def test_a_message_for_a_queue_is_safe_though_nobody_keeps_queues(self):
+        self.put_all(None)
+
+    def test_the_keeper_of_queues_learns_only_of_messages_for_queues(self):
+        stored = []
+
+        class Keeper:
+            def stored(self, batch, first):
+                stored.append((batch, first))
+
+        brokered = self.put_all(Keeper())
+        self.assertEqual(stored, [(brokered, 0)])

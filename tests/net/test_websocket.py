@@ -714,8 +714,9 @@ class Closing(TestCase):
     def test_what_comes_after_our_close_is_not_kept__NB_02(self):
         """A thousand connections that close made a gateway hold 957 MiB, outside every limit."""
         connection, _, clock = server()
-        begun = client_frame(b"x" * 100_000)
-        connection.dataReceived(begun[:60_000])
+        fragment = b"\x01" + client_frame(b"w" * 1000)[1:]
+        begun = b"\x80" + client_frame(b"x" * 100_000)[1:]
+        connection.dataReceived(fragment + begun[:60_000])
         connection.closeWebSocket()
         connection.dataReceived(begun[60_000:90_000])
         self.assertEqual((connection.frame_data, connection.message_data), ([], []))

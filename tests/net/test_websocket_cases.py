@@ -17,8 +17,9 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
-from tests.conformance.testees import TESTEES, server
+from tests.conformance.testees import TESTEES, client, server
 from tests.net.test_websocket import UPGRADE
+from twisted_msgproto.net.wires.websocket.carrier import _joined
 
 CONTINUED, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 MASK = b"\x37\xfa\x21\x3d"
@@ -232,3 +233,16 @@ def test_every_case_of_rfc_6455_has_its_one_answer(testee: str) -> None:
 def test_a_message_may_have_the_most_fragments_of_the_public_cases(testee: str) -> None:
     # 9.3.1 and 9.4.1: 4 MiB in fragments of 64 octets, and an empty one behind them.
     assert server(testee, Clock()).frames_max >= (4 << 20) // 64 + 1
+
+
+def test_pieces_are_joined_to_the_octets_that_were_joined_before__NB_07() -> None:
+    """A copy for each further piece would need quadratic time."""
+    (before,) = _joined([b"a", b"b"])
+    (after,) = _joined([before, b"c"])
+    assert after is before
+    assert after == b"abc"
+
+
+def test_small_messages_leave_at_once_on_both_sides__NB_11() -> None:
+    for factory in (server("umq", Clock()), client("umq", "ws://127.0.0.1:9/", Clock())):
+        assert factory.tcpNoDelay

@@ -171,5 +171,5 @@ def test_a_checkpoint_which_names_no_table_is_passed_over(table: Table) -> None:
 
 
 def test_a_version_which_goes_while_the_log_is_read_is_one_line(table: Table) -> None:
-    with pytest.raises(TableError, match="version 7 of .* went while its log was read; try again"):
+    with pytest.raises(TableError, match=r"version 7 of .* went while its log was read; try again"):
         whole_version(table.storage, 7)
