@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.core.machine import IllegalTransition
 from twisted_msgproto.sabc.terms.events import MessagesReceived
 from twisted_msgproto.sabc.terms.tables import Serving
-from twisted_msgproto.sabc.wire import Error, encode
+from twisted_msgproto.sabc.wire import Connected, Error, encode
 
 from .sides import (
     NOW,
@@ -20,8 +21,10 @@ from .sides import (
     msg,
     open_client,
     open_server,
+    server_in,
 )
 from .sides import Connecting as ClientState
+from .vectors import SESSION
 
 
 def places(events: list[object]) -> list[int]:
@@ -143,3 +146,36 @@ def test_every_request_is_counted_however_it_comes(framed: bool) -> None:
         server.receive(whole[:90], NOW)
         server.receive(whole[90:], NOW)
         assert server.counters.requests == 42
+
+
+@pytest.mark.parametrize("call", ["answer", "answer_all", "acknowledge", "fail"])
+def test_the_table_says_when_an_answer_may_be_sent_whatever_is_noted__SA_16(call: str) -> None:
+    server = server_in(Serving.AWAITING)
+    server._unanswered["1"] = False
+    calls = {
+        "answer": lambda: server.answer("1", b"a"),
+        "answer_all": lambda: server.answer_all(["1"], [b"a"]),
+        "acknowledge": lambda: server.acknowledge(["1"]),
+        "fail": lambda: server.fail("1", "500", "no"),
+    }
+    with pytest.raises(IllegalTransition):
+        calls[call]()
+    assert server.data_to_send() == b""
+
+
+@pytest.mark.parametrize(
+    ("year", "expires"), [("0001", -62_135_596_800.0), ("0000", None), ("1970", 0.0)]
+)
+def test_a_session_may_expire_in_any_year_of_the_calendar__SA_11(
+    year: str, expires: float | None
+) -> None:
+    client = client_in(ClientState.WAITING)
+    date = f"Thu, 01 Jan {year} 00:00:00 GMT"
+    client.receive(encode(Connected({"session-id": SESSION, "session-expiry": date})), NOW)
+    assert client.expires == expires
+
+
+def test_a_part_is_sent_as_soon_as_it_is_known_that_the_next_may_begin__SA_21() -> None:
+    client = open_client(limits=limits(part_octets=4))
+    client.open_message("w", NOW).write(b"abcd\0xyz")
+    assert client.data_to_send().endswith(b"\r\n\r\nabcd\0")

@@ -18,7 +18,18 @@ from twisted_msgproto.sabc.wire import (
     part_start,
 )
 
-from .vectors import CONNECT, DISCONNECT, FORBIDDEN, HOLA, PART_1, SEND_ONLY, SESSION, crlf
+from .vectors import (
+    CONNECT,
+    DISCONNECT,
+    FORBIDDEN,
+    HOLA,
+    PART_1,
+    SEND_ONLY,
+    SESSION,
+    Read,
+    crlf,
+    decode,
+)
 
 
 def test_the_examples_of_the_source_are_what_we_write() -> None:
@@ -144,3 +155,20 @@ def test_a_part_begins_at_no_nul() -> None:
 def test_which_parts_would_lean_against_the_next_head(part: bytes, leads: bool) -> None:
     # SA-26
     assert leads_into_frame(part, 0, len(part), Bounds()) is leads
+
+
+@pytest.mark.parametrize(("octets", "found"), [(1024, True), (1025, False)])
+def test_a_frame_behind_a_part_is_found_with_a_header_at_its_bound__SA_26(
+    octets: int, found: bool
+) -> None:
+    line = "a::".ljust(octets, "v")
+    part = f"MESSAGE\nsession-id::{SESSION}\nmsg-id::1\nmsg-more::yes\n\nbody "
+    reading = decode([crlf(f"{part}MESSAGE\nsession-id::{SESSION}\n{line}\n\nend\n\n^@")])
+    assert len(reading) == (2 if found else 1)
+
+
+def test_a_frame_behind_a_part_is_found_with_bare_lf__SA_26__SA_28() -> None:
+    part = f"MESSAGE\nsession-id::{SESSION}\nmsg-id::1\nmsg-more::yes\n\nbody "
+    text = f"{part}MESSAGE\nsession-id::{SESSION}\nmsg-id::1\n\nend\n\n\0"
+    frames = [read for read in decode([text.encode()], lenient=True) if isinstance(read, Read)]
+    assert [frame.body for frame in frames] == [b"body ", b"end"]
