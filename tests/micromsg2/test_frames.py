@@ -97,6 +97,15 @@ def test_what_a_handshake_cannot_carry_is_not_written() -> None:
     assert encode_handshake(Handshake(1, 0, "a" * 255))[3] == 255
 
 
+def test_an_extension_list_of_a_handshake_has_at_most_65535_octets__MM_02() -> None:
+    before = len("x-vendor:a=;") - 1
+    longest, too_long = (Offer("x-vendor", {"a": "b" * (n - before)}) for n in (65535, 65536))
+    written = encode_handshake(Handshake(1, 0, "a", (longest,)))
+    assert written[5:7] == b"\xff\xff"
+    with pytest.raises(BadText, match="at most 65535 octets"):
+        encode_handshake(Handshake(1, 0, "a", (too_long,)))
+
+
 @pytest.mark.parametrize("octet", [4, 12])
 def test_an_error_may_stand_where_a_handshake_is_expected(octet: int) -> None:
     """MM-05, MM-17: exactly 4 and 12"""

@@ -32,7 +32,7 @@ from twisted_msgproto.micromsg2.machine import (
     Proposal,
     Session,
 )
-from twisted_msgproto.micromsg2.machine.receiving import INSPECTION_STEPS
+from twisted_msgproto.micromsg2.machine.receiving import INSPECTION_STEPS, OBJECTION_OCTETS
 from twisted_msgproto.micromsg2.wire import Error, ExtensionFrame, encode_command
 
 TOKENS = 70_000
@@ -78,6 +78,16 @@ def test_what_is_safe_is_acknowledged_up_to_the_body_which_is_inspected() -> Non
     server.drain(0.0)
     assert written(server) == [ExtensionFrame(2, b"\0\1")]
     assert server.finished, "the peer keeps what has no verdict, and sends it again"
+
+
+def test_many_small_bodies_of_one_read_take_several_calls__NB_07() -> None:
+    """MM-28: each is checked at once, and all of them would take too long."""
+    server = server_with("json;" + BATCH + "999")
+    body = b'"' + bytes(40 * OBJECTION_OCTETS).replace(b"\0", b"x") + b'"'
+    count = INSPECTION_STEPS // 40
+    events = receive(server, b"".join(message(1 + number, body) for number in range(count)))
+    assert server.unfinished
+    assert bodies(events + rest(server)) == [body] * count
 
 
 @pytest.mark.parametrize("json_octets", [len(LARGE) - 1, len(LARGE)])
@@ -146,6 +156,7 @@ def test_a_session_which_is_over_inspects_nothing() -> None:
     for end in ("fail", "lost"):
         server = server_with("json;" + BATCH + "9")
         receive(server, message(1, LARGE) + message(2, b"2"))
+        receive(server, message(3, b"3"))
         assert server.unfinished
         if end == "fail":
             server.fail(1)

@@ -6,6 +6,7 @@ from dataclasses import astuple
 
 import pytest
 
+from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.micromsg2.machine import Extension
 from twisted_msgproto.micromsg2.machine.extensions import _no_constant
@@ -14,6 +15,12 @@ from twisted_msgproto.micromsg2.terms import LIMITS, Counters
 
 def test_everything_is_counted_from_0() -> None:
     assert not any(astuple(Counters()))
+
+
+def test_payloads_of_several_parts_may_be_limited_to_one__MM_31() -> None:
+    assert Limits.of(LIMITS).replace({"payload-parts": 1}).integer("payload-parts") == 1
+    with pytest.raises(ConfigurationError):
+        Limits.of(LIMITS).replace({"payload-parts": 0})
 
 
 def test_an_extension_without_an_opinion_objects_to_nothing() -> None:
