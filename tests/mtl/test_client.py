@@ -505,3 +505,12 @@ def test_a_profile_which_is_agreed_to_in_any_state_is_kept() -> None:
     asked.client.profile("queue", 0.0)
     assert [type(event) for event in asked.reply(200)] == [Answered]
     assert asked.client.state is ClientState.CLOSED
+
+
+def test_who_is_turned_away_is_refused_what_it_asked_for_and_nothing_else__MT_24() -> None:
+    asked = Asked()
+    assert asked.client.turned_away("too many connections", asked.now) == []
+    number = asked.client.open("host", asked.now)
+    refused = asked.client.turned_away("too many connections", asked.now)
+    assert refused == [SocketDropped(), RequestRefused(number, 401, "too many connections")]
+    assert (asked.names, asked.client.deadline) == ([], None)

@@ -397,10 +397,14 @@ def test_a_renewed_writer_sends_again_what_was_not_confirmed_in_its_order() -> N
 def test_unconfirmed_writers_have_no_window() -> None:
     """MT-19"""
     flowing = writer(confirm=False, window=2)
-    flowing.write(*range(5000))
-    assert len(flowing.sent) == 5000
+    numbers = flowing.write(*range(5000))
+    sent = flowing.sent
+    assert len(sent) == 5000
     assert flowing.flow.unsettled == 0
     assert len(flowing.flow._recent) <= 4096
+    first, last = (sent[place].sequence for place in (0, -1))  # type: ignore[union-attr]
+    assert flowing.get(Response(first, 400)) == []  # so old a content is nobody's
+    assert flowing.get(Response(last, 400)) == [ContentsRefused([numbers[-1]], 400)]
 
 
 def test_403_to_an_unconfirmed_content_makes_the_writer_ask_whether_it_is_known() -> None:

@@ -178,6 +178,24 @@ def test_room_in_one_queue_releases_only_who_writes_to_it() -> None:
     assert broker.got(writers["b"]) == []
 
 
+def test_room_in_a_queue_wakes_the_server__MT_27() -> None:
+    """Another protocol's consumer may have made it, and then nothing else sends the Confirm."""
+    broker = Broker(limits={"queue-contents": 1})
+    writer, reader = broker.flow("Writer"), broker.flow("Reader")
+    got = []
+    for number in (1, 2):
+        broker.command(writer, *contents(number))
+        broker.safe(broker.events[-1])
+        got += broker.got(writer)
+    assert got == [Confirm(1, True)]
+    assert bodies(broker.command(reader, Summon(2, "a"))) == [b"1", b"2"]
+    woken: list[int] = []
+    broker.server.profiles["queue"].wake = lambda: woken.append(1)
+    broker.command(reader, Confirm(1))
+    assert broker.got(writer) == [Confirm(2, True)]
+    assert woken
+
+
 def test_a_withheld_confirm_precedes_a_reject() -> None:
     """MT-19, MT-27"""
     broker = Broker(limits={"queue-contents": 1})
@@ -191,6 +209,7 @@ def test_a_withheld_confirm_precedes_a_reject() -> None:
     assert broker.got(writer) == []
     broker.collect(broker.server.peer_lost(writer, broker.now))
     assert broker.sent == {}
+    assert broker.server._withheld == {}, "who has gone waits for no Confirm"
 
     broker = Broker(limits={"queue-contents": 2})
     writer = broker.flow("Writer")
