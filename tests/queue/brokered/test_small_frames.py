@@ -16,6 +16,7 @@ from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import columns
 from twisted_msgproto.queue.brokered import BrokerState, scan, state
+from twisted_msgproto.queue.brokered.small import SmallFrames
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.format import SEGMENT_HEADER_OCTETS, Identity, Record, Segment
 from twisted_msgproto.queue.log import SegmentLog
@@ -174,6 +175,16 @@ def test_16_frames_of_one_message_need_no_arrow(monkeypatch: pytest.MonkeyPatch)
     found, _ = written.found()
     assert large
     assert sum(len(queue.places) for queue in found[0].values()) > 100
+
+
+def test_16_small_frames_of_one_segment_are_read_together() -> None:
+    """One reading has all of them, and goes on behind the last one."""
+    written = Written(1, frames=12, alike=True)
+    path = min(path for path in written.files if path.endswith(".segment"))
+    frames = frames_of(written, path)
+    small = SmallFrames(Segment(written.disk.open(path), IDENTITY.frame_seed, 0))
+    few, behind = small.read(frames[0].position, frames[0].first, frames[-1].end)
+    assert (few.count, behind) == (len(frames), frames[-1].end_position)
 
 
 class Compressing(columns._Writers):
