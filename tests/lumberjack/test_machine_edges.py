@@ -107,3 +107,16 @@ def test_a_window_as_large_as_the_limit_may_be_asked_for():
         Writer(limit, window=11)
     with pytest.raises(ValueError, match="a window of 1 to 10 events, not 0"):
         Writer(limit, window=0)
+
+
+@pytest.mark.parametrize("frame", [encode_window(0), encode_ack(1)])
+def test_short_frames_count_with_their_octets_for_a_turn__NB_10(frame):
+    decoder = Decoder(Limits.of(LIMITS).replace({"slice-octets": 10 * (1000 + len(frame))}))
+    assert len(decoder.feed(frame * 50)) == 10
+    assert decoder.unfinished
+
+
+def test_an_empty_window_within_a_compressed_frame_is_answered_in_line__LJ_07__LJ_08():
+    whole = encode_window(2) + events_of(1, 2)
+    octets = encode_compressed(whole + encode_window(0))
+    assert Session().receive(octets) == [(2, 2), (2, 0)]
