@@ -465,6 +465,15 @@ class Links(SynchronousTestCase):
         self.lose()
         self.assertRegex(str(server.ending), "^cut off: 5000 octets")
 
+    def test_a_hand_shake_that_takes_too_long_is_a_line_and_a_counter(self) -> None:
+        server, transport = self.link()
+        server._handshakeExpired()
+        self.assertTrue(transport.aborted)
+        self.assertIn("no TLS hand-shake in time", self.logged[0])
+        self.assertEqual(self.factory.counters["fault:handshake"], 1)
+        self.lose()
+        self.assertIsInstance(server.ending, TimedOut)
+
     def test_a_connection_lost_for_a_breach_of_the_protocol_says_that_breach(self) -> None:
         server, _ = self.link()
         breach = Failure(ProtocolViolation("a frame without a mask"))
