@@ -18,7 +18,7 @@ path               answer
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any, Final
 
@@ -104,12 +104,15 @@ def _health(figures: Figures) -> Answer:
     return status, TEXT, f"{health['why']}\n".encode()
 
 
-def _metrics(figures: Figures) -> Answer:
+def _metrics(figures: Figures, parts: Mapping[int, Figures] | None = None) -> Answer:
+    """Answer with the metrics; ``parts`` are the figures of each of several processes."""
     try:
-        from .metrics import CONTENT_TYPE, exposition
+        from .metrics import CONTENT_TYPE, exposition, exposition_of_processes
     except ModuleNotFoundError as error:
         text = f"{error.name} is not installed: pip install 'twisted-msgproto[metrics]'\n"
         return http.NOT_IMPLEMENTED, TEXT, text.encode()
+    if parts is not None:
+        return http.OK, CONTENT_TYPE, exposition_of_processes(figures, parts)
     return http.OK, CONTENT_TYPE, exposition(figures)
 
 
@@ -169,9 +172,15 @@ class PageFile(Resource):
 def status_root(gateway: Any, events: Events) -> Resource:
     """Return the root of a gateway's site: the control site's paths, and those that show
     figures.
+
+    What gathers the figures of several processes has those of each in its attribute ``parts``.
     """
     root, figures = control_root(gateway.broker, gateway.reload), events.figures
-    for path, answer in ((b"status.json", _json), (b"healthz", _health), (b"metrics", _metrics)):
+
+    def metrics(found: Figures) -> Answer:
+        return _metrics(found, getattr(figures, "parts", None))
+
+    for path, answer in ((b"status.json", _json), (b"healthz", _health), (b"metrics", metrics)):
         root.putChild(path, Shown(figures, answer))
     root.putChild(b"events", events)
     root.putChild(b"sessions.json", Searched(figures))
