@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from twisted.application.service import MultiService, Service
+from twisted.internet.error import ReactorNotRunning
 from twisted.internet.interfaces import IReadDescriptor
 from twisted.logger import Logger, globalLogBeginner
 from zope.interface import implementer
@@ -38,7 +39,7 @@ MODULE: Final = "twisted_msgproto.processes"
 """This module is run as each of the processes."""
 
 WORDS: Final = ("config", "queue", "limit", "set", "log-sessions", "status", "status-token")
-"""These words of the supervisor's command line decide what a process reads from the file."""
+"""A process reads its file as these words of the supervisor's command line say."""
 
 log = Logger(namespace="twisted_msgproto.processes")
 
@@ -47,7 +48,7 @@ log = Logger(namespace="twisted_msgproto.processes")
 
 
 class Servers:
-    """Has the servers of a file, made to be looked at and never started.
+    """Has the servers of a file, which are made to be checked and never start.
 
     Attributes:
         gateway: the gateway of all of them; its services are those that every process runs.
@@ -264,19 +265,24 @@ class _Supervisor:
 
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
+        self._ended = False
 
     def fileno(self) -> int:
         """Return stdin; the reactor asks for it."""
         return sys.stdin.fileno()
 
     def doRead(self) -> None:
-        """Nothing but the end comes; the reactor calls this."""
+        """Nothing but the end comes; the reactor calls this where a read tells it."""
         if not os.read(self.fileno(), 1 << 12):
             self._reactor.removeReader(self)
-            self._reactor.stop()
+            self.connectionLost()
 
-    def connectionLost(self, reason: object) -> None:
-        """Do nothing; the reactor calls this at its end."""
+    def connectionLost(self, reason: object = None) -> None:
+        """End; the reactor calls this when the pipe is closed, and at its own end."""
+        if not self._ended:
+            self._ended = True
+            with contextlib.suppress(ReactorNotRunning):
+                self._reactor.stop()
 
     def logPrefix(self) -> str:
         """Return what the reactor's log calls this."""

@@ -1,4 +1,4 @@
-"""A gateway of several processes behind the same ports (``processes = N`` in gateway.toml).
+"""A gateway may have several processes behind the same ports (``processes = N``).
 
 * :mod:`.shares` is the rule by which limits are divided among them.
 * :mod:`.ports` lets several processes listen on one port.

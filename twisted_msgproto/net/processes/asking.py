@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import UNIXClientEndpoint
+from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.web import http
 from twisted.web.client import Agent, readBody
 from twisted.web.http_headers import Headers
@@ -32,17 +33,24 @@ HEADERS: Final = {"X-Msgproto": ["1"]}
 NO_QUERY: Final[Mapping[str, str]] = {}
 
 
-@implementer(IAgentEndpointFactory)
+@implementer(IAgentEndpointFactory, IStreamClientEndpoint)
 class _OverUnix:
-    """Connects to one UNIX socket, whatever the URL says."""
+    """Connects to one UNIX socket, whatever the URL says; the log says nothing of it."""
 
     def __init__(self, reactor: Any, path: str) -> None:
         self._reactor = reactor
         self._path = path
 
     def endpointForURI(self, uri: object) -> Any:
-        """Return the socket's endpoint; the agent calls this."""
-        return UNIXClientEndpoint(self._reactor, self._path)
+        """Return this endpoint; the agent calls this."""
+        return self
+
+    def connect(self, protocolFactory: Any) -> Deferred[Any]:
+        """Connect; the agent calls this."""
+        protocolFactory.noisy = False
+        endpoint: Any = UNIXClientEndpoint(self._reactor, self._path)
+        connected: Deferred[Any] = endpoint.connect(protocolFactory)
+        return connected
 
 
 async def ask(

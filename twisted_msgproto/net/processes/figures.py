@@ -93,7 +93,7 @@ def _safe(parts: Parts, count: int) -> Verdict:
 
 
 def _first_wrong(parts: Parts, count: int, verdict: str) -> str | None:
-    """Return what is wrong with the first process with which something is."""
+    """Return what the first process says that is not well."""
     for number in range(count):
         if number not in parts:
             return f"Process {number} does not answer; what it has acknowledged is on disk."

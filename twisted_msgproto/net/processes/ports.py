@@ -18,7 +18,7 @@ from twisted.internet.error import CannotListenError
 from ..trying import BACKLOG, BindingReactor, BoundPort
 
 ONLY_TCP: Final = "several processes share TCP ports only: set processes = 1 in the server's table"
-"""A UNIX socket and a socket of systemd belong to one process."""
+"""This refuses other endpoints: a UNIX socket, or one of systemd, is that of one process."""
 
 USUAL_BACKLOG: Final = 50
 """Twisted's own default."""
@@ -37,8 +37,8 @@ class SharedPort(tcp.Port):
 def share_ports(reactor: Any, ports: Sequence[int]) -> None:
     """Let ``reactor`` share the TCP ports that it is told to listen on from now on.
 
-    For a process of our own, before anything listens.  ``ports`` are those that the supervisor
-    holds, in the order in which the servers listen; what listens after them has its own port.
+    This is for a process of our own, before anything listens.  ``ports`` are those that the
+    supervisor holds, in the servers' order; what listens after them has its own port.
     """
     own = reactor.listenTCP
     left = list(ports)
@@ -89,11 +89,11 @@ class HeldPorts(_TcpOnly):
     """Binds every port with SO_REUSEPORT until it is closed, and listens on none.
 
     Attributes:
-        ports: their numbers, in the order in which they were asked for.
+        ports: their numbers, in the order of the servers.
     """
 
     def __init__(self, alone: bool = False) -> None:
-        """``alone`` says that one process listens, which may have other endpoints as well."""
+        """``alone`` says that only one process listens; it may have other endpoints, too."""
         super().__init__()
         self.ports: list[int] = []
         self._alone = alone

@@ -1,4 +1,4 @@
-"""What bounds a whole gateway is divided by the number of its processes: :class:`Share`.
+"""Limits of a whole gateway are divided by the number of its processes (:class:`Share`).
 
 A limit of one connection, one message or one time stays as it is.  A limit of everything together
 is divided, so that N processes hold and let in what one would.  Numbers are rounded up, so that no
@@ -16,7 +16,7 @@ from ...core.errors import ConfigurationError
 from ...core.limits import Limits
 
 OF_THE_GATEWAY: Final = frozenset(("process-octets", "process-held-octets"))
-"""These bound all servers of a gateway together: each process has its share of them."""
+"""Each process has its share of these: they are limits of all servers together."""
 
 OF_THE_SERVER: Final = frozenset(
     (
@@ -28,13 +28,13 @@ OF_THE_SERVER: Final = frozenset(
         "login-line",
     )
 )
-"""These bound all connections of one server together: each process that runs it has its share.
+"""Each process that runs a server has its share of these: they are limits of all its connections.
 
 Whoever guesses passwords may reach every process, so the buckets of logins are among them.
 """
 
 QUEUE_KEYS: Final = frozenset(("max-bytes",))
-"""These keys of [queue] bound the room that a gateway's queues have on the disk together."""
+"""Each process has its share of these keys of [queue]: the room on the disk is for all queues."""
 
 PROCESSES_MAX: Final = 64
 """A gateway has at most this many processes: more than processors are of no use, and each costs

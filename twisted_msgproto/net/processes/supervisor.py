@@ -45,10 +45,10 @@ class Plan:
 
     Attributes:
         count: how many processes.
-        queue: the directory in which each process has its queue; None: there are no queues.
-        sockets: the directory in which each process has one with its socket.
-        job: returns how the process of a number is started; the ports are those it shares.
-        gateway: all servers, made and never started: they know where they would listen.
+        queue: the directory of the processes' queues; None: there are no queues.
+        sockets: the directory of the directories with their sockets.
+        job: returns how the process of a number is started, and shares these ports.
+        gateway: the servers of all processes, which never start: they know where to listen.
         alone: the services that the first process runs alone.
         brokers: whether process 0 has a broker.
         drain: the longest time that connections may take to end, in seconds.
@@ -147,7 +147,7 @@ class Supervisor(MultiService):
         super().setServiceParent(parent)  # type: ignore[no-untyped-call]
 
     def broker(self) -> BrokerView | None:
-        """Return the queues of the broker, which process 0 has; None if there is none."""
+        """Return the queues of the broker in process 0; None if there is none."""
         return BrokerOf(self.reactor, self._socket(0)) if self._plan.brokers else None
 
     # ── start and end ───────────────────────────────────────────────────────────────────────────

@@ -23,7 +23,7 @@ RESTART_SECONDS_FIRST: Final = 0.5
 """A process that has ended starts again after this time; the wait doubles with each further end."""
 
 RESTART_SECONDS_MOST: Final = 30.0
-"""At most this long."""
+"""The wait is at most this long."""
 
 STEADY_SECONDS: Final = 60.0
 """A process that has served for this long begins with the first wait again."""
@@ -32,7 +32,7 @@ LINE_OCTETS_MAX: Final = 1 << 20
 """Of a longer line the beginning is logged: a log's line has some kilobytes."""
 
 SERVES: Final = "process serves"
-"""The ``event`` of the line with which a process says that all its servers listen."""
+"""A process logs a line with this ``event`` when all its servers listen."""
 
 NOT_FIELDS: Final = frozenset(("time", "level", "source", "text", "format", "self", "process"))
 """These keys of a line are not among its fields when it is logged again."""
@@ -247,7 +247,8 @@ def log_again(number: int, line: Mapping[str, Any]) -> None:
     text = line["text"]
     if isinstance(line.get("traceback"), str):
         text = f"{text}\n{line['traceback']}"
-    Logger(namespace=str(line.get("source"))).emit(
+    source = str(line.get("source")).replace("log_legacy", "-")
+    Logger(namespace=source).emit(
         level, "process {process}: {text}", process=number, text=text, **fields
     )
 
