@@ -511,7 +511,7 @@ class FileAgain:
                 factory.authoriser = newest.access
 
     def inForce(self) -> dict[str, Any]:
-        """Return the tables with which a process starts now: the first ones, with newer rules."""
+        """Return the tables for a process that starts now: the first ones, with newer rules."""
         tables = dict(self._running.tables)
         if self._running.access is not None and self._newest.access is not None:
             tables[ACCESS] = self._newest.tables[ACCESS]

@@ -48,7 +48,7 @@ log = Logger(namespace="twisted_msgproto.processes")
 
 
 class Servers:
-    """Has the servers of a file, which are made to be checked and never start.
+    """Has the servers of a file; they are made to be checked, and never start.
 
     Attributes:
         gateway: the gateway of all of them; its services are those that every process runs.

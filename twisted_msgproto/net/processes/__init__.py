@@ -1,6 +1,6 @@
 """A gateway may have several processes behind the same ports (``processes = N``).
 
-* :mod:`.shares` is the rule by which limits are divided among them.
+* :mod:`.shares` has the rule for dividing limits among them.
 * :mod:`.ports` lets several processes listen on one port.
 * :mod:`.worker` keeps one process running, and relays what it logs.
 * :mod:`.supervisor` is the service that has all of them.
