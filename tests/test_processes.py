@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import threading
 import tomllib
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from twisted.internet.error import CannotListenError, ProcessTerminated
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
 
 from tests.chaos.clients import GoodClients
 from tests.tools.five import CLIENTS
@@ -24,7 +30,10 @@ from twisted_msgproto.gateway import Configuration
 from twisted_msgproto.net.control.asking import GatewayBroker
 from twisted_msgproto.net.factory import COMMON_LIMITS
 from twisted_msgproto.net.processes.figures import together
+from twisted_msgproto.net.processes.ports import HeldPorts
 from twisted_msgproto.net.processes.shares import OF_THE_GATEWAY, OF_THE_SERVER, Share
+from twisted_msgproto.net.processes.worker import Job, State, Worker
+from twisted_msgproto.net.trying import BindingReactor
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.queue.below import queues_at
 from twisted_msgproto.registry import PROTOCOLS, part
@@ -192,6 +201,66 @@ def test_tail_shows_the_last_of_all_queues_and_whose_they_are(
     assert f"name one of them, such as {tmp_path / '0'}" in capsys.readouterr().err
 
 
+# ── ports and restarts ──────────────────────────────────────────────────────────────────────────
+
+
+def test_a_held_port_can_be_shared_and_other_programs_cannot_have_it() -> None:
+    held, alone = HeldPorts(), BindingReactor()
+    with contextlib.closing(held), contextlib.closing(alone), contextlib.ExitStack() as stack:
+        held.listenTCP(0, None, interface="127.0.0.1")
+        place = "127.0.0.1", held.ports[0]
+        for _ in range(2):
+            shared = stack.enter_context(socket.socket())
+            shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            shared.bind(place)
+            shared.listen()
+        with pytest.raises(CannotListenError, match="in use"):
+            alone.listenTCP(place[1], None, interface=place[0])
+        with pytest.raises(CannotListenError, match="TCP ports only"):
+            held.listenUNIX("nowhere", None)
+
+
+class Spawning(Clock):
+    """Starts no process, and remembers what was to be started."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs: list[Any] = []
+
+    def spawnProcess(self, protocol: Any, *words: Any, **settings: Any) -> Any:
+        protocol.transport = SimpleNamespace(pid=7, write=lambda octets: None)
+        self.runs.append(protocol)
+        return protocol.transport
+
+    def end(self, number: int = signal.SIGKILL) -> None:
+        """End the run that was started last."""
+        self.runs[-1].processEnded(Failure(ProcessTerminated(signal=number)))
+
+
+def test_a_process_that_ends_again_and_again_waits_longer_until_it_has_served_a_minute() -> None:
+    reactor, states = Spawning(), []
+    job = Job(["python"], {}, None, b"")
+    worker = Worker(
+        1, reactor, lambda n: job, lambda one: states.append(one.state), lambda one, line: None
+    )
+    worker.start()
+    for wait in (0.5, 1, 2, 4, 8, 16, 30, 30):
+        reactor.runs[-1].childDataReceived(1, b'{"text": "", "event": "process serves"}\n')
+        reactor.end()
+        started = len(reactor.runs)
+        reactor.advance(wait - 0.01)
+        assert (len(reactor.runs), worker.state) == (started, State.WAITING)
+        reactor.advance(0.02)
+        assert len(reactor.runs) == started + 1
+    reactor.runs[-1].childDataReceived(1, b'{"text": "", "event": "process serves"}\n')
+    reactor.advance(60.01)
+    reactor.end()
+    reactor.advance(0.51)
+    assert worker.state is State.STARTING
+    assert worker.restarts == 9
+    assert worker.ended_because == "was ended by signal 9 (SIGKILL)"
+
+
 # ── figures ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -321,6 +390,9 @@ def test_a_process_that_dies_under_load_loses_nothing_and_the_others_go_on(
     assert len(told) == len(SHARED) * (2 * EACH + 1), "each was acknowledged in the end"
     reloaded = control.reload()
     assert reloaded["done"] == ["msgproto: gateway.toml"]
+    server.signal(signal.SIGHUP)
+    again = r"msgproto: reload: read again: msgproto: gateway.toml"
+    server.line(again, nth=6)  # twice of each process, and of the supervisor
     pids = [one["pid"] for one in figures["processes"]]
     # The bridge begins while a process is down: its queue is landed like the other.
     os.kill(pids[1], signal.SIGSTOP)
@@ -343,6 +415,23 @@ def test_a_process_that_dies_under_load_loses_nothing_and_the_others_go_on(
     assert len(set(rows["gateway"].to_pylist())) == 2
     places = list(zip(rows["gateway"].to_pylist(), rows["offset"].to_pylist(), strict=True))
     assert len(places) == len(set(places))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_bridge_finds_the_queue_of_a_further_process_while_it_runs(launch: Launcher) -> None:
+    spool = launch.directory / "spool"
+    made_queue(spool / "0", 0)
+    words = ("bridge", "--queue", spool, "--table", "table", "--trigger", "200ms")
+    landing = launch("--here", *words, module="tests.tools.dying")
+    landing.line(r"^batch \d+: ", seconds=START_SECONDS)
+    made_queue(spool / "1", 10, 4)
+    landing.line(r"/spool/1 is a new queue", seconds=START_SECONDS)
+    landing.line(r"^batch \d+: ", nth=2, seconds=START_SECONDS)
+    assert landing.end() == 0, landing.output
+    rows = LandedTable(launch.directory / "table").read(["gateway"])
+    assert sorted(Counter(rows["gateway"].to_pylist()).values()) == [3, 4]
+    assert list((spool / "1" / "bridges").glob("*.json")), "its page shows the bridge"
 
 
 @pytest.mark.slow

@@ -38,7 +38,9 @@ from .net.trying import BindingReactor, refusals
 MODULE: Final = "twisted_msgproto.processes"
 """This module is run as each of the processes."""
 
-WORDS: Final = ("config", "queue", "limit", "set", "log-sessions", "status", "status-token")
+WORDS: Final = (
+    *("config", "queue", "limit", "set", "processes", "log-sessions", "status", "status-token"),
+)
 """A process reads its file as these words of the supervisor's command line say."""
 
 log = Logger(namespace="twisted_msgproto.processes")

@@ -38,7 +38,7 @@ QUEUE_KEYS: Final = frozenset(("max-bytes",))
 
 PROCESSES_MAX: Final = 64
 """A gateway has at most this many processes: more than processors are of no use, and each costs
-some 100 MiB of memory.
+more than 100 MiB of memory.
 """
 
 

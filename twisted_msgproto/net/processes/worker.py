@@ -163,7 +163,11 @@ class Worker:
             return succeed(None)
         if self._stopped is None:
             self._stopped = Deferred()
-            self.signal(signal.SIGTERM)
+            if self.state is State.SERVING:
+                # systemd sends SIGTERM to all processes of a unit: this one may end already.
+                self._transport.closeStdin()
+            else:
+                self.signal(signal.SIGTERM)
         return self._stopped
 
     def signal(self, number: int) -> None:
