@@ -504,16 +504,18 @@ class FileAgain:
 
     def _take(self, newest: Configuration) -> None:
         self._newest = newest
-        if newest.access is None or self._running.access is None:
-            return
         for factory in self._gateway.factories:
-            if isinstance(factory.authoriser, Rules):
-                factory.authoriser = newest.access
+            options = self._running.servers.get(factory.protocolName)
+            if options is None or (options["access"] is None and options["authoriser"] is None):
+                factory.authoriser = (
+                    newest.access
+                )  # others have rules or an authoriser of their own
 
     def inForce(self) -> dict[str, Any]:
         """Return the tables for a process that starts now: the first ones, with newer rules."""
         tables = dict(self._running.tables)
-        if self._running.access is not None and self._newest.access is not None:
+        tables.pop(ACCESS, None)
+        if self._newest.access is not None:
             tables[ACCESS] = self._newest.tables[ACCESS]
         return tables
 
@@ -527,9 +529,8 @@ def changed_keys(before: Table, after: Table) -> Iterator[str]:
     for name in dict.fromkeys((*before, *after)):
         old, new = before.get(name), after.get(name)
         if name == ACCESS:
-            if (old is None) != (new is None):
-                yield f"[[{ACCESS}]]: there were {'none' if old is None else 'some'}"
-        elif name == PROCESSES:
+            continue
+        if name == PROCESSES:
             if old != new:
                 yield PROCESSES
         elif old is None or new is None:

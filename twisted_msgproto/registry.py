@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .core.errors import ConfigurationError
-from .core.named import failure_text
+from .core.named import closest, failure_text
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -150,7 +150,8 @@ def registered(name: str) -> Registered:
         return row
     offers = _others(PROTOCOL_GROUP).get(name)
     if offers is None:
-        raise ConfigurationError(f"unknown protocol {name!r}; known: {', '.join(known())}")
+        meant = closest(name, known())
+        raise ConfigurationError(f"unknown protocol {name!r}{meant}; known: {', '.join(known())}")
     return _row(name, offers)
 
 

@@ -13,7 +13,7 @@ for (const page of ["/", "/products", "/checkout"]) {
   const event = { page, at: new Date().toISOString() };
   // safe: if the connection is lost before the answer, it is sent again, and may be stored twice.
   const stored = await client.callMethod("visited", [event], { safe: true });
-  console.log(page, stored.durable ? "is on disk" : "was taken");
+  console.log(page, stored.durable ? "is on disk" : "was accepted");
 }
 
 await client.close();

@@ -10,7 +10,7 @@ const element = (id) => document.getElementById(id);
 
 const client = new UmqClient(url, {
   onState(state, error) {
-    element("state").textContent = state === "down" && error ? `down: ${error.message}` : state;
+    element("state").textContent = error && ["down", "closed"].includes(state) ? `${state}: ${error.message}` : state;
     element("state").className = `pill ${state}`;
     element("send").disabled = state !== "open";
   },

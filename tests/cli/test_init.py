@@ -11,6 +11,7 @@ import pytest
 from tests.tools.processes import Launcher
 from twisted_msgproto import cli, registry
 from twisted_msgproto.cli.init import escaped
+from twisted_msgproto.cli.status import DEFAULT_URL
 
 UNITS = ("msgproto-gateway.service", "msgproto-bridge.service")
 
@@ -35,8 +36,10 @@ def test_the_file_has_every_protocol_and_check_accepts_it(
     assert cli.main(["init", str(tmp_path / "new")]) == 0
     file = tmp_path / "new" / "gateway.toml"
     tables = tomllib.loads(file.read_text())
-    assert list(tables) == ["queue", *registry.PROTOCOLS]
+    assert list(tables) == ["queue", "status", *registry.PROTOCOLS]
     assert tables["queue"]["directory"] == str(tmp_path / "new" / "queue")
+    port = DEFAULT_URL.rpartition(":")[2]  # `msgproto status` finds the gateway by itself
+    assert tables["status"]["endpoint"] == f"tcp:{port}:interface=127.0.0.1"
     assert f"msgproto gateway --config {file}" in capsys.readouterr().out
     # Its ports are the default ones, and may be in use here.
     assert cli.main(["check", "--file-only", str(file)]) == 0
@@ -50,11 +53,15 @@ def test_a_gateway_starts_with_the_file_and_acknowledges(tmp_path: Path, launch:
         str(tmp_path / "gateway.toml"),
         "--set",
         "lumberjack.endpoint=tcp:0:interface=127.0.0.1",
+        "--set",
+        "status.endpoint=tcp:0:interface=127.0.0.1",
     )
     port = gateway.port("lumberjack")
     sent = launch.run("send", "lumberjack", f"tcp:127.0.0.1:{port}", "--count", "3", "--size", "20")
     assert sent.returncode == 0, sent.stderr
     assert list((tmp_path / "queue").glob("*.segment"))
+    shown = launch.run("status", f"http://127.0.0.1:{gateway.port('status')}")
+    assert "messages 0 to 3" in shown.stdout  # FC-03: a newcomer has a live page
 
 
 def test_nothing_that_exists_is_written_over(

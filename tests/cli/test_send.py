@@ -144,7 +144,10 @@ def test_what_was_not_acknowledged_is_told_and_is_a_failure(
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["lumberyard", "tcp:127.0.0.1:1"], "unknown protocol 'lumberyard'; known: lumberjack"),
+        (
+            ["lumberyard", "tcp:127.0.0.1:1"],
+            "'lumberyard' (did you mean 'lumberjack'?); known: lumb",
+        ),
         (["lumberjack", "nonsense"], "not an endpoint: 'nonsense'"),
         (["lumberjack", "tcp:127.0.0.1"], "HOST:PORT expected, not '127.0.0.1'"),
         (["lumberjack", "tls:h:1", "--tls-ca", "nothing.pem"], "cannot read nothing.pem"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import sys
 import time
 import tomllib
@@ -14,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.tools.processes import PATIENCE_SECONDS, Launcher
-from twisted_msgproto.cli import main
+from twisted_msgproto.cli import main, status
 from twisted_msgproto.cli.status import lines
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration, Options, make_gateway
@@ -59,6 +60,18 @@ def test_status_of_a_gateway_by_its_url_and_by_its_directory(
     assert TOKEN not in gateway.output
     assert main(["status", str(queue)]) == 2
     assert "does not answer" in capsys.readouterr().err
+
+
+def test_who_names_no_gateway_and_reaches_none_is_told_how_to_name_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FC-06: a gateway.toml may have no ``[status]``."""
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(status, "DEFAULT_URL", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        assert main(["status"]) == 2
+    told = capsys.readouterr().err
+    assert "[status]" in told and "msgproto status DIR" in told and told.count("\n") == 1
 
 
 def refusal(url: str) -> bytes:
@@ -166,13 +179,14 @@ def test_flow_and_bridges_stand_in_the_terminal_and_nothing_of_theirs_acts_there
     bridge = shown_bridge({"consumer": "spark", "state": "away\x1b[2J", "lag_rows": 7}, 0.0)
     queue = {
         "directory": "q", "begin_offset": 0, "end_offset": 9, "waiting_messages": 0,
-        "left_octets": 1, "max_octets": 2, "consumers": [], "bridges": [bridge],
+        "left_octets": 3 << 29, "max_octets": 10 << 30, "consumers": [], "bridges": [bridge],
     }  # fmt: skip
     shown = FIGURES | {
         "queue": queue, "protocols": {"umq": one, "mtl": one},
         "flow": {"protocols": {"umq": columns}},
     }  # fmt: skip
     text = "\n".join(lines(shown))
+    assert "0 not on disk yet, 1.5 GiB left of 10.0 GiB" in text
     assert re.search(r"umq +250 +12\.5 ms +2 ", text)
     assert re.search(r"mtl +- +- +2 ", text)
     assert re.search(r"spark +away.*\[2J +- +- +7 +- +0 +-", text)

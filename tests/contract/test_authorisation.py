@@ -117,6 +117,26 @@ class WhoMayWhat:
         assert world.factory.counters["not_allowed"] == 0
         assert refusals(world) == []
 
+    @only("lumberjack", "micromsg2", "sabc", "sabc-ws", "umq")  # MTL's leases stand as granted
+    def test_a_first_authoriser_is_for_live_sessions_and_the_last_leaves_them(self: Any) -> None:
+        """A reload may bring the first rule, and take the last one away."""
+        world = self.world(SafeSink())
+        peer = self.joined(world)
+        sent = peer.send(b"x")
+        world.pump()
+        self.successResultOf(sent)
+        world.factory.authoriser = Judge(BY_SEND[self.case.name])
+        refused = peer.send(b"y")
+        world.pump()
+        self.failureResultOf(refused)
+        assert world.factory.counters["not_allowed"] == 1
+        assert len(world.factory.sink.messages) == 1
+        world.factory.authoriser = None
+        if self.case.name in GOES_ON:
+            sent = peer.send(b"z")
+            world.pump()
+            self.successResultOf(sent)
+
     def test_what_is_refused_is_answered_and_counted_and_said_once_and_not_stored(
         self: Any,
     ) -> None:
@@ -321,7 +341,8 @@ class WhoMayWhat:
         assert world.factory.counters["not_allowed"] == count - 1
         assert calls.count / count <= 22, calls.where.most_common(20)
         assert server._permissions._told == LINES_MAX
-        assert type(server).readOctets == READ_OCTETS  # without an authoriser as before
+        world.factory.authoriser = None
+        assert server.readOctets == READ_OCTETS  # as before
 
     # ── sABC ────────────────────────────────────────────────────────────────────────────────────
 

@@ -58,21 +58,21 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind("lumberjack", lambda clock: LumberjackServerFactory(clock=clock), (), 5_500),
+    Kind("lumberjack", lambda clock: LumberjackServerFactory(clock=clock), (), 4_000),
     Kind(
         "micromsg2",
         lambda clock: MicroMsg2ServerFactory(clock=clock),
         (handshake(""), handshake("")),
-        4_900,
+        4_850,
     ),
-    Kind("sabc", lambda clock: SabcServerFactory(clock=clock), (CONNECT,), 5_400),
+    Kind("sabc", lambda clock: SabcServerFactory(clock=clock), (CONNECT,), 5_300),
     Kind(
         "sabc-ws",
         lambda clock: SabcServerFactory(clock=clock).webSocketFactory(),
         (UPGRADE, masked(2, CONNECT)),
-        9_600,
+        9_250,
     ),
-    Kind("umq", lambda clock: StockServerFactory(clock=clock), (UPGRADE, masked(1, b"H1:")), 9_600),
+    Kind("umq", lambda clock: StockServerFactory(clock=clock), (UPGRADE, masked(1, b"H1:")), 9_250),
 )
 
 

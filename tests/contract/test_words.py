@@ -142,7 +142,7 @@ class Words:
 
 
 class TlsAgainstPlain:
-    """A byte stream's server says at once that it speaks no TLS."""
+    """A server without TLS says at once that its client speaks it, and counts that."""
 
     async def test_tls_against_plain(self: Any) -> None:
         port = self.serve("tcp:0:interface=127.0.0.1")
@@ -150,6 +150,8 @@ class TlsAgainstPlain:
             words = await self.said(self.secure, port, tls_ca=self.authority.cert)
             if self.name != "micromsg2":  # its server speaks first
                 await self.logged(events, "it speaks TLS, and this endpoint does not")
+                [factory] = self.gateway.factories
+                self.assertEqual(factory.counters["faults"], 1)
         self.assertRegex(words, r"does not speak TLS there; try tcp:|the connection was lost")
 
 
@@ -165,12 +167,12 @@ class WordsOfSabc(TlsAgainstPlain, Words, TestCase):
     name, logs_in = "sabc", True
 
 
-class WordsOfSabcOnWebSocket(Words, TestCase):
+class WordsOfSabcOnWebSocket(TlsAgainstPlain, Words, TestCase):
     name, logs_in, option = "sabc", True, "websocket"
     plain, secure, tail = "ws:", "wss:", "/"
 
 
-class WordsOfUmq(Words, TestCase):
+class WordsOfUmq(TlsAgainstPlain, Words, TestCase):
     name, logs_in = "umq", True
     plain, secure, tail = "ws:", "wss:", "/"
 

@@ -7,6 +7,7 @@ protocol does not keep yet stands in :mod:`.expected`, as a strict expected fail
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.contract.cases import CASES, Case, Peer
 from tests.contract.expected import EXPECTED
 from tests.tools.memory_zeromq import Network
+from twisted_msgproto.net.counters import Counters
 
 START = 1_700_000_000.0
 
@@ -90,6 +92,8 @@ class World:
             if due:
                 self.clock.advance(0)
                 moved = True
+        if sys.getprofile() is None:  # else the calls of a message are counted
+            none_is_missed(self.factory.counters)
 
     def wait(self, seconds: float, step: float = 1.0) -> None:
         """Let time pass in steps, and everything move."""
@@ -116,6 +120,16 @@ class World:
         assert drained.called
         globalLogPublisher.removeObserver(self._observe)
         return list(self.clock.getDelayedCalls())
+
+
+def none_is_missed(counters: Counters) -> None:
+    """Counters are summed by asking only those connections that have stirred: all others must
+    stand where they stood when they were asked last (FC-03).
+    """
+    summed, states = counters.as_dict(), +counters.states
+    counters.stirred.update(counters._places)
+    assert counters.as_dict() == summed, "a connection has counted without stirring"
+    assert +counters.states == states, "a connection has moved without stirring"
 
 
 def _limits(options: dict[str, Any]) -> dict[str, Any]:

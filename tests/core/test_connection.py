@@ -8,7 +8,7 @@ import pytest
 
 from twisted_msgproto.core.connection import Connection, WorkLost
 from twisted_msgproto.core.deadlines import Deadlines
-from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.core.errors import Fault, Overtaken
 
 
 class Echo(Connection[bytes, bytes, object]):
@@ -110,3 +110,26 @@ def test_what_a_machine_does_not_need_has_a_plain_answer():
     assert not echo.finished
     assert echo.ended(3.0) == []
     assert echo.finished
+    assert Echo().connection_made(0.0) == []
+
+
+@pytest.mark.parametrize("unread", [{"held": 1}, {"unfinished": True}])
+def test_a_machine_is_whole_when_it_holds_nothing_and_has_read_everything(unread):
+    assert Echo().whole
+    assert not type("Reading", (Echo,), unread)().whole
+
+
+@pytest.mark.parametrize(
+    "name", ["receive", "drain", "lost", "outputs", "finished", "state", "snapshot"]
+)
+def test_a_machine_that_leaves_out_a_part_of_the_contract_cannot_be_made(name):
+    left_out = getattr(Connection, name)
+    with pytest.raises(TypeError, match=f"abstract method '?{name}'?"):
+        type("Partial", (Echo,), {name: left_out})()
+
+
+def test_who_was_overtaken_by_a_stranger_knows_no_name_of_it():
+    by = Overtaken("text", host="h", pid=7, run="r")
+    assert (str(by), by.host, by.pid, by.run) == ("text", "h", 7, "r")
+    stranger = Overtaken("text")
+    assert (stranger.host, stranger.pid, stranger.run) == ("", 0, "")

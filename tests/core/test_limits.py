@@ -2,8 +2,8 @@
 
 import pytest
 
-from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.core.limits import Limit, Limits
+from twisted_msgproto.core.errors import ConfigurationError, LimitExceeded
+from twisted_msgproto.core.limits import Limit, Limits, amount
 
 TABLE = (
     Limit("window", 10, "events", "because", 1),
@@ -51,3 +51,26 @@ def test_a_limit_above_its_maximum_is_refused_by_name() -> None:
     assert limits.replace({"size": "16"})["size"] == 16
     with pytest.raises(ConfigurationError, match="limit size is at most 16, not '17'"):
         limits.replace({"size": "17"})
+
+
+def test_what_is_at_a_limit_may_be_sent_and_one_more_may_not() -> None:
+    limits = Limits.of(TABLE)
+    limits.check("window", 10)
+    with pytest.raises(LimitExceeded, match=r"^11 events, window allows 10; nothing was sent$"):
+        limits.check("window", 11)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (64 << 20, "octets", "64 MiB"),
+        (3 << 30, "octets", "3 GiB"),
+        (16 << 10, "octets/s", "16 KiB/s"),
+        (1500, "octets", "1,500 octets"),
+        (0, "octets", "0 octets"),
+        (2048, "connections", "2,048 connections"),
+        (0.5, "s", "0.5 s"),
+    ],
+)
+def test_an_amount_as_people_write_it(value: float, unit: str, text: str) -> None:
+    assert amount(value, unit) == text

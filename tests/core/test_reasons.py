@@ -5,7 +5,13 @@ from OpenSSL.SSL import Error as TLSError
 from twisted.internet import error
 
 from twisted_msgproto.core.errors import ConnectionClosed, ProtocolViolation, Refused, TimedOut
-from twisted_msgproto.core.reasons import reason
+from twisted_msgproto.core.reasons import (
+    cannot_listen,
+    client_tls,
+    ended_because,
+    reason,
+    tls_text,
+)
 from twisted_msgproto.umq import SessionRefused
 
 ENDPOINT = "tcp:logs.example:5044"
@@ -73,3 +79,47 @@ def test_a_note_says_which_message_it_was() -> None:
     refused = Refused("not wanted")
     refused.add_note("message 3")
     assert reason(refused, ENDPOINT) == "message 3: not wanted"
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("[Errno 98] Address already in use.", "Address already in use; "),
+        ("[Errno 13] Permission denied", "Permission denied; this user may not: choose a port"),
+        ("[Errno 2] No such file or directory", "make its directory first"),
+    ],
+)
+def test_why_an_endpoint_cannot_be_listened_on(what: str, words: str) -> None:
+    assert words in cannot_listen(what)
+    assert "Errno" not in cannot_listen(what)
+
+
+def test_what_nobody_knows_a_remedy_for_is_said_as_it_is() -> None:
+    assert cannot_listen("[Errno 5] something else.") == "something else"
+    assert client_tls("something else") == "something else"
+
+
+def test_what_a_server_says_of_a_client_whose_tls_fails() -> None:
+    text = "tlsv1 alert unknown ca"
+    words = "it does not trust this server's certificate: give it the authority that signed it"
+    assert client_tls(text) == f"{words} ({text})"
+
+
+@pytest.mark.parametrize(
+    ("ended", "words"),
+    [
+        (error.ConnectionDone(), "the peer closed the connection"),
+        (error.ConnectionLost(), "the connection was lost"),
+        (error.ConnectionAborted(), "this side cut the connection off"),
+        (ValueError("the connection was lost: it said too much."), "it said too much"),
+        (None, "it was over"),
+    ],
+)
+def test_why_a_session_has_ended(ended: BaseException | None, words: str) -> None:
+    assert ended_because(ended) == words
+
+
+def test_what_openssl_says_of_an_error() -> None:
+    assert tls_text(TLSError([("a", "b", "one"), ("a", "b", "two")])) == "one, two"
+    assert tls_text(TLSError(-1, "Unexpected EOF")) == "Unexpected EOF"
+    assert tls_text(TLSError()) == tls_text(None) == "the connection ended in the middle of it"

@@ -26,3 +26,12 @@ def test_steps_count_forward_along_the_circle():
     assert space.steps(65534, 2) == 3
     assert space.steps(5, 5) == 0
     assert space.steps(2, 1) == 65534
+
+
+def test_what_follows_a_number_is_in_order_and_begins_again_behind_the_last():
+    """MM-13: a run of numbers for messages that are sent together."""
+    space = SEQUENCE_16_BITS_WITHOUT_0
+    assert list(space.following(1, 3)) == [2, 3, 4]
+    assert list(space.following(65532, 3)) == [65533, 65534, 65535]
+    assert list(space.following(65533, 3)) == [65534, 65535, 1]
+    assert list(space.following(65535, 1)) == [1]

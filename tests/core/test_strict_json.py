@@ -80,6 +80,14 @@ def test_brackets_within_strings_are_no_depth() -> None:
     text = json.dumps(["[{" * 50, '\\"[', "]"]).encode()
     assert parse_json(text, 1000, 2) == json.loads(text)
     assert parse_json(b"[[],[],[],[[]]]", 1000, 3) == [[], [], [], [[]]]
+    with pytest.raises(JsonRefused, match="deeper than 2"):
+        parse_json(b"[[],[[]]]", 1000, 2)  # what closes opens one level, not more
+
+
+@pytest.mark.parametrize("octets", [b"NaN", b"[Infinity]", b"[1,]", b"\xff", b'"\x01"'])
+def test_a_check_alone_tells_what_is_no_json(octets: bytes) -> None:
+    with pytest.raises(NotJson):
+        check_json(octets)
 
 
 def test_the_largest_integer_of_64_bits_is_read() -> None:
@@ -108,6 +116,7 @@ def test_an_integer_is_bounded_wherever_it_stands__NB_07(before: int, digits: in
         assert parse_json(text, 1 << 20) == [int("1" * digits), 1]
     quoted = f'["{"1" * digits}", 1.{"1" * digits}]'
     assert parse_json(quoted, 1 << 20) == json.loads(quoted)
+    assert parse_json(f"[-7,{quoted}]", 1 << 20)[0] == -7
 
 
 ESCAPES = (

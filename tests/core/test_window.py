@@ -20,6 +20,20 @@ def test_a_window_holds_at_least_one_message():
         SendWindow(0)
 
 
+def test_messages_in_a_row_come_into_the_window_all_or_none():
+    window = SendWindow(4)
+    window.sent_run([1, 2], ["m1", "m2"])
+    with pytest.raises(ValueError, match="the window of 4 is full"):
+        window.sent_run([3, 4, 5], ["m3", "m4", "m5"])
+    with pytest.raises(ValueError, match="sequence 2 is in flight already"):
+        window.sent_run([3, 2], ["m3", "again"])
+    assert window.sequences() == [1, 2]
+    window.sent_run([3, 4], ["m3", "m4"])
+    assert window.acknowledge_up_to(4) == ["m1", "m2", "m3", "m4"]
+    window.sent_run([5], ["m5"])
+    assert len(SendWindow(4)) == 0, "no two windows share what is in flight"
+
+
 def test_an_ack_releases_everything_up_to_and_including_its_number():
     """LJ-06, MM-21, MT-20: acknowledgements are cumulative."""
     window = filled(1, 2, 3, 4)

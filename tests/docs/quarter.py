@@ -66,7 +66,7 @@ def clean_environment(home: Path) -> dict[str, str]:
 class Quarter:
     """The quick start in a directory of its own; the page's commands, run one by one.
 
-    What differs from the page: the gateway listens on a free port, and shippers are told which;
+    What differs from the page: the gateway listens on free ports, and shippers are told which;
     and unless ``index`` is true, dependencies are not downloaded once more.
     """
 
@@ -110,6 +110,7 @@ class Quarter:
         if command.text.startswith("msgproto init"):
             self.change("first/gateway.toml", "# endpoint", "endpoint")
             self.change("first/gateway.toml", f"tcp:{PORT}", "tcp:0")
+            self.change("first/gateway.toml", "tcp:8480", "tcp:0")
 
     def change(self, name: str, old: str, new: str) -> None:
         """Replace ``old`` in a file; AssertionError if it is not there."""

@@ -1,10 +1,13 @@
-// What the package does with real servers: node live.mjs UMQ-URL SABC-URL; exits 0 if all of it holds.
+// What the package does with real servers: node live.mjs UMQ-URL SABC-URL WSS-URL CA-FILE; exits 0 if all of it holds.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+
+import { WebSocket } from "../../clients/js/node_modules/ws/wrapper.mjs";
 
 import { SabcClient, UmqClient, sabc, umq } from "../../clients/js/src/index.js";
 
-const [umqUrl, sabcUrl] = process.argv.slice(2);
+const [umqUrl, sabcUrl, secureUrl, authority] = process.argv.slice(2);
 const octets = (...values) => Uint8Array.from(values);
 const bounded = { limits: { "retry-first": 0.01, "refused-first": 0.01 } };
 
@@ -122,7 +125,31 @@ async function sabcSession() {
   await assert.rejects(client.request("after"), sabc.ConnectionClosed);
 }
 
+/** A certificate is refused, or accepted because its authority is known. */
+async function secureSession() {
+  const refused = (url, Client, why) =>
+    assert.rejects(
+      Client.connect(url, { clientId: "me" }),
+      (error) => error.constructor === umq.ConnectionClosed && why.test(error.message),
+    );
+  await refused(secureUrl, UmqClient, /no connection to wss:.*(certificate|refused)/);
+  await refused(secureUrl.replace("wss:", "ws:"), UmqClient, /no connection to ws:/);
+  await refused(umqUrl.replace("ws:", "wss:"), UmqClient, /no connection to wss:/);
+  await refused(umqUrl, SabcClient, /no connection to ws:/); // another protocol
+  const ca = readFileSync(authority);
+  class Trusting extends WebSocket {
+    constructor(url, protocols) {
+      super(url, protocols, { ca });
+    }
+  }
+  const client = await UmqClient.connect(secureUrl, { WebSocket: Trusting });
+  assert.equal(await client.remote.greet("you"), "Hello, you!");
+  await client.close();
+}
+
 await umqSession();
 console.log("umq: all of it holds");
 await sabcSession();
 console.log("sabc: all of it holds");
+await secureSession();
+console.log("TLS: all of it holds");

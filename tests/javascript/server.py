@@ -1,6 +1,6 @@
 """UMQ and sABC on WebSocket in one process, for clients in JavaScript: they are told to do much.
 
-``server.py [ORIGIN…]``
+``server.py [--tls CERTIFICATE KEY] [ORIGIN…]``
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from twisted.internet import reactor
-from twisted.internet.endpoints import TCP4ServerEndpoint
+from twisted.internet.endpoints import serverFromString
 
 from twisted_msgproto.core.errors import Refused
 from twisted_msgproto.net.gateway import address_name, announce
@@ -21,6 +21,23 @@ from twisted_msgproto.umq.application.methods import MethodRegistry
 
 class SoldOut(Exception):
     """A caller hears of this one."""
+
+
+class Flood:
+    """Publishes one update whenever it is asked."""
+
+    def __init__(self, topic: Any, count: int, payload: str) -> None:
+        self.topic, self.left, self.payload = topic, count, payload
+
+    def resumeProducing(self) -> None:
+        if self.left:
+            self.left -= 1
+            self.topic.write(self.payload.encode())
+        else:
+            self.topic.close()
+
+    def stopProducing(self) -> None:
+        self.left = 0
 
 
 def methods() -> MethodRegistry:
@@ -48,6 +65,18 @@ def methods() -> MethodRegistry:
     def echo(request: Any, text: str) -> Any:
         attachments = [one if isinstance(one, bytes) else b"lost" for one in request.attachments]
         return Reply(text, attachments)
+
+    @registry.register
+    def large(count: int, octets: int) -> Any:
+        """Answer with so many attachments, each of so many octets."""
+        return Reply('"large"', [bytes(octets)] * count)
+
+    @registry.register(with_request=True)
+    def flood(request: Any, id: str, count: int, characters: int) -> bool:
+        """Publish to the caller's topic as fast as the caller reads, then close the topic."""
+        topic = request.session.openTopic(id)
+        topic.registerProducer(Flood(topic, count, "x" * characters), False)
+        return True
 
     @registry.register(with_request=True)
     async def work(request: Any, callback: str) -> list[str]:
@@ -109,6 +138,10 @@ class Sabc(SabcServer):
             self.sendError(418, "teapot")
             self.sendOnly(b"news")
             return None
+        if text.startswith("flood "):
+            for number in range(int(text[6:])):
+                self.sendOnly(b"%d " % number + bytes(1 << 16))
+            return None
         if text == "refuse":
             raise Refused("not today", 409)
         if text == "drop":
@@ -117,15 +150,20 @@ class Sabc(SabcServer):
         return message.body
 
 
-async def listen(factory: Any, name: str) -> None:
-    port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(factory)
+async def listen(factory: Any, name: str, endpoint: str = "tcp:0:interface=127.0.0.1") -> None:
+    port = await serverFromString(reactor, endpoint).listen(factory)
     announce(name, address_name(port.getHost()))
 
 
-async def main(origins: list[str]) -> None:
+async def main(words: list[str]) -> None:
+    tls, origins = (words[1:3], words[3:]) if words[:1] == ["--tls"] else ((), words)
     umq = UmqServerFactory(methods=methods(), origins=origins)
     umq.protocol = Umq
     await listen(umq, "umq")
+    if tls:
+        certificate, key = tls
+        words = ["ssl:0:interface=127.0.0.1", f"certKey={certificate}", f"privateKey={key}"]
+        await listen(umq, "secure", ":".join(words))
     sabc = SabcServerFactory()
     sabc.protocol = Sabc
     await listen(sabc.webSocketFactory(origins), "sabc")

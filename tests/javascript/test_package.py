@@ -31,6 +31,8 @@ export async function talk(url: string): Promise<string[]> {
     limits: { "call-seconds": 5 },
     onCall: ({ payload }) => new umq.Reply(payload, [new Uint8Array(1)]),
     onState: (state) => { if (state === "down") console.log(state); },
+    onHookError: (error: unknown) => console.error(error),
+    signal: AbortSignal.timeout(5000),
   });
   const answer = await client.call("x", { attachments: [new Uint8Array(1)], timeout: 5 });
   for (const one of answer.attachments) if (one instanceof Uint8Array) one.fill(0);
@@ -38,12 +40,15 @@ export async function talk(url: string): Promise<string[]> {
   const { stream } = await client.call("x", large);
   for await (const piece of stream ?? []) if (piece instanceof Uint8Array) piece.fill(0);
   const seen: string[] = [];
-  const hook = (update: Update) => { seen.push(update.payload); };
+  const hook = async (update: Update) => { seen.push(update.payload); };
   const ticks = await client.subscribe((id) => id, hook);
   for await (const update of ticks) seen.push(update.payload);
   const why: "closed" | "unsubscribed" | "refused" | "slow" | "lost" = await ticks.ended;
   const onRequest = (one: Message) => one.body;
-  const session = await SabcClient.connect(url, { clientId: "me", onRequest });
+  const onMessage = async (one: Message) => { seen.push(one.text); };
+  const where = new URL(url);
+  const session = await SabcClient.connect(where, { clientId: "me", onRequest, onMessage });
+  if (session.session?.paused || client.session?.paused) seen.push("slow");
   const message: Message = await session.request("x", { headers: { a: "b" } });
   return [...seen, why, message.text];
 }

@@ -1,6 +1,7 @@
 """The package in a real page, served as it is, without a bundler."""
 
 import asyncio
+import json
 import re
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.tools.browser import Page, needs_browser, start_browser
+from tests.tools.certificates import Authority
 from tests.tools.javascript import PACKAGE
 from tests.tools.processes import Launcher
 
@@ -36,11 +38,51 @@ SABC = """
 })()
 """
 
+STREAMS = """
+(async () => {
+  const client = await import("./twisted-msgproto/index.js");
+  const { bounded, files, paused, working } = await import("./programs.mjs");
+  const held = [];
+  await files(client, "UMQ");
+  held.push("files in pieces");
+  await files(client, "UMQ", { WebSocket });
+  held.push("files on a WebSocket");
+  await paused(client, "UMQ");
+  held.push("paused");
+  await bounded(client, "UMQ", WebSocket);
+  held.push("bounded");
+  await working(client, "SABC");
+  held.push("working");
+  return held.join(", ");
+})().catch((error) => `${error.name}: ${error.message}`)
+"""
+
+WRONG = """
+(async () => {
+  const { UmqClient } = await import("./twisted-msgproto/index.js");
+  const said = [];
+  for (const url of URLS)
+    for (const options of [{}, { WebSocket }])
+      said.push((await UmqClient.connect(url, options).catch((error) => error)).name);
+  for (const options of [{}, { WebSocket }]) {
+    const client = new UmqClient("UMQ", options);
+    const started = client.start().catch((error) => error);
+    await client.close();
+    said.push((await started).name);
+  }
+  return said;
+})()
+"""
+
 
 class Quiet(SimpleHTTPRequestHandler):
     """Serves files, and says nothing of it."""
 
-    extensions_map: ClassVar = {**SimpleHTTPRequestHandler.extensions_map, ".js": "text/javascript"}
+    extensions_map: ClassVar = {
+        **SimpleHTTPRequestHandler.extensions_map,
+        ".js": "text/javascript",
+        ".mjs": "text/javascript",
+    }
 
     def log_message(self, format: str, *arguments: Any) -> None:
         pass
@@ -52,6 +94,7 @@ def site(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
     directory = tmp_path / "site"
     directory.mkdir()
     (directory / "twisted-msgproto").symlink_to(PACKAGE / "src")
+    (directory / "programs.mjs").symlink_to(HERE / "programs.mjs")
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(directory))) as server:
         serving = threading.Thread(target=server.serve_forever, daemon=True)
         serving.start()
@@ -62,12 +105,18 @@ def site(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
 
 @pytest.mark.slow
 @needs_browser
-def test_the_page_of_the_readme_and_sabc_in_it(
+def test_the_page_of_the_readme_and_slow_programs_in_it(
     launch: Launcher, site: ThreadingHTTPServer, tmp_path: Path
 ) -> None:
-    """FC-08, SA-25: both protocols from a page, whose origin is listed."""
+    """FC-08, SA-25, UM-19: both protocols from a page, and streams that are taken slowly.
+
+    A WebSocketStream is paused; a WebSocket cannot be, and what is too slow on it is told so.
+    """
     origin = f"http://127.0.0.1:{site.server_port}"
-    server = launch.command([sys.executable, str(HERE / "server.py"), origin])
+    pair = Authority(tmp_path).server()
+    words = ["--tls", str(pair.cert), str(pair.key), origin]
+    server = launch.command([sys.executable, str(HERE / "server.py"), *words])
+    secure = re.sub(r"^\w+:", "wss://", server.address("secure"))
     umq, sabc = (server.address(name).replace("tcp:", "ws://") for name in ("umq", "sabc"))
     assert "ws://localhost:5048" in SHOWN
     page_text = SHOWN.replace("ws://localhost:5048", umq)
@@ -81,5 +130,10 @@ def test_the_page_of_the_readme_and_sabc_in_it(
             await page.shown("Hello, page!")
             said = await page.value(SABC.replace("URL", f"{sabc}/"))
             assert said == '["Grüße","work is done",[255,0,254],"closed"]'
+            wrong = WRONG.replace("URLS", json.dumps([secure, f"{sabc}/"]))
+            said = await page.value(wrong.replace("UMQ", f"{umq}/"))
+            assert said == ["ConnectionClosed"] * 6, said
+            held = await page.value(STREAMS.replace("UMQ", f"{umq}/").replace("SABC", f"{sabc}/"))
+            assert held == "files in pieces, files on a WebSocket, paused, bounded, working"
 
     asyncio.run(asyncio.wait_for(visit(), 150))

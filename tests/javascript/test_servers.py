@@ -1,11 +1,13 @@
 """The package for JavaScript runs in Node against our real servers."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.tools.certificates import Authority
 from tests.tools.javascript import installed, node
 from tests.tools.processes import PROJECT, Launched, Launcher
 from twisted_msgproto.queue import QueueReader
@@ -25,13 +27,25 @@ def as_websocket(address: str) -> str:
     return address.replace("tcp:", "ws://") + "/"
 
 
+def as_secure(address: str) -> str:
+    return re.sub(r"^\w+:", "wss://", address) + "/"
+
+
 def test_calls_callbacks_topics_attributes_and_what_comes_back(launch: Launcher) -> None:
     """FC-08, UM-09 … UM-16, SA-12 … SA-24, from Node."""
-    server = launch.command([sys.executable, str(HERE / "server.py")])
+    authority = Authority(launch.directory)
+    pair = authority.server()
+    words = ["--tls", str(pair.cert), str(pair.key)]
+    server = launch.command([sys.executable, str(HERE / "server.py"), *words])
     urls = [as_websocket(server.address(name)) for name in ("umq", "sabc")]
-    client = run(launch, "live.mjs", *urls)
+    secure = as_secure(server.address("secure"))
+    client = run(launch, "live.mjs", *urls, secure, str(authority.cert))
     assert client.wait() == 0, client.output
-    assert client.lines == ["umq: all of it holds", "sabc: all of it holds"]
+    assert client.lines == [f"{what}: all of it holds" for what in ("umq", "sabc", "TLS")]
+    # UM-19, UM-21, SA-17: programs that are slower than the network.
+    slow = run(launch, "slow.mjs", *urls)
+    assert slow.wait() == 0, slow.output
+    assert slow.lines == ["files in pieces", "paused", "bounded", "working"]
 
 
 def test_what_the_stock_servers_acknowledge_is_in_the_queue(launch: Launcher) -> None:

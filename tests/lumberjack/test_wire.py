@@ -371,6 +371,18 @@ def test_frames_which_make_no_runs_end_a_turn_by_their_number(frames):
     assert max(map(len, turns)) <= slice_octets / wire.STEP_WEIGHT_OCTETS + 1
 
 
+def test_an_ack_weighs_a_step_and_its_octets():
+    """LJ-13: exactly so many make a turn."""
+    frame = encode_ack(1)
+    weight = wire.STEP_WEIGHT_OCTETS + len(frame)
+    decoder = Decoder(limits(slice_octets=10 * weight))
+    assert [len(decoder.feed(frame * 25)), len(decoder.feed(b"")), len(decoder.feed(b""))] == [
+        10,
+        10,
+        5,
+    ]
+
+
 def test_data_frames_too_are_read_in_slices():
     decoder = Decoder(limits(slice_octets=1000))
     octets = encode_data(range(100), [{"key": "v" * 50}] * 100)

@@ -69,7 +69,7 @@ class Counted:
 
 class Connection:
     def __init__(self, seen: int) -> None:
-        self.machine = SimpleNamespace(counters=Counted(seen, 2 * seen))
+        self.machine = SimpleNamespace(counters=Counted(seen, 2 * seen), state="OPEN")
         self.odd = SimpleNamespace(count=1)
 
 
@@ -81,13 +81,42 @@ def test_counters_are_read_from_their_places_as_from_functions__FC_03() -> None:
         if number % 3 == 0:
             counters.join(number, lambda: {"seen": 1, "other": 3})
     expected = {"seen": 45 + 4, "lost": 90, "odd": 10, "other": 12}
-    for size in (1, 3, 14, 100):
+    for size in (1, 3, 10, 100):
+        counters.stirred.update(connections)
         *pauses, summed = counters.in_slices(size)
         assert summed == expected
-        assert pauses == [None] * (14 // size)
+        assert pauses == [None] * (10 // size + 4 // size)
     assert {name: counters[name] for name in expected} == expected
     connections[5].machine.counters.seen += 7
     counters.leave(connections[5])
     assert counters["seen"] == expected["seen"] + 7
-    with pytest.raises(ValueError, match="two counters"):
-        Places({"alone": "machine.counters.alone"})
+    with pytest.raises(ValueError, match="one counter"):
+        Places({})
+
+
+def test_only_connections_that_stirred_are_asked_again__FC_03() -> None:
+    """10,000 idle sessions cost a scrape nothing."""
+    places, counters, asked = Places.of(Counted), Counters(), []
+
+    def read(connection: Connection) -> tuple[object, ...]:
+        asked.append(connection)
+        return plain(connection)
+
+    plain, places.read = places.read, read
+    first, second, third = connections = [Connection(number) for number in (1, 2, 3)]
+    for connection in connections:
+        counters.join(connection, places)
+    assert counters.as_dict() == {"seen": 6, "lost": 12}
+    assert counters.states == {"OPEN": 3}
+    del asked[:]
+    second.machine.counters.seen, second.machine.state = 5, "READY"
+    counters.stirred.add(second)
+    assert counters.as_dict() == {"seen": 9, "lost": 12}
+    assert +counters.states == {"OPEN": 2, "READY": 1}
+    assert asked == [second]
+    third.machine.counters.seen = 4  # its last words
+    counters.leave(third)
+    counters.leave(first)
+    assert counters.as_dict() == {"seen": 10, "lost": 12}
+    assert +counters.states == {"READY": 1}
+    assert counters.tracks(second) and not counters.tracks(third)

@@ -226,6 +226,12 @@ limit = {{ window = {window} }}
     assert "changed, and in force after the next start: [lumberjack] limit" in done.stdout
     assert "turn-warn" not in done.stdout, "the command line says so as before"
     assert launch.run("send", "lumberjack", address, "--count=1").returncode == 0
+    for rules, way in (("", 0), ('[[access]]\ndeny = "*"\n', 1)):  # the last goes, a first comes
+        file.write_text(text.replace('[[access]]\n{rule} = "*"\n', rules).format(window=32))
+        assert "[[access]]" not in launch.run("reload", "q").stdout
+        assert (
+            launch.run("send", "lumberjack", address, "--count=1", "--timeout=20").returncode == way
+        )
     file.write_text(text.format(rule="allow", window="'x'"))
     done = launch.run("reload", "q")
     assert done.returncode == 2

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,11 @@ from twisted_msgproto.core.errors import ConfigurationError, QueueError
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.lumberjack.service import Options, serve
 from twisted_msgproto.net.control.asking import GatewayBroker, _OverUnix
+from twisted_msgproto.net.control.site import CONNECTIONS_MAX, REQUEST_SECONDS
 from twisted_msgproto.net.counters import Counters
 from twisted_msgproto.net.gateway import Gateway, ListeningService
 from twisted_msgproto.net.status.access import check_access, read_token
-from twisted_msgproto.net.status.figures import SESSIONS_SHOWN_MAX, _counters
+from twisted_msgproto.net.status.figures import KEPT_SECONDS, SESSIONS_SHOWN_MAX, _counters
 from twisted_msgproto.net.status.stream import LISTENERS_MAX
 from twisted_msgproto.net.status.verdict import STANDS_STILL_SECONDS, healthy, safe_and_landing
 from twisted_msgproto.queue import QueueReader
@@ -93,6 +96,7 @@ class Served(TestCase):
         status._announced = lambda name, address: None
         self.addCleanup(self.gateway.stopService)
         self.gateway.startService()
+        self.site: Any = status.factory
         self.port = status.ports[0].getHost().port  # type: ignore[attr-defined]
         self.server_port = server.ports[0].getHost().port
 
@@ -323,9 +327,106 @@ class Page(Served):
         for peer in peers:
             peer.transport.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")  # type: ignore[union-attr]
             await peer.until(b"data: {")
+            self.assertNotIn(b'"sessions":', peer.octets)
         self.assertEqual((await self.get("/events"))[0], 503)
         await self.gateway.stopService()
         await peers[0].until(b"\r\n0\r\n\r\n")
+
+
+def read_until_closed(connection: socket.socket) -> bytes:
+    """What is answered until the gateway closes the connection, which it has to."""
+    came = b""
+    with contextlib.suppress(ConnectionError):
+        while more := connection.recv(1 << 16):
+            came += more
+    return came
+
+
+def write_until_closed(connection: socket.socket, octets: bytes, most: int) -> None:
+    """Send the same again and again; the gateway has to close before it is ``most`` octets."""
+    for _ in range(most // len(octets)):
+        try:
+            connection.sendall(octets)
+        except ConnectionError:
+            return
+    raise AssertionError(f"the gateway has read {most} octets")
+
+
+class Attacks:
+    """What hostile programs do to the status endpoint, each over sockets of its own."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def connect(self, octets: bytes = b"") -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        connection.sendall(octets)
+        return connection
+
+    def many_connections(self) -> None:
+        silent = [self.connect(b"GET / HT") for _ in range(3 * CONNECTIONS_MAX)]
+        for connection in silent[: 2 * CONNECTIONS_MAX]:
+            connection.settimeout(REQUEST_SECONDS / 2)  # for newcomers, long before its own time
+            assert read_until_closed(connection) == b""
+        for connection in silent:
+            connection.close()
+
+    def slow_header(self) -> None:
+        with self.connect(b"GET /status.json HTTP/1.1\r\nx: ") as connection:
+            connection.settimeout(0.02)  # an octet each time when nothing came
+            while True:
+                try:
+                    connection.sendall(b"y")
+                    assert connection.recv(100) == b""
+                    return
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    return
+
+    def endless_headers(self) -> None:
+        with self.connect(b"GET /status.json HTTP/1.1\r\n") as connection:
+            write_until_closed(connection, b"x: y\r\n" * 1000, 64 << 20)
+
+    def endless_line(self) -> None:
+        with self.connect(b"GET /") as connection:
+            write_until_closed(connection, b"a" * 8000, 64 << 20)
+
+    def pipelining(self) -> None:
+        asked = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+        with self.connect(
+            (asked + b"\r\n") * 200 + asked + b"Connection: close\r\n\r\n"
+        ) as connection:
+            assert read_until_closed(connection).count(b"HTTP/1.1 200 OK") == 201
+
+    def endless_body(self) -> None:
+        head = b"POST /reload HTTP/1.1\r\nHost: localhost\r\nX-Msgproto: 1\r\n"
+        with self.connect(head + b"Transfer-Encoding: chunked\r\n\r\n") as connection:
+            write_until_closed(connection, b"2000\r\n" + b"b" * 0x2000 + b"\r\n", 16 << 30)
+
+
+class Hostile(Served):
+    timeout = 240
+
+    async def test_a_shipper_and_a_scraper_go_on_beside_hostile_http__FC_03(self) -> None:
+        await self.serve()
+        shipper = await self.peer(self.server_port)
+        attacks, sent = Attacks(self.port), 0
+        for name in sorted(name for name in vars(Attacks) if name[0] != "_" and name != "connect"):
+            self.site.timeOut = 1.0 if name in ("slow_header", "endless_body") else REQUEST_SECONDS
+            attack = deferToThread(getattr(attacks, name))
+            while not attack.called:
+                shipper.octets = b""
+                shipper.transport.write(WINDOW + EVENT)  # type: ignore[union-attr]
+                await shipper.until(ACK)
+                sent += 1
+            await attack
+            self.assertEqual((await self.get("/healthz"))[0], 200, name)
+            self.assertLessEqual(len(self.site.connections), CONNECTIONS_MAX)
+        figures = await self.figures()
+        self.assertEqual(figures["protocols"]["lumberjack"]["messages"], sent)
+        self.assertEqual(figures["protocols"]["lumberjack"]["faults"], {})
+        self.assertEqual(figures["queue"]["end_offset"], sent)
 
 
 class Access(Served):
@@ -440,7 +541,10 @@ class Rules(SynchronousTestCase):
             established = True
 
             def snapshot(self) -> dict[str, object]:
+                looked.append(self)
                 return {"client_id": "<script>" * 1000, "held_octets": 1}
+
+        looked: list[Session] = []
 
         turns: list[float] = []
 
@@ -459,8 +563,15 @@ class Rules(SynchronousTestCase):
             factory.liveConnections[session] = ""
             factory.counters.join(session, lambda: {"seen": 1})
         found: list[Any] = []
-        maybeDeferred(GatewayFigures(gateway, clock).latest).addCallback(found.append)
+        gathering = GatewayFigures(gateway, clock)
+        maybeDeferred(gathering.summary).addCallback(found.append)
         clock.advance(0.001)
+        self.assertNotIn("sessions", found.pop())
+        self.assertEqual(looked, [], "a scrape shows no session")
+        clock.advance(KEPT_SECONDS)
+        maybeDeferred(gathering.latest).addCallback(found.append)
+        clock.advance(0.001)
+        self.assertEqual(len(looked), SESSIONS_SHOWN_MAX)
         self.assertGreaterEqual(len(turns), 2 * 10_000 // SLICE_SESSIONS)
         [figures] = found
         self.assertEqual(figures["protocols"]["lumberjack"]["counters"]["seen"], 10_000)

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import writer as writer_room
 from twisted_msgproto.queue.consumers import Watch
 from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, FRAME_HEADER_OCTETS
-from twisted_msgproto.queue.writer import ENCODED_AT_ONCE_MESSAGES, ROW_OCTETS
+from twisted_msgproto.queue.writer import ENCODED_AT_ONCE_MESSAGES, IDLE_S, ROW_OCTETS
 
 DIRECTORY = "/queue"
 
@@ -305,19 +306,47 @@ def test_a_batch_larger_than_a_group_is_one_group(tmp_path: Path) -> None:
     assert ids(rows(tmp_path / "q")) == list(range(1002))
 
 
-def test_with_a_commit_delay_what_comes_meanwhile_goes_along() -> None:
-    disk = SimulatedDisk()
-    with a_writer(disk, commit_delay=PATIENCE_SECONDS, group_messages=10) as writer:
-        results = Results()
-        for number in range(9):
-            results.submit(writer, batch(number))
-        assert results.given == {}
-        results.submit(writer, batch(9))
-        assert results.wait(10) == [None] * 10
-        assert writer.statistics()["groups"] == 1
-        results.submit(writer, batch(10))
-        assert writer.close()
-        assert results.wait(11) == [None] * 11
+@pytest.mark.parametrize(
+    ("options", "last", "groups"),
+    [({"group_messages": 10}, 1, 1), ({"group_octets": 20_000}, 1000, 2)],
+    ids=["messages", "octets"],
+)
+def test_with_a_commit_delay_what_comes_meanwhile_goes_along(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, int], last: int, groups: int
+) -> None:
+    """The thread waits again after each batch, until they make a group."""
+    waits: SimpleQueue[float | None] = SimpleQueue()
+
+    class Watched(threading.Condition):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.put(timeout)
+            return super().wait(timeout)
+
+    def next_wait() -> float:
+        """Return how long the thread means to wait when it waits next."""
+        while not (seconds := waits.get(timeout=PATIENCE_SECONDS)):
+            pass  # somebody else's, for ever: a thread that starts
+        return seconds
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "Condition", Watched)
+        writer = QueueWriter(
+            DIRECTORY, disk=SimulatedDisk(), commit_delay=PATIENCE_SECONDS, **options
+        )
+    results = Results()
+    for number in range(9):
+        results.submit(writer, batch(number))
+        while (seconds := next_wait()) == IDLE_S:
+            assert results.given == {}
+        assert seconds > IDLE_S
+    assert results.given == {}
+    results.submit(writer, batch(9, last))
+    assert next_wait() == IDLE_S
+    assert results.wait(10) == [None] * 10
+    assert writer.statistics()["groups"] == groups
+    results.submit(writer, batch(9 + last))
+    assert writer.close()
+    assert results.wait(11) == [None] * 11
 
 
 def test_a_commit_delay_ends_by_itself() -> None:

@@ -1,11 +1,24 @@
 """With a sink: what is answered means safe."""
 
 from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone
+from twisted.python.failure import Failure
 
 from twisted_msgproto.core.errors import Refused
+from twisted_msgproto.net.wires.websocket.frames import TEXT, frame
 from twisted_msgproto.sabc import SabcServer
 
-from .pairs import Echo, HeldCase
+from .pairs import PEER, Echo, HeldCase, Transport
+
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+def masked(octets):
+    """A message as a browser sends it."""
+    return b"".join(frame(TEXT, octets, True))
 
 
 class Safety(HeldCase):
@@ -124,6 +137,25 @@ class Safety(HeldCase):
         self.assertEqual(self.server.transport.producerState, "paused")
         self.sink.safe()
         self.assertEqual(self.server.transport.producerState, "producing")
+
+    def test_reading_of_a_websocket_session_pauses_while_too_much_waits__SA_25(self):
+        """SA-25: messages behind the pause wait, although their octets are here already."""
+        self.serve(unsafe_octets=1000)
+        connection = self.factory.webSocketFactory().buildProtocol(PEER)
+        transport = Transport(peerAddress=PEER)
+        connection.makeConnection(transport)
+        connection.dataReceived(UPGRADE)
+        connection.dataReceived(masked(b"CONNECT\r\nclient-id::me\r\n\r\n\0"))
+        for number in range(6):
+            head = b"MESSAGE\r\nsession-id::secret-1\r\nmsg-id::%d\r\n\r\n" % number
+            connection.dataReceived(masked(head + b"x" * 600 + b"\r\n\r\n\0"))
+        self.assertEqual(transport.producerState, "paused")
+        self.assertLess(len(self.sink.messages), 6)
+        for _ in range(6):
+            self.sink.safe()
+        self.assertEqual([message.message_id for message in self.sink.messages], list("012345"))
+        self.assertEqual(transport.producerState, "producing")
+        connection.connectionLost(Failure(ConnectionDone()))
 
     def test_a_cut_message_is_stored_as_cut_and_its_request_fails(self):
         """SA-22, HO-01: acknowledged means whole."""

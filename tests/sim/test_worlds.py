@@ -45,7 +45,7 @@ def test_nothing_acknowledged_is_lost_in_any_world(protocol, share, request):
 
 @pytest.fixture
 def own_errors():
-    """Collect what a broken world leaves: its errors are not logged in the world of another test."""
+    """Collect what a broken world leaves: its errors are not logged in another test's world."""
     yield
     gc.collect()
 

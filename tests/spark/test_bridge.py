@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -20,7 +21,7 @@ from tests.tools.processes import Launched, Launcher, descendants, wait_gone
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.queue.bridges import read_statuses
-from twisted_msgproto.spark.bridge import BridgeOptions
+from twisted_msgproto.spark.bridge import LOG_SOURCE, BridgeOptions
 from twisted_msgproto.spark.jobs import job_error
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.starting import consumer_name
@@ -193,7 +194,11 @@ class TestWithSpark:
         assert name in output
         assert QueueReader(queue).consumers() == {name: 1500}
         write(queue, messages(1500, 250))
-        once(launch, queue)
+        logged = [json.loads(line) for line in once(launch, queue, "--json-log").splitlines()]
+        assert all({"time", "level", "source", "text"} == line.keys() for line in logged)
+        assert {(line["level"], line["source"]) for line in logged} == {("info", LOG_SOURCE)}
+        assert logged[0]["text"].startswith(f"bridge running from {queue} to ")
+        assert logged[-1]["text"].startswith("bridge ended: batch 1: 250 rows")
         assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1750))}
         assert QueueReader(queue).consumers() == {name: 1750}
         [status] = read_statuses(queue)

@@ -255,6 +255,7 @@ def test_a_client_which_decides_is_told_nothing_before_it_accepts():
     assert isinstance(welcome, WelcomeReceived)
     assert machine.receive(["C2:y"], 2.0) == []
     kept = machine.accept(3.0)
+    assert machine.clock == 3.0
     assert [getattr(event, "payload", event) for event in kept] == [
         AttributeSet("a", "b"),
         "x",

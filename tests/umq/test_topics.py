@@ -154,6 +154,9 @@ class Topics(TestCase):
         both.pump()
         self.assertEqual([u.payload for u in updates], [f"update {n}" for n in range(100)])
         self.assertEqual(producer.seen, ("pause", "resume"))
+        self.assertEqual(both.server._slowTopics, {})
+        both.server.outputDrained()  # of other topics: this one is slow no more
+        self.assertEqual(producer.seen, ("pause", "resume"))
         topic.close()
         self.assertEqual(producer.seen, ("pause", "resume", "stop"))
         both.pump()

@@ -89,6 +89,7 @@ def overview() -> str:
     summary.
     """
     lines = ["usage: msgproto SUB-COMMAND …", "", "sub-commands:"]
+    wide = max(map(len, COMMANDS)) + 2
     for name in available():
         try:
             summary = load(name).SUMMARY
@@ -97,7 +98,7 @@ def overview() -> str:
             if text is None:
                 raise
             summary = f"({text})"
-        lines.append(f"  {name:<9}{summary}")
+        lines.append(f"  {name:<{wide}}{summary}")
     return "\n".join([*lines, "", "msgproto SUB-COMMAND --help says more about each."])
 
 

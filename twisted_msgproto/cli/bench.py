@@ -39,8 +39,8 @@ SUBJECTS: Mapping[str, str] = {
     **{
         name: f"twisted_msgproto.cli.benches.{name}"
         for name in (
-            *("queue", "broker", "spark", "growth", "idle", "neighbours", "status", "scale"),
-            "processes",
+            *("queue", "small", "broker", "spark", "growth"),
+            *("idle", "neighbours", "status", "scale", "processes"),
         )
     },
 }

@@ -1,7 +1,8 @@
 """Write a gateway.toml, and systemd units for the gateway and the bridge, into a directory.
 
-The file serves all five protocols on this machine alone, over one durable queue beside it, and its
-comments say what to change for other machines.  Nothing that exists is written over.
+The file serves all five protocols and a live page on this machine alone, over one durable queue
+beside it, and its comments say what to change for other machines.  Nothing that exists is written
+over.
 """
 
 from __future__ import annotations
@@ -44,16 +45,24 @@ HEAD = """\
 directory = {queue}
 max-bytes = {max_octets}
 
+[status]
+# The live page, /metrics and /healthz; `msgproto status` asks here, too.
+# Other machines reach it only with TLS and a token-file: see docs/status.md.
+endpoint = "{status}"
+
 # [limits]                          # of every server that has a limit of this name
 # connections = 10000
 
-# [[access]]                        # who may what: then what no rule allows is refused
+# [[access]]                        # access rules: with them, what no rule allows is refused
 # allow = ["publish", "subscribe"]
 # user = "sensor-*"
 # name = "topic/{{user}}/*"
 """
 
 MAX_OCTETS = 10 << 30
+
+STATUS_PORT = 8480
+"""The live page's port, at which ``msgproto status`` asks by itself."""
 
 UNIT = """\
 [Unit]
@@ -166,6 +175,7 @@ def configuration(file: Path, queue: Path, protocols: list[str]) -> str:
             port=port,
             queue=toml_value(str(queue)),
             max_octets=MAX_OCTETS,
+            status=f"tcp:{STATUS_PORT}:interface=127.0.0.1",
         )
     ]
     for row in rows:
@@ -236,6 +246,8 @@ def next_steps(directory: Path, queue: Path, table: str, protocols: list[str]) -
     if row.name == "lumberjack":
         yield f"  echo '{{\"hello\": 1}}' | msgproto send lumberjack tcp:127.0.0.1:{port}"
     yield f"  msgproto bridge --queue {shlex.quote(str(queue))} --table {shlex.quote(table)}"
+    yield ""
+    yield f"While the gateway runs, http://127.0.0.1:{STATUS_PORT} shows how it is."
     yield ""
     yield "For systemd:"
     yield f"  systemctl enable --now {shlex.quote(str(directory / GATEWAY_UNIT))}"

@@ -13,11 +13,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from twisted_msgproto.core.errors import ConfigurationError, QueueError
+from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError
 
 from .recv import escaped
+
+if TYPE_CHECKING:
+    from ..net.control.asking import GatewayBroker
 
 SUMMARY = "show the figures of a running gateway"
 
@@ -66,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.token_file is not None and not is_url(arguments.where):
         raise ConfigurationError("--token-file goes with http://HOST:PORT")
     gateway = GatewayBroker(arguments.where, arguments.token_file, authority=arguments.tls_ca)
-    figures = asked(gateway.figures)
+    figures = asked(gateway.figures) if arguments.where != DEFAULT_URL else at_default(gateway)
     if arguments.json:
         print(json.dumps(figures, ensure_ascii=False))
     elif arguments.watch and sys.stdout.isatty():
@@ -82,6 +85,17 @@ def asked(figures: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     if "healthy" not in found:
         raise QueueError("what answers there is no status endpoint of a gateway")
     return found
+
+
+def at_default(gateway: GatewayBroker) -> Mapping[str, Any]:
+    """Return the figures at the address that nobody named; QueueAway, which says how to name it."""
+    try:
+        return asked(gateway.figures)
+    except QueueAway as error:
+        raise QueueAway(
+            f"{error} Name the queue's directory if the gateway has no [status] in its file:"
+            " msgproto status DIR"
+        ) from None
 
 
 def watch(figures: Mapping[str, Any], ask: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -130,7 +144,10 @@ def lines(figures: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
         ],
     )
     memory = figures["memory"]
-    yield f"memory: {memory['waiting_octets']} octets not safe yet, {memory['held_octets']} held"
+    yield (
+        f"memory: {_size(memory['waiting_octets'])} in messages that are not safe yet,"
+        f" {_size(memory['held_octets'])} in unfinished messages and unread output"
+    )
     yield ""
     if figures["broker"]["queues"]:
         yield from _section(
@@ -184,20 +201,19 @@ def _queue(figures: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iter
         return
     yield (
         f"queue {queue['directory']}: messages {queue['begin_offset']} to {queue['end_offset']},"
-        f" {queue['waiting_messages']} not durable yet,"
-        f" {queue['left_octets']} octets left of {queue['max_octets']}"
+        f" {queue['waiting_messages']} not on disk yet,"
+        f" {_size(queue['left_octets'])} left of {_size(queue['max_octets'])}"
     )
     if before is not None and before["queue"] is not None and seconds > 0:
         more = queue["messages"] - before["queue"]["messages"]
         yield f"{more / seconds:.0f} messages/s"
     yield ""
-    yield from _section(
-        ("CONSUMER", "COMMITTED", "BEHIND", "STANDS STILL"),
-        [
-            (one["name"], one["offset"], one["behind_messages"], f"{one['still_seconds']:.0f} s")
-            for one in queue["consumers"]
-        ],
-    )
+    consumers: list[tuple[object, ...]] = [
+        (one["name"], one["offset"], one["behind_messages"], f"{one['still_seconds']:.0f} s")
+        for one in queue["consumers"]
+    ]
+    if consumers:
+        yield from _section(("CONSUMER", "COMMITTED", "BEHIND", "HAS NOT MOVED FOR"), consumers)
     yield from _bridges(queue.get("bridges", []))
 
 
@@ -231,6 +247,14 @@ def _bridges(bridges: list[Mapping[str, Any]]) -> Iterator[str]:
                 for one in bridges
             ],
         )
+
+
+def _size(octets: int) -> str:
+    """Return a number of octets as people write it: ``9.5 GiB``."""
+    for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if octets >= size:
+            return f"{octets / size:.1f} {unit}"
+    return f"{octets} octets"
 
 
 def _or_dash(value: float | None) -> str:

@@ -217,6 +217,18 @@ def client_tls(text: str) -> str:
     return text
 
 
+TLS_BEGINS: Final = b"\x16\x03"
+"""A TLS hand-shake begins with these octets."""
+
+TLS_HERE: Final = "it speaks TLS, and this endpoint does not"
+"""A server says this of a client that began so on an endpoint without TLS."""
+
+
+def speaks_tls(octets: bytes) -> bool:
+    """Return whether a peer that begins with ``octets`` speaks TLS."""
+    return octets[:2] == TLS_BEGINS
+
+
 PEER_ENDS: Final[tuple[tuple[str, str], ...]] = (
     (r"Connection was closed cleanly", "the peer closed the connection"),
     (r"non-clean fashion|uncleanly|Connection reset", "the connection was lost"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping, MutableMapping
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any
@@ -12,22 +12,23 @@ from typing import Any
 class Places:
     """Says where the counters of a connection stand: this maps names to dotted attributes of it.
 
-    The counters of ten thousand connections are added in 10 ms so; a mapping for each of them
-    would need three times as long.
+    ``machine.state`` is the connection's state.
 
     Attributes:
         names: the counters' names.
-        read: returns the counters of a connection, in the order of ``names``.
+        read: returns the state of a connection, and its counters in the order of ``names``.
+        none: is what ``read`` would return of a connection that has counted nothing, in no state.
     """
 
-    __slots__ = ("names", "read")
+    __slots__ = ("names", "none", "read")
 
     def __init__(self, places: Mapping[str, str]) -> None:
+        if not places:
+            raise ValueError("a connection has at least one counter")
         self.names = tuple(places)
-        # With a single name an attrgetter returns no tuple.
-        self.read: Callable[[Any], tuple[int, ...]] = attrgetter(*places.values())
-        if len(places) < 2:
-            raise ValueError("a connection has at least two counters")
+        # An attrgetter of several attributes reads them in one call.
+        self.read: Callable[[Any], tuple[Any, ...]] = attrgetter("machine.state", *places.values())
+        self.none: tuple[Any, ...] = (None, *[0] * len(places))
 
     @classmethod
     def of(cls, counters: type[Any], **others: str) -> Places:
@@ -39,7 +40,7 @@ class Places:
 
     def figures(self, connection: object) -> dict[str, int]:
         """Return the counters of ``connection`` by name."""
-        return dict(zip(self.names, self.read(connection), strict=True))
+        return dict(zip(self.names, self.read(connection)[1:], strict=True))
 
 
 Figures = Callable[[], Mapping[str, int]]
@@ -51,33 +52,62 @@ class Counters(MutableMapping[str, int]):
     A connection joins with :class:`Places`, or with a function that returns its own counters.  They
     are added whenever somebody reads, and kept when the connection leaves.
 
+    What a connection with places had when somebody read is remembered in sums, so the next one who
+    reads asks only those connections that may have counted since: each of them adds itself to
+    ``stirred``.  Functions are called each time.
+
     Attributes:
         settled: what was counted here and by connections that have left.  What counts with each
             message counts there: a name that connections have as well must not stand in both.
+        stirred: the connections whose counters or state may have changed since they were read.
+        states: how many connections with places are in each state, as they were read last.
     """
 
-    __slots__ = ("_live", "_names", "settled")
+    __slots__ = ("_functions", "_known", "_names", "_places", "_sums", "settled", "states",
+                 "stirred")  # fmt: skip
 
     def __init__(self) -> None:
         self.settled: defaultdict[str, int] = defaultdict(int)
-        self._live: dict[object, Places | Figures] = {}
+        self.stirred: set[Any] = set()
+        self.states: Counter[Any] = Counter()
+        self._places: dict[Any, Places] = {}
+        self._functions: dict[Any, Figures] = {}
+        self._known: dict[Any, tuple[Any, ...]] = {}  # what of each connection is in the sums
+        self._sums: defaultdict[str, int] = defaultdict(int)
         self._names: set[str] = set()  # of what connections count
 
-    def join(self, connection: object, figures: Places | Figures) -> None:
+    def join(self, connection: Any, figures: Places | Figures) -> None:
         """Add what ``figures`` says of ``connection`` to what is read, until it leaves."""
-        self._live[connection] = figures
-        self._names.update(_figures(connection, figures))
+        if isinstance(figures, Places):
+            self._places[connection] = figures
+            self._names.update(figures.names)
+            self.stirred.add(connection)
+        else:
+            self._functions[connection] = figures
+            self._names.update(figures())
 
-    def leave(self, connection: object) -> None:
+    def leave(self, connection: Any) -> None:
         """Keep the last figures of ``connection``; nothing happens if it has left already."""
-        figures = self._live.pop(connection, None)
-        if figures is not None:
-            for name, count in _figures(connection, figures).items():
+        places = self._places.pop(connection, None)
+        if places is not None:
+            self.stirred.discard(connection)
+            for name, count in places.figures(connection).items():
+                self.settled[name] += count
+            known = self._known.pop(connection, None)
+            if known is not None:
+                self._replace(places, [known], [places.none])
+        function = self._functions.pop(connection, None)
+        if function is not None:
+            for name, count in function().items():
                 self.settled[name] += count
 
+    def tracks(self, connection: Any) -> bool:
+        """Return whether ``states`` speaks of this connection."""
+        return connection in self._known
+
     def as_dict(self) -> dict[str, int]:
-        """Return all of them, each connection having been asked once."""
-        return next(filter(None, self.in_slices(len(self._live) + 1)), {})
+        """Return all of them, as they are now."""
+        return next(filter(None, self.in_slices(len(self._places) + len(self._functions) + 1)), {})
 
     def in_slices(self, connections: int) -> Iterator[dict[str, int] | None]:
         """Yield None after each slice of this many ``connections``, and at last the counters that
@@ -85,18 +115,55 @@ class Counters(MutableMapping[str, int]):
 
         Connections may come and go between the slices: each is counted once.
         """
+        stirred = list(self.stirred)
+        for first in range(0, len(stirred), connections):
+            self._read_again(stirred[first : first + connections])
+            if first + connections <= len(stirred):
+                yield None
         summed = defaultdict(int, self.settled)
-        live = list(self._live.items())
-        for first in range(0, len(live), connections):
-            _add(summed, live[first : first + connections])
-            if first + connections <= len(live):
+        for name, count in self._sums.items():
+            summed[name] += count
+        for number, figures in enumerate(list(self._functions.values()), 1):
+            for name, count in figures().items():
+                summed[name] += count
+            if number % connections == 0:
                 yield None
         yield summed
+
+    def _read_again(self, connections: Collection[Any]) -> None:
+        """Bring the sums up to date with these connections."""
+        self.stirred.difference_update(connections)
+        alike: defaultdict[Places, list[Any]] = defaultdict(list)
+        for connection in connections:
+            places = self._places.get(connection)
+            if places is not None:  # else it has left meanwhile
+                alike[places].append(connection)
+        for places, live in alike.items():
+            read = list(map(places.read, live))
+            known = self._known
+            self._replace(places, [known.get(one, places.none) for one in live], read)
+            known.update(zip(live, read, strict=True))
+
+    def _replace(
+        self, places: Places, old: Collection[tuple[Any, ...]], new: Collection[tuple[Any, ...]]
+    ) -> None:
+        """Have the sums include the figures ``new`` of some connections, and no longer ``old``."""
+        left, *before = zip(*old, strict=True)
+        entered, *now = zip(*new, strict=True)
+        for name, was, become in zip(places.names, before, now, strict=True):
+            self._sums[name] += sum(become) - sum(was)
+        for state, other in zip(left, entered, strict=True):
+            if state is not other:
+                self.states[state] -= 1
+                self.states[other] += 1
+        del self.states[None]
 
     def __getitem__(self, name: str) -> int:
         count = self.settled.get(name, 0)
         if name in self._names:
-            count += sum([_figures(*live).get(name, 0) for live in self._live.items()])
+            self._read_again(list(self.stirred))
+            count += self._sums[name]
+            count += sum([figures().get(name, 0) for figures in self._functions.values()])
         return count
 
     def __setitem__(self, name: str, count: int) -> None:
@@ -117,25 +184,6 @@ class Counters(MutableMapping[str, int]):
 
     def __repr__(self) -> str:
         return f"Counters({dict(self.as_dict())!r})"
-
-
-def _figures(connection: object, figures: Places | Figures) -> Mapping[str, int]:
-    return figures.figures(connection) if isinstance(figures, Places) else figures()
-
-
-def _add(summed: defaultdict[str, int], live: Iterable[tuple[object, Places | Figures]]) -> None:
-    """Add the counters of these connections to ``summed``."""
-    alike: defaultdict[Places, list[object]] = defaultdict(list)
-    for connection, figures in live:
-        if isinstance(figures, Places):
-            alike[figures].append(connection)
-        else:
-            for name, count in figures().items():
-                summed[name] += count
-    for places, connections in alike.items():
-        columns = zip(*map(places.read, connections), strict=True)
-        for name, column in zip(places.names, columns, strict=True):
-            summed[name] += sum(column)
 
 
 __all__ = ["Counters", "Places"]

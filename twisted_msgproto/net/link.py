@@ -32,6 +32,7 @@ from ..core.errors import (
     TimedOut,
     shown,
 )
+from ..core.reasons import TLS_HERE, speaks_tls
 from .backpressure import ReadControl
 from .counters import Places
 from .delivery import Delivery, tell_not_stored
@@ -67,12 +68,6 @@ class SteadyLogger(Logger):
     def __get__(self, instance: object, owner: type | None = None) -> Logger:
         """Return this logger, whoever asks."""
         return self
-
-
-TLS_BEGINS: Final = b"\x16\x03"
-"""A TLS hand-shake begins with these octets."""
-
-TLS_HERE: Final = ": it speaks TLS, and this endpoint does not"
 
 
 @implementer(IHalfCloseableProtocol, IHandshakeListener)
@@ -223,6 +218,7 @@ class Link(Protocol):
         self._now = clock.seconds
         self.heard = self._now()
         self._tally = factory.counters.settled
+        self._stirred = factory.counters.stirred
         self._deaf = False  # no further arrival is followed
         self._following = False  # what happens meanwhile is settled at the end
         self.wire = transport if isinstance(transport, Wire) else self._streamWire()
@@ -354,7 +350,11 @@ class Link(Protocol):
 
     def _settle(self) -> None:
         """Write what the machine has to say, arm the timer, and end when the machine has."""
-        if self._ended or self._following:
+        if self._following:
+            return
+        if not self._gone:
+            self._stirred.add(self)
+        if self._ended:
             return
         machine = self.machine
         outputs = machine.outputs()
@@ -483,7 +483,7 @@ class Link(Protocol):
             self.address,
             f"{{peer}}: {end}: {{text}} (starts with {{octets}})",
             peer=self.peer,
-            text=shown(fault.text)[1:-1] + (TLS_HERE if fault.octets[:2] == TLS_BEGINS else ""),
+            text=shown(fault.text)[1:-1] + (f": {TLS_HERE}" if speaks_tls(fault.octets) else ""),
             octets=fault.octets.hex(" ") or "nothing",
             reason=fault.reason,
         )
@@ -562,6 +562,7 @@ class Link(Protocol):
 
     def _end(self, fault: bool) -> None:
         self._ended = self._deaf = True
+        self._stirred.add(self)
         self.wire.close(fault)
 
     def abort(self) -> None:

@@ -11,7 +11,7 @@ Twisted's own ``ssl:`` and ``tls:`` strings cannot ask for them::
 * ``peer``: a certificate that is shown must be good, none need be shown;
 * ``none``: none is asked for (``caCerts`` is not needed then).
 
-TLS 1.2 or newer, with authenticated ciphers and forward secrecy only.
+What TLS they offer is in :mod:`.tls`, as for all endpoints.
 """
 
 from __future__ import annotations
@@ -22,19 +22,10 @@ from typing import Any, Final
 from OpenSSL.crypto import FILETYPE_PEM, load_privatekey
 from twisted.internet.endpoints import SSL4ServerEndpoint
 from twisted.internet.interfaces import IStreamServerEndpoint
-from twisted.internet.ssl import (
-    AcceptableCiphers,
-    Certificate,
-    CertificateOptions,
-    TLSVersion,
-)
+from twisted.internet.ssl import Certificate, CertificateOptions
 
 from ..core.errors import ConfigurationError
-
-CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""TLS 1.2 may use these ciphers, in OpenSSL's words; TLS 1.3 has its own suites, all
-authenticated.
-"""
+from .tls import restrict
 
 VERIFY: Final = ("none", "peer", "force_peer")
 
@@ -79,12 +70,10 @@ def mtls_endpoint(
     options = CertificateOptions(
         privateKey=_read("privateKey", privateKey, _key),
         certificate=_read("certKey", certKey or privateKey, _certificates)[0],
-        raiseMinimumTo=TLSVersion.TLSv1_2,
-        acceptableCiphers=AcceptableCiphers.fromOpenSSLCipherString(CIPHERS),
         **settings,
     )
     try:
-        options.getContext()
+        restrict(options.getContext())
     except Exception as error:
         raise ConfigurationError(
             f"mtls: {privateKey} is not the key of the certificate in {certKey or privateKey}"

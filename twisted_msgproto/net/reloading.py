@@ -24,6 +24,7 @@ from twisted.logger import Logger
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
 from ..core.errors import ConfigurationError, MsgprotoError
+from .tls import tls_from_directory, tls_with
 from .trying import BindingReactor, BoundPort
 
 log = Logger(namespace="twisted_msgproto.reload")
@@ -128,10 +129,14 @@ class _Exchangeable(ServerFactory):
 
 
 class _TlsNoting:
-    """Is a reactor for one endpoint that keeps hold of its TLS, whatever kind of string it is."""
+    """Is a reactor for one endpoint that keeps hold of its TLS, whatever kind of string it is.
 
-    def __init__(self, reactor: Any) -> None:
+    ``directory`` is that of the certificates, if the string is ``tls:DIRECTORY``.
+    """
+
+    def __init__(self, reactor: Any, directory: str | None) -> None:
         self._reactor = reactor
+        self._directory = directory
         self.tls: list[_Exchangeable] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -141,13 +146,14 @@ class _TlsNoting:
         self, port: int, factory: Factory, contextFactory: Any, *rest: Any, **settings: Any
     ) -> Any:
         """Listen as :meth:`listenTCP` with TLS over it."""
-        tls = TLSMemoryBIOFactory(contextFactory, False, factory)
-        return self.listenTCP(port, tls, *rest, **settings)
+        tls = _Exchangeable(tls_with(contextFactory, factory))
+        self.tls.append(tls)
+        return self._reactor.listenTCP(port, tls, *rest, **settings)
 
     def listenTCP(self, port: int, factory: Any, *rest: Any, **settings: Any) -> Any:
         """Listen; connections with TLS get the newest certificates."""
-        if isinstance(factory, TLSMemoryBIOFactory):
-            factory = _Exchangeable(factory)
+        if self._directory is not None:
+            factory = _Exchangeable(_of_directory(self._directory, factory))
             self.tls.append(factory)
         return self._reactor.listenTCP(port, factory, *rest, **settings)
 
@@ -155,16 +161,17 @@ class _TlsNoting:
 class _ReadingAgain(BindingReactor):
     """Makes the TLS of an endpoint again, and binds nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: str | None) -> None:
         super().__init__()
+        self._directory = directory
         self.tls: list[Any] = []
 
     def listenTCP(
         self, port: int, factory: object, backlog: int = 1, interface: str = ""
     ) -> BoundPort:
         """Keep the TLS."""
-        if isinstance(factory, TLSMemoryBIOFactory):
-            self.tls.append(factory)
+        if self._directory is not None:
+            self.tls.append(_of_directory(self._directory, factory))
         return BoundPort((interface, port))
 
     def listenSSL(
@@ -176,15 +183,21 @@ class _ReadingAgain(BindingReactor):
         interface: str = "",
     ) -> BoundPort:
         """Keep the TLS."""
-        self.tls.append(TLSMemoryBIOFactory(contextFactory, False, factory))
+        self.tls.append(tls_with(contextFactory, factory))
         return BoundPort((interface, port))
+
+
+def _of_directory(directory: str, factory: Any) -> TLSMemoryBIOFactory:
+    """Return the same as ``factory``, Twisted's of ``tls:DIRECTORY``, restricted as all TLS is."""
+    return tls_from_directory(directory, factory.wrappedFactory)
 
 
 class ServedEndpoint:
     """Listens where an endpoint string says; its certificates can be read again while it does."""
 
     def __init__(self, reactor: Any, description: str) -> None:
-        self._noting = _TlsNoting(reactor)
+        self._directory = tls_directory(description)
+        self._noting = _TlsNoting(reactor, self._directory)
         self.description = description
         self._factory: Any = None
 
@@ -201,7 +214,7 @@ class ServedEndpoint:
         """
         if not self._noting.tls:
             return
-        again = _ReadingAgain()
+        again = _ReadingAgain(self._directory)
         try:
             endpoint = endpoints.serverFromString(again, self.description)
             check_directory(self.description)

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -24,10 +25,10 @@ from twisted_msgproto.core.errors import LimitExceeded, QueueCorrupt
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.core.packed import PackedMaps, PackedNumbers, PackedOctets, kept_packed
 
+from . import ipc
 from .checksum import crc32
 from .format import ALIGNMENT, FRAME_OCTETS_MAX
 from .schema import (
-    ATTACHMENTS,
     ATTACHMENTS_GIVEN,
     BODY,
     DESTINATION,
@@ -133,40 +134,52 @@ def _runs(batches: Sequence[MessageBatch], columns: int) -> tuple[bytes, int]:
     return head + text + padding, sum([changed for _, changed in written])
 
 
-def _column(batch: MessageBatch, name: str) -> Sequence[Any] | None:
-    """A column of one batch has a value for each message, or it is None."""
-    column: Sequence[Any] | None = getattr(batch, name)
-    if column is not None and len(column) != batch.count:
-        raise ValueError(f"{name} has {len(column)} values for {batch.count} messages")
-    return column
+_NAMES = tuple(dict.fromkeys(name for _, name, _ in STORED))
+_BITS = {name: bit for bit, name, _ in STORED}
+_KINDS = {bit: kind for bit, _, kind in STORED}
+_columns_of = attrgetter(*_NAMES)
+
+_MISSING = {"truncated": False}
+"""A message without a value has None in its column; in these columns it has another value."""
+
+Stretches = list[Sequence[Any]]
+"""All values of a column, in stretches that stay apart because some of them are packed."""
 
 
-def _gather(
-    batches: Sequence[MessageBatch], name: str, missing: object = None
-) -> list[Sequence[Any]] | None:
-    """Return a column's values over all batches, in stretches; None if no batch has any.
+def _gathered(batches: Sequence[MessageBatch]) -> dict[str, Stretches]:
+    """Return the columns that some batch has, with the values of all batches."""
+    counts = [batch.count for batch in batches]
+    columns = zip(_NAMES, zip(*map(_columns_of, batches), strict=True), strict=True)
+    return {
+        name: _stretches(name, parts, counts)
+        for name, parts in columns
+        if parts.count(None) < len(parts)
+    }
 
-    Packed columns that are worth it stay as they are; what stands between them is one list.
+
+def _stretches(
+    name: str, parts: Sequence[Sequence[Any] | None], counts: Sequence[int]
+) -> Stretches:
+    """Return a column's values over all batches.
+
+    Packed columns that are worth it stay as they are; what stands between them is one list.  Raises
+    ValueError for a column that has not a value for each message.
     """
-    if len(batches) == 1:  # as packed ones come: there is nothing to put together
-        only = _column(batches[0], name)
-        return None if only is None else [only]
-    columns = [_column(batch, name) for batch in batches]
-    if not any(column is not None for column in columns):
-        return None
-    stretches: list[Sequence[Any]] = []
+    stretches: Stretches = []
     values: list[Any] | None = None  # the last stretch, if it may be added to
-    for batch, column in zip(batches, columns, strict=True):
-        if column is None:
-            column = [missing] * batch.count
-        if kept_packed(column):
-            stretches.append(column)
+    for part, count in zip(parts, counts, strict=True):
+        if part is None:
+            part = [_MISSING.get(name)] * count
+        elif len(part) != count:
+            raise ValueError(f"{name} has {len(part)} values for {count} messages")
+        if len(parts) == 1 or (type(part) is not list and kept_packed(part)):
+            stretches.append(part)  # one batch alone stays as it is: nothing is put together
             values = None
         elif values is None:
-            values = list(column)
+            values = list(part)
             stretches.append(values)
         else:
-            values += column
+            values += part
     return stretches
 
 
@@ -269,41 +282,12 @@ def encode(batches: Sequence[MessageBatch]) -> Encoded:
     (which are both) for a batch whose columns are not what :class:`MessageBatch` says, and
     LimitExceeded for more octets than a frame can hold.
     """
-    columns = 0
-    arrays: list[pa.Array] = []
-    replaced = envelopes = 0
-    ids = _gather(batches, "message_id")
-    if ids is not None:
-        columns, column, changed = _message_ids(ids)
-        arrays.append(column)
-        replaced += changed
-    destinations = _gather(batches, "destination")
-    if destinations is not None:
-        column, changed = _texts(_merged(destinations))
-        columns |= DESTINATION
-        arrays.append(column)
-        replaced += changed
-    fields = _gather(batches, "fields")
-    if fields is not None:
-        column, changed = _all_fields(fields)
-        columns |= FIELDS_GIVEN
-        arrays.append(column)
-        replaced += changed
-    for bit, name, kind, missing in (
-        (BODY, "body", OCTETS, None),
-        (ATTACHMENTS_GIVEN, "attachments", ATTACHMENTS, None),
-        (TRUNCATED, "truncated", pa.bool_(), False),
-        (ENVELOPE, "envelope", OCTETS, None),
-    ):
-        values = _gather(batches, name, missing)
-        if values is not None:
-            columns |= bit
-            arrays.append(_joined([_array(some, kind) for some in values], kind))
-    if columns & ENVELOPE:
-        envelopes = len(arrays[-1]) - arrays[-1].null_count
+    gathered = _gathered(batches)
+    count = sum([batch.count for batch in batches])
+    written = _listed(gathered, count)
+    columns, message, envelopes, replaced = _packed(gathered) if written is None else written
     runs, changed = _runs(batches, columns)
-    replaced += changed
-    pieces = [runs, *(_message(columns, arrays) if arrays else ())]
+    pieces = [runs, *message]
     octets = crc = 0
     for piece in pieces:
         octets += len(piece)
@@ -315,8 +299,61 @@ def encode(batches: Sequence[MessageBatch]) -> Encoded:
         crc = crc32(padding, crc)
     if octets > FRAME_OCTETS_MAX:
         raise LimitExceeded(f"{octets} octets in one group; a frame holds {FRAME_OCTETS_MAX}")
-    count = sum([batch.count for batch in batches])
-    return Encoded(count, pieces, octets, len(runs), crc, envelopes, replaced)
+    return Encoded(count, pieces, octets, len(runs), crc, envelopes, replaced + changed)
+
+
+Written = tuple[int, list[Any], int, int]
+"""A record batch: its columns (a sum of bits), Arrow's message in pieces, how many envelopes it
+holds, and how many texts were cleaned.
+"""
+
+
+def _listed(gathered: dict[str, Stretches], count: int) -> Written | None:
+    """Return the columns as :mod:`.ipc` writes them; None if Arrow has to.
+
+    The larger a column is, the less it matters who writes it, and packed ones are not copied by
+    Arrow.
+    """
+    columns: dict[int, Sequence[Any]] = {}
+    envelopes = 0
+    for name, stretches in gathered.items():
+        values = stretches[0]
+        if len(stretches) > 1 or type(values) is not list:
+            return None
+        bit = _BITS[name]
+        if name == "message_id":
+            some = next((value for value in values if value is not None), None)
+            bit = MESSAGE_ID_TEXT if isinstance(some, str) else MESSAGE_ID_INTEGER
+        elif name == "envelope":
+            envelopes = count - values.count(None)
+        columns[bit] = values
+    if not columns:
+        return 0, [], 0, 0
+    message = ipc.message(count, columns)
+    return None if message is None else (sum(columns), message, envelopes, 0)
+
+
+def _packed(gathered: dict[str, Stretches]) -> Written:
+    """Return the columns as Arrow writes them."""
+    columns = replaced = envelopes = 0
+    arrays: list[pa.Array] = []
+    for name, stretches in gathered.items():
+        bit, changed = _BITS[name], 0
+        if name == "message_id":
+            bit, column, changed = _message_ids(stretches)
+        elif name == "destination":
+            column, changed = _texts(_merged(stretches))
+        elif name == "fields":
+            column, changed = _all_fields(stretches)
+        else:
+            kind = _KINDS[bit]
+            column = _joined([_array(some, kind) for some in stretches], kind)
+        if name == "envelope":
+            envelopes = len(column) - column.null_count
+        columns |= bit
+        arrays.append(column)
+        replaced += changed
+    return columns, _message(columns, arrays), envelopes, replaced
 
 
 class _Pieces:

@@ -2,7 +2,12 @@
 
 /** @template T */
 export class AsyncQueue {
-  constructor() {
+  /**
+   * @param {(value: T, by: 1 | -1) => void} [weigh] is told of each value that begins to wait here
+   *   (1), and of each that waits no longer (-1)
+   */
+  constructor(weigh = () => {}) {
+    this._weigh = weigh;
     /** @type {T[]} */
     this._values = [];
     /** @type {{resolve: (result: IteratorResult<T, undefined>) => void, reject: (error: Error) => void}[]} */
@@ -21,8 +26,12 @@ export class AsyncQueue {
   push(value) {
     if (this._ended) return;
     const waiting = this._waiting.shift();
-    if (waiting) waiting.resolve({ value, done: false });
-    else this._values.push(value);
+    if (waiting) {
+      waiting.resolve({ value, done: false });
+    } else {
+      this._values.push(value);
+      this._weigh(value, 1);
+    }
   }
 
   /**
@@ -41,13 +50,23 @@ export class AsyncQueue {
 
   /** Forget the values that nobody has taken. */
   clear() {
+    this.disown();
     this._values = [];
+  }
+
+  /** The values stay, and weigh nothing from now on. */
+  disown() {
+    for (const value of this._values) this._weigh(value, -1);
+    this._weigh = () => {};
   }
 
   /** @returns {Promise<IteratorResult<T, undefined>>} */
   next() {
-    if (this._values.length)
-      return Promise.resolve({ value: /** @type {T} */ (this._values.shift()), done: false });
+    if (this._values.length) {
+      const value = /** @type {T} */ (this._values.shift());
+      this._weigh(value, -1);
+      return Promise.resolve({ value, done: false });
+    }
     if (this._error) return Promise.reject(this._error);
     if (this._ended) return Promise.resolve({ value: undefined, done: true });
     return new Promise((resolve, reject) => this._waiting.push({ resolve, reject }));

@@ -2,7 +2,7 @@
 
 import { ConnectionClosed, LimitExceeded, Refused, SessionRefused, TimedOut } from "./errors.js";
 import { limitsOf } from "./limits.js";
-import { realWorld } from "./world.js";
+import { Hopeless, realWorld } from "./world.js";
 
 /** @typedef {import("./world.js").World} World */
 
@@ -30,8 +30,11 @@ export const COMEBACK_LIMITS = /** @type {const} */ ({
  * @property {boolean} [stopWhenRefused] true: a refusal of the server closes the client
  * @property {(state: ClientState, error: Error | null) => void} [onState] is told each state, and
  *   what ended the session before it
- * @property {import("./world.js").SocketClass} [WebSocket] the class of sockets; by default that of
- *   the platform, or of the package `ws`
+ * @property {(error: unknown) => void} [onHookError] is told what hooks and methods of the program
+ *   throw; by default `reportError` in pages and `console.error` elsewhere
+ * @property {AbortSignal} [signal] closes the client at once, also while it connects
+ * @property {import("./world.js").SocketClass} [WebSocket] the class of sockets; by default `ws` where
+ *   it is installed with Node, WebSocketStream where a browser has it, and WebSocket elsewhere
  * @property {World} [world] for tests: clock, timers, chance and sockets
  */
 
@@ -59,18 +62,18 @@ export const COMEBACK_LIMITS = /** @type {const} */ ({
 /** @template {Session} S */
 export class Comeback {
   /**
-   * @param {string} url
+   * @param {string | URL} url
    * @param {string} protocol the WebSocket subprotocol
    * @param {ComebackOptions} options
    * @param {Partial<import("./limits.js").Limits<typeof COMEBACK_LIMITS>>} limits
    */
   constructor(url, protocol, options, limits) {
-    this.url = url;
+    this.url = String(url);
     this._protocol = protocol;
     this._options = options;
     this._waits = limitsOf(COMEBACK_LIMITS, limits);
     /** @type {World} */
-    this._world = options.world ?? realWorld(options.WebSocket);
+    this._world = options.world ?? realWorld(options.WebSocket, options.onHookError);
     /** @type {ClientState} */
     this.state = "idle";
     /** What ended the last session, or kept the next one from standing. @type {Error | null} */
@@ -85,6 +88,10 @@ export class Comeback {
     this._errands = new Set();
     /** @type {() => void} */
     this._cancelRetry = () => {};
+    /** Ends the attempt to open a socket. */
+    this._opening = new AbortController();
+    /** @type {Promise<void> | null} */
+    this._closing = null;
     /** @type {(error: Error | null) => void} */
     this._ended = () => {};
     /**
@@ -92,15 +99,40 @@ export class Comeback {
      * @type {Promise<Error | null>}
      */
     this.closed = new Promise((resolve) => (this._ended = resolve));
+    if (options.signal) this._obey(options.signal);
+  }
+
+  /** @param {AbortSignal} signal */
+  _obey(signal) {
+    const aborted = () => {
+      const { reason } = signal;
+      const { session } = this;
+      this._stop(reason instanceof Error ? reason : new ConnectionClosed(String(reason)));
+      session?.abort();
+    };
+    if (signal.aborted) {
+      aborted();
+      return;
+    }
+    signal.addEventListener("abort", aborted);
+    void this.closed.then(() => signal.removeEventListener("abort", aborted));
   }
 
   /**
-   * Make a session on an open socket.
+   * What a session needs that is not here at once. What it throws is one attempt that failed.
+   *
+   * @returns {Promise<any>}
+   */
+  async _prepare() {}
+
+  /**
+   * Make a session on an open socket. What this throws, the program has asked for what cannot be.
    *
    * @param {import("./world.js").Socket} _socket
-   * @returns {S | Promise<S>}
+   * @param {any} _prepared
+   * @returns {S}
    */
-  _session(_socket) {
+  _session(_socket, _prepared) {
     throw new TypeError("a subclass makes the sessions");
   }
 
@@ -113,6 +145,7 @@ export class Comeback {
 
   /** Begin to connect, and come back from then on; fires when the first session stands. */
   async start() {
+    if (this._isClosed()) throw this._closedError();
     if (this.state !== "idle") throw new TypeError("a client is started once");
     void this._connect();
     await this.perform(async () => {}, { seconds: Infinity });
@@ -136,21 +169,37 @@ export class Comeback {
   _enter(state) {
     if (this.state === state) return;
     this.state = state;
-    this._options.onState?.(state, this.error);
+    this._safely(() => this._options.onState?.(state, this.error));
+  }
+
+  /**
+   * What a hook throws is reported, and changes nothing here.
+   *
+   * @param {() => unknown} hook
+   */
+  _safely(hook) {
+    try {
+      hook();
+    } catch (error) {
+      this._world.report(error);
+    }
   }
 
   /** One attempt; returns what went wrong, or null. */
   async _connect() {
+    if (this._isClosed()) return this._closedError();
     this._enter("connecting");
     try {
-      const socket = await this._world.open(this.url, this._protocol, this._waits["socket-seconds"]);
+      const prepared = await this._prepare();
+      if (this._isClosed()) return this._closedError();
+      const { url, _protocol, _waits, _opening } = this;
+      const socket = await this._world.open(url, _protocol, _waits["socket-seconds"], _opening.signal);
       if (this._isClosed()) {
         socket.close(1000);
         return this._closedError();
       }
-      const session = await this._session(socket);
+      const session = this._begin(socket, prepared);
       this._next = session;
-      if (this._isClosed()) session.abort();
       await session.established;
       this._next = null;
       if (this._isClosed()) return this._closedError();
@@ -158,9 +207,27 @@ export class Comeback {
       return null;
     } catch (caught) {
       this._next = null;
+      if (this._isClosed()) return this._closedError();
+      if (caught instanceof Hopeless) {
+        this._stop(caught.cause);
+        return caught.cause;
+      }
       const error = caught instanceof Error ? caught : new ConnectionClosed(String(caught));
-      if (!this._isClosed()) this._down(error);
+      this._down(error);
       return error;
+    }
+  }
+
+  /**
+   * @param {import("./world.js").Socket} socket
+   * @param {any} prepared
+   */
+  _begin(socket, prepared) {
+    try {
+      return this._session(socket, prepared);
+    } catch (error) {
+      socket.close(1000);
+      throw new Hopeless(error);
     }
   }
 
@@ -184,7 +251,7 @@ export class Comeback {
       if (this._world.now() - since >= this._waits["steady-seconds"]) this._attempts = 0;
       if (!this._isClosed()) this._down(error);
     });
-    this._renew(session);
+    this._safely(() => this._renew(session));
     this._enter("open");
     for (const errand of [...this._errands]) this._run(errand);
   }
@@ -212,6 +279,7 @@ export class Comeback {
     if (this._isClosed()) return;
     this.error = error;
     this._cancelRetry();
+    this._opening.abort();
     this._enter("closed");
     for (const errand of [...this._errands]) this._fail(errand, this._closedError());
     this._next?.abort();
@@ -220,10 +288,18 @@ export class Comeback {
 
   /**
    * Close the client: what is on its way is finished (within the limit `drain`), what waits for a
-   * session fails with ConnectionClosed. Fires when the connection is closed; never rejected.
+   * session fails with ConnectionClosed. Fires when the connection is closed; never rejected. Who
+   * calls it again waits for the same end.
+   *
+   * @returns {Promise<void>}
    */
-  async close() {
-    const { session } = this;
+  close() {
+    this._closing ??= this._close();
+    return this._closing;
+  }
+
+  async _close() {
+    const session = this.session ?? this._next;
     this._stop(null);
     if (session) await session.close();
   }
@@ -241,6 +317,8 @@ export class Comeback {
    * @returns {Promise<T>}
    */
   perform(ask, { seconds, safe = false, signal }) {
+    if (typeof seconds !== "number" || !(seconds >= 0))
+      return Promise.reject(new TypeError("a timeout is a number of seconds that is not negative"));
     if (this._isClosed()) return Promise.reject(this._closedError());
     if (signal?.aborted) return Promise.reject(signal.reason);
     if (!this.session && this._errands.size >= this._waits["waiting-verbs"])

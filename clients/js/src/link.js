@@ -12,6 +12,9 @@ import { ConnectionClosed, LimitExceeded } from "./errors.js";
  * @property {number | null} deadline
  * @property {(message: any, now: number) => E[]} receive
  * @property {(now: number) => E[]} advance
+ * @property {(now: number) => void} advanceClock
+ * @property {() => void} paused the peer is not read from now on
+ * @property {() => void} resumed it is read again
  * @property {() => (string | Uint8Array)[]} outputs
  */
 
@@ -36,6 +39,8 @@ export class Link {
     this._follow = follow;
     this._lost = lost;
     this._over = false;
+    /** The socket is not read, because the program has not taken what arrived. */
+    this.paused = false;
     /** @type {Error} */
     this._why = new ConnectionClosed("the connection was closed");
     /** @type {() => void} */
@@ -44,7 +49,8 @@ export class Link {
     /** Fires when the socket is closed. @type {Promise<void>} */
     this.closed = new Promise((resolve) => (this._closed = resolve));
     socket.onmessage = ({ data }) => {
-      const message = typeof data === "string" ? data : new Uint8Array(data);
+      if (this._over) return;
+      const message = typeof data === "string" || data instanceof Uint8Array ? data : new Uint8Array(data);
       this._take(machine.receive(message, world.now()));
     };
     socket.onerror = () => {};
@@ -64,6 +70,24 @@ export class Link {
   async room() {
     while (!this._over && this._socket.bufferedAmount > AHEAD_OCTETS)
       await new Promise((resolve) => this._world.after(LOOK_SECONDS, () => resolve(null)));
+  }
+
+  /** Do not read the socket until `resume`; where a socket cannot do that, nothing happens. */
+  pause() {
+    if (this._over || this.paused || !this._socket.pause) return;
+    this.paused = true;
+    this._machine.paused();
+    this._socket.pause();
+  }
+
+  resume() {
+    if (!this.paused) return;
+    this.paused = false;
+    this._socket.resume?.();
+    if (this._over) return;
+    this._machine.advanceClock(this._world.now());
+    this._machine.resumed();
+    this.settle();
   }
 
   /**
@@ -112,7 +136,10 @@ export class Link {
     if (this._over) return;
     this._end();
     this._socket.close(1000);
-    const cancel = this._world.after(CLOSE_SECONDS, () => this._closed?.());
+    const cancel = this._world.after(CLOSE_SECONDS, () => {
+      this._socket.terminate?.();
+      this._closed?.();
+    });
     this.closed.then(cancel);
   }
 

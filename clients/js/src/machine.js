@@ -51,6 +51,12 @@ export class TimedMachine {
     this._now = Math.max(now, this._now);
   }
 
+  /** The peer is not read: what does not come means nothing. */
+  paused() {}
+
+  /** The peer is read again: it has all its time from now on. */
+  resumed() {}
+
   /**
    * Do what is due.
    *

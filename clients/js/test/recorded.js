@@ -28,7 +28,8 @@ export function hex(octets) {
 
 /** What a recording's message is on the wire: text, or octets. */
 export function wire(message) {
-  return typeof message === "string" ? message : Uint8Array.from(Buffer.from(message.hex, "hex"));
+  if (typeof message === "string" || message instanceof Uint8Array) return message;
+  return Uint8Array.from(Buffer.from(message.hex, "hex"));
 }
 
 export function octets(message) {

@@ -21,8 +21,11 @@ export const COMEBACK_LIMITS: {
  * @property {boolean} [stopWhenRefused] true: a refusal of the server closes the client
  * @property {(state: ClientState, error: Error | null) => void} [onState] is told each state, and
  *   what ended the session before it
- * @property {import("./world.js").SocketClass} [WebSocket] the class of sockets; by default that of
- *   the platform, or of the package `ws`
+ * @property {(error: unknown) => void} [onHookError] is told what hooks and methods of the program
+ *   throw; by default `reportError` in pages and `console.error` elsewhere
+ * @property {AbortSignal} [signal] closes the client at once, also while it connects
+ * @property {import("./world.js").SocketClass} [WebSocket] the class of sockets; by default `ws` where
+ *   it is installed with Node, WebSocketStream where a browser has it, and WebSocket elsewhere
  * @property {World} [world] for tests: clock, timers, chance and sockets
  */
 /**
@@ -53,12 +56,12 @@ export class Comeback<S extends Session> {
      */
     static _connected<C extends Comeback<any>>(client: C): Promise<C>;
     /**
-     * @param {string} url
+     * @param {string | URL} url
      * @param {string} protocol the WebSocket subprotocol
      * @param {ComebackOptions} options
      * @param {Partial<import("./limits.js").Limits<typeof COMEBACK_LIMITS>>} limits
      */
-    constructor(url: string, protocol: string, options: ComebackOptions, limits: Partial<import("./limits.js").Limits<typeof COMEBACK_LIMITS>>);
+    constructor(url: string | URL, protocol: string, options: ComebackOptions, limits: Partial<import("./limits.js").Limits<typeof COMEBACK_LIMITS>>);
     url: string;
     _protocol: string;
     _options: ComebackOptions;
@@ -88,6 +91,10 @@ export class Comeback<S extends Session> {
     _errands: Set<Errand<S>>;
     /** @type {() => void} */
     _cancelRetry: () => void;
+    /** Ends the attempt to open a socket. */
+    _opening: AbortController;
+    /** @type {Promise<void> | null} */
+    _closing: Promise<void> | null;
     /** @type {(error: Error | null) => void} */
     _ended: (error: Error | null) => void;
     /**
@@ -95,13 +102,22 @@ export class Comeback<S extends Session> {
      * @type {Promise<Error | null>}
      */
     closed: Promise<Error | null>;
+    /** @param {AbortSignal} signal */
+    _obey(signal: AbortSignal): void;
     /**
-     * Make a session on an open socket.
+     * What a session needs that is not here at once. What it throws is one attempt that failed.
+     *
+     * @returns {Promise<any>}
+     */
+    _prepare(): Promise<any>;
+    /**
+     * Make a session on an open socket. What this throws, the program has asked for what cannot be.
      *
      * @param {import("./world.js").Socket} _socket
-     * @returns {S | Promise<S>}
+     * @param {any} _prepared
+     * @returns {S}
      */
-    _session(_socket: import("./world.js").Socket): S | Promise<S>;
+    _session(_socket: import("./world.js").Socket, _prepared: any): S;
     /**
      * A session stands: renew what belongs to it. Called before anything that waits is sent.
      *
@@ -112,8 +128,19 @@ export class Comeback<S extends Session> {
     start(): Promise<void>;
     /** @param {ClientState} state */
     _enter(state: ClientState): void;
+    /**
+     * What a hook throws is reported, and changes nothing here.
+     *
+     * @param {() => unknown} hook
+     */
+    _safely(hook: () => unknown): void;
     /** One attempt; returns what went wrong, or null. */
     _connect(): Promise<Error | null>;
+    /**
+     * @param {import("./world.js").Socket} socket
+     * @param {any} prepared
+     */
+    _begin(socket: import("./world.js").Socket, prepared: any): S;
     _isClosed(): boolean;
     _closedError(): Error;
     /** @param {S} session */
@@ -124,9 +151,13 @@ export class Comeback<S extends Session> {
     _stop(error: Error | null): void;
     /**
      * Close the client: what is on its way is finished (within the limit `drain`), what waits for a
-     * session fails with ConnectionClosed. Fires when the connection is closed; never rejected.
+     * session fails with ConnectionClosed. Fires when the connection is closed; never rejected. Who
+     * calls it again waits for the same end.
+     *
+     * @returns {Promise<void>}
      */
     close(): Promise<void>;
+    _close(): Promise<void>;
     /**
      * Do it in the session that stands, or in the next one.
      *
@@ -172,8 +203,17 @@ export type ComebackOptions = {
      */
     onState?: ((state: ClientState, error: Error | null) => void) | undefined;
     /**
-     * the class of sockets; by default that of
-     * the platform, or of the package `ws`
+     * is told what hooks and methods of the program
+     * throw; by default `reportError` in pages and `console.error` elsewhere
+     */
+    onHookError?: ((error: unknown) => void) | undefined;
+    /**
+     * closes the client at once, also while it connects
+     */
+    signal?: AbortSignal | undefined;
+    /**
+     * the class of sockets; by default `ws` where
+     * it is installed with Node, WebSocketStream where a browser has it, and WebSocket elsewhere
      */
     WebSocket?: import("./world.js").SocketClass | undefined;
     /**

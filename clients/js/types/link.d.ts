@@ -14,6 +14,8 @@ export class Link<E> {
     _follow: (event: E) => void;
     _lost: (error: Error) => void;
     _over: boolean;
+    /** The socket is not read, because the program has not taken what arrived. */
+    paused: boolean;
     /** @type {Error} */
     _why: Error;
     /** @type {() => void} */
@@ -26,6 +28,9 @@ export class Link<E> {
     checkRoom(): void;
     /** Fires when little waits in the socket, or when it is closed. */
     room(): Promise<void>;
+    /** Do not read the socket until `resume`; where a socket cannot do that, nothing happens. */
+    pause(): void;
+    resume(): void;
     /**
      * What is pending will fail with `why`, whatever ends the connection.
      *
@@ -47,5 +52,14 @@ export type Machine<E> = {
     deadline: number | null;
     receive: (message: any, now: number) => E[];
     advance: (now: number) => E[];
+    advanceClock: (now: number) => void;
+    /**
+     * the peer is not read from now on
+     */
+    paused: () => void;
+    /**
+     * it is read again
+     */
+    resumed: () => void;
     outputs: () => (string | Uint8Array)[];
 };

@@ -27,6 +27,10 @@ export class TimedMachine<S extends string, E> {
      * @param {number} now
      */
     advanceClock(now: number): void;
+    /** The peer is not read: what does not come means nothing. */
+    paused(): void;
+    /** The peer is read again: it has all its time from now on. */
+    resumed(): void;
     /**
      * Do what is due.
      *

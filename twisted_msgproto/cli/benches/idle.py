@@ -20,7 +20,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import cached_property
 from pathlib import Path
@@ -71,13 +71,7 @@ class Crowd:
         # What the first messages bring into memory is no cost of a connection.
         drive(made.port, json_window(GOOD_WINDOW), 10)
         self.resident_before = made.usage()["rss"]
-        for _ in range(self._count):
-            self._sockets.append(socket.create_connection(("127.0.0.1", made.port), 10.0))
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while accepted(made.port) < self._count:
-            if time.monotonic() > deadline:
-                raise RuntimeError("the gateway did not accept all connections")
-            time.sleep(0.01)
+        connect(made.port, self._count, self._sockets)
         time.sleep(SETTLE_SECONDS)
         return made
 
@@ -97,12 +91,7 @@ class Crowd:
     def memory_after_events(self) -> Reading:
         """The same when each connection has had one event acknowledged."""
         _ = self.gateway
-        window = json_window(1)
-        for connection in self._sockets:
-            connection.sendall(window)
-            heard = connection.recv(6)
-            if heard != b"2A\0\0\0\1":
-                raise RuntimeError(f"the gateway answered {heard!r}")
+        one_event_each(self._sockets)
         return self.memory()
 
     def cpu(self, seconds: float) -> Reading:
@@ -139,6 +128,30 @@ def need_files(count: int) -> None:
         raise ConfigurationError(f"idle: {count} open files are needed, ulimit -n allows {hard}")
     if soft != resource.RLIM_INFINITY and soft < count:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+def connect(port: int, count: int, made: list[socket.socket]) -> None:
+    """Add this many connections to ``made``; returns when the gateway has accepted all of them.
+
+    Raises RuntimeError when it does not.
+    """
+    for _ in range(count):
+        made.append(socket.create_connection(("127.0.0.1", port), 10.0))
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while accepted(port) < count:
+        if time.monotonic() > deadline:
+            raise RuntimeError("the gateway did not accept all connections")
+        time.sleep(0.01)
+
+
+def one_event_each(connections: Iterable[socket.socket]) -> None:
+    """Have one event of each connection acknowledged; raises RuntimeError for another answer."""
+    window = json_window(1)
+    for connection in connections:
+        connection.sendall(window)
+        heard = connection.recv(6)
+        if heard != b"2A\0\0\0\1":
+            raise RuntimeError(f"the gateway answered {heard!r}")
 
 
 def accepted(port: int) -> int:

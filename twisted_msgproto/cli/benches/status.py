@@ -5,8 +5,8 @@ The gateway has a real queue; its sessions never speak, beside one that sends in
 * *figures*: milliseconds until ``/status.json`` is answered, gathered anew each time.
 * *longest turn*: the CPU time between two calls of a timer of 2 ms meanwhile, which is that of the
   longest turn of the reactor and at most 2 ms of others.
-* *scrape*: milliseconds until ``/metrics`` is answered: figures of the last second, as a page or
-  another scraper had them, or gathered anew.
+* *scrape*: CPU milliseconds of the gateway for ``/metrics``, gathered anew each time: while the
+  sessions are silent, and when each of them has sent one event since the last scrape.
 * *a page and a scraper*: CPU time of the gateway while a page is open and Prometheus scrapes every
   5 s, above that without them, as a share of a processor; its throughput falls by that share.
 * *bulk with a page and a scraper*: CPU time a message, beside that without them; it informs, since
@@ -30,13 +30,15 @@ from statistics import median
 from typing import Any, Final
 
 from ..measuring import Comparison, Figures, Gauge, Reading, Row, Subject, answer_usage
-from .idle import PATIENCE_SECONDS, SPARE_FILES, accepted, need_files
+from .idle import SPARE_FILES, connect, need_files, one_event_each
 from .lumberjack import drive, json_window
 
 MODULE = "twisted_msgproto.cli.benches.status"
 SESSIONS: Final = 10_000
 ASKED: Final = 5
 """A reading is the median of this many answers."""
+SCRAPES: Final = 100
+"""CPU time is measured over this many."""
 ANEW_SECONDS: Final = 1.1
 """Figures are kept for a second."""
 SCRAPE_SECONDS: Final = 5.0
@@ -67,13 +69,7 @@ class Watched:
         """Start the gateway and connect all its sessions."""
         need_files(self._count + SPARE_FILES)
         made = Subject(MODULE, "serve", str(self._directory / "queue"), str(self._count))
-        for _ in range(self._count):
-            self._sockets.append(socket.create_connection(("127.0.0.1", made.port), 10.0))
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while accepted(made.port) < self._count:
-            if time.monotonic() > deadline:
-                raise RuntimeError("the gateway did not accept all connections")
-            time.sleep(0.01)
+        connect(made.port, self._count, self._sockets)
         drive(made.port, json_window(WINDOW), 10)
         return made
 
@@ -114,17 +110,33 @@ class Watched:
             longest.append(self.gateway.usage()["longest"])
         return Reading(median(longest) * 1e3, {"ms before": quiet * 1e3})
 
-    def scrape(self, anew: bool) -> Reading:
-        """Return milliseconds until the metrics are there."""
+    def _cpu(self, path: str, times: int) -> float:
+        """Return the CPU seconds of the gateway for one answer that is gathered anew."""
+        port = int(self.gateway.usage()["anew"])
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as asked:
+            before = self.gateway.usage()["cpu"]
+            for _ in range(times):
+                asked.request("GET", path)
+                answer = asked.getresponse()
+                answer.read()
+                if answer.status != http.client.OK:
+                    raise RuntimeError(f"{path} is answered with {answer.status}")
+            return float(self.gateway.usage()["cpu"] - before) / times
+
+    def scrape(self) -> Reading:
+        """Return the CPU milliseconds of a scrape while nobody speaks."""
         _ = self._port
-        if anew:
-            return Reading(median(self._anew("/metrics")) * 1e3, {"sessions": self._count})
-        taken = []
-        for _ in range(ASKED):
-            time.sleep(ANEW_SECONDS)
-            self._seconds("/status.json")
-            taken.append(self._seconds("/metrics"))
-        return Reading(median(taken) * 1e3, {"sessions": self._count})
+        self._cpu("/metrics", 1)
+        return Reading(self._cpu("/metrics", SCRAPES) * 1e3, {"sessions": self._count})
+
+    def stirred(self) -> Reading:
+        """Return the CPU milliseconds of the scrape after each session has sent one event."""
+        _ = self._port
+        before = self.gateway.usage()["cpu"]
+        one_event_each(self._sockets)
+        spoke = self.gateway.usage()["cpu"] - before
+        scraped = self._cpu("/metrics", 1)
+        return Reading(scraped * 1e3, {"ms for the events": spoke * 1e3})
 
     def share(self) -> Reading:
         """Return how much of a processor the gateway uses for a page and a scraper, in percent."""
@@ -198,8 +210,8 @@ def comparisons(arguments: argparse.Namespace) -> Iterator[Row]:
         name = f"status, {count:,} sessions"
         yield Gauge(f"{name}, figures", "ms", watched.figures, mark=FIGURES_MARK)
         yield Gauge(f"{name}, longest turn", "ms", watched.turn, mark=TURN_MARK)
-        yield Gauge(f"{name}, scrape", "ms", lambda: watched.scrape(False), mark=SCRAPE_MARK)
-        yield Gauge(f"{name}, scrape anew", "ms", lambda: watched.scrape(True))
+        yield Gauge(f"{name}, scrape", "ms of CPU", watched.scrape, mark=SCRAPE_MARK)
+        yield Gauge(f"{name}, scrape after one event of each", "ms of CPU", watched.stirred)
         yield Gauge(
             f"{name}, a page and a scraper", "% of a processor", watched.share, mark=SHARE_MARK
         )
@@ -221,9 +233,14 @@ def serve(directory: str, count: str) -> None:
     from twisted.internet.task import LoopingCall
 
     from twisted_msgproto.lumberjack.service import Options
+    from twisted_msgproto.net.control.resources import BodilessRequest
+    from twisted_msgproto.net.control.site import ControlSite
     from twisted_msgproto.net.gateway import Gateway
     from twisted_msgproto.net.memory import share_processor, spare_lasting_objects
+    from twisted_msgproto.net.status.figures import GatewayFigures
+    from twisted_msgproto.net.status.resources import status_root
     from twisted_msgproto.net.status.service import status_site
+    from twisted_msgproto.net.status.stream import Events
 
     reactor: Any = installed
     need_files(int(count) + SPARE_FILES)
@@ -236,6 +253,9 @@ def serve(directory: str, count: str) -> None:
     port = reactor.listenTCP(0, factory, **here).getHost().port
     site = status_site(gateway, "tcp:0:interface=127.0.0.1")
     status = reactor.listenTCP(0, site, **here).getHost().port
+    always = Events(GatewayFigures(gateway, reactor, kept_seconds=0.0), reactor)
+    anew_site: Any = ControlSite(status_root(gateway, always), requestFactory=BodilessRequest)
+    anew = reactor.listenTCP(0, anew_site, **here).getHost().port
     gateway.startService()
     reactor.addSystemEventTrigger("before", "shutdown", gateway.stopService)
     share_processor()
@@ -249,7 +269,7 @@ def serve(directory: str, count: str) -> None:
 
     def told() -> dict[str, Any]:
         longest, turns["longest"] = turns["longest"], 0.0
-        return {"status": status, "longest": longest}
+        return {"status": status, "anew": anew, "longest": longest}
 
     LoopingCall(tick).start(TICK_SECONDS)
     answer_usage(reactor, port, told)

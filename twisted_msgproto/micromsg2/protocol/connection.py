@@ -95,7 +95,6 @@ class MicroMsg2Protocol(Sending):
 
     log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.micromsg2")
     factory: MicroMsg2Factory
-    readOctets = READ_OCTETS
     counted = Places.of(Counters, replaced_texts="machine.decoder.replaced")
     answerEvents = frozenset({MessagesAcknowledged, ErrorReceived})
     _lastError: ErrorReceived | None = None
@@ -123,8 +122,6 @@ class MicroMsg2Protocol(Sending):
     def connectionMade(self) -> None:
         """Begin; a subclass that overrides this calls it."""
         self._arrived: list[Arrived] = []  # oldest first
-        if self.factory.authoriser is not None:
-            self.readOctets = AUTHORISED_READ_OCTETS
         super().connectionMade()
 
     def whyLost(self, reason: Failure) -> Exception:
@@ -154,6 +151,11 @@ class MicroMsg2Protocol(Sending):
 
     def _acknowledge(self, event: MessagesAcknowledged) -> None:
         self._acknowledged(event.sequences)
+
+    @property
+    def readOctets(self) -> int:  # type: ignore[override]
+        """Return how much one read may return; a reload may bring an authoriser."""
+        return READ_OCTETS if self.factory.authoriser is None else AUTHORISED_READ_OCTETS
 
     _queues: Mapping[str, object] = {}  # a server's broker has these queues
 

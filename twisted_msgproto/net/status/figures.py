@@ -1,6 +1,8 @@
 """Gathers the figures of a gateway as plain values, while its connections live (``FC-03``).
 
-They are gathered in slices, so that 10,000 sessions do not keep the reactor, and kept for a second.
+Figures are sums: sessions that have not stirred since the last time are not asked again, and none
+is shown unless somebody wants to see sessions.  Whatever asks many of them does it in slices, so
+that 10,000 sessions do not keep the reactor.  Figures are kept for a second.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict
 from enum import Enum
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import inf
 from typing import Any, Final
 
@@ -64,14 +66,21 @@ class GatewayFigures:
     """Gathers the figures of one gateway."""
 
     def __init__(
-        self, gateway: Any, reactor: Any, wallClock: Callable[[], float] = time.time
+        self,
+        gateway: Any,
+        reactor: Any,
+        wallClock: Callable[[], float] = time.time,
+        kept_seconds: float = KEPT_SECONDS,
     ) -> None:
-        """``wallClock`` returns seconds since 1970 UTC."""
+        """``wallClock`` returns seconds since 1970 UTC; ``kept_seconds`` is how long figures are
+        good for others who ask.
+        """
         self._gateway = gateway
         self._reactor = reactor
         self._wallClock = wallClock
         self._began = reactor.seconds()
         self._started_at = wallClock()
+        self._kept_seconds = kept_seconds
         self._kept: Figures | None = None
         self._kept_at = -inf
         self._gathering: list[Deferred[Figures]] | None = None
@@ -84,8 +93,17 @@ class GatewayFigures:
         )
 
     def latest(self) -> Deferred[Figures]:
+        """Return the figures with the first sessions one by one: what ``/status.json`` shows."""
+
+        def with_sessions(summary: Figures) -> Figures:
+            return {**summary, "sessions": self._first_sessions()}
+
+        return self.summary().addCallback(with_sessions)
+
+    def summary(self) -> Deferred[Figures]:
         """Return the figures as they are now, or were within the last second."""
-        if self._kept is not None and self._reactor.seconds() - self._kept_at < KEPT_SECONDS:
+        kept_for = self._reactor.seconds() - self._kept_at
+        if self._kept is not None and kept_for < self._kept_seconds:
             return succeed(self._kept)
         asked: Deferred[Figures] = Deferred()
         if self._gathering is not None:
@@ -237,11 +255,14 @@ class GatewayFigures:
         found, total, wanted = 0, 0, text.casefold()
         sessions: list[Figures] = []
         for factory in self._gateway.factories:
-            live = list(factory.liveConnections)
-            total += len(live)
+            total += len(factory.liveConnections)
             if protocol not in ("", factory.protocolName):
                 continue
-            for number, session in enumerate(live, 1):
+            if not state and not wanted:
+                found += len(factory.liveConnections)
+                sessions += _first_sessions(factory, SESSIONS_SHOWN_MAX - len(sessions))
+                continue
+            for number, session in enumerate(list(factory.liveConnections), 1):
                 if state in ("", _name_of(_state_of(session))):
                     shown = _shown_session(factory.protocolName, session)
                     if not wanted or any(wanted in str(one).casefold() for one in shown.values()):
@@ -257,34 +278,56 @@ class GatewayFigures:
     def _protocols(self, figures: Figures) -> Iterator[None]:
         """Fill in the figures of all servers; yields after each slice."""
         protocols: dict[str, Figures] = {}
-        sessions: list[Mapping[str, object]] = []
         for factory in self._gateway.factories:
             summed: dict[str, int] = {}
             for counted in factory.counters.in_slices(SLICE_SESSIONS):
                 summed = counted or summed
                 yield None
-            states: Counter[Enum | str] = Counter()
-            live = list(factory.liveConnections)
-            for first in range(0, len(live), SLICE_SESSIONS):
-                # By the state itself, because its name takes longer.
-                states.update(map(_state_of, live[first : first + SLICE_SESSIONS]))
-                yield None
-            for session in live[: SESSIONS_SHOWN_MAX - len(sessions)]:
-                sessions.append(_shown_session(factory.protocolName, session))
+            states = Counter(factory.counters.states)
+            if states.total() != len(factory.liveConnections):
+                yield from _walk_states(factory, states)
             _add(
                 protocols,
                 factory.protocolName,
                 {
                     "connections": len(factory.liveConnections),
-                    "states": {_name_of(state): count for state, count in states.items()},
+                    "states": {_name_of(state): count for state, count in states.items() if count},
                     **_traffic(factory.traffic),
                     **_counters(summed, factory.limits),
                 },
             )
         figures["protocols"] = protocols
         figures["limits"] = self._limits(protocols)
-        figures["sessions"] = sessions
         figures["sessions_total"] = sum(one["connections"] for one in protocols.values())
+
+    def _first_sessions(self) -> list[Figures]:
+        shown: list[Figures] = []
+        for factory in self._gateway.factories:
+            shown += _first_sessions(factory, SESSIONS_SHOWN_MAX - len(shown))
+        return shown
+
+
+def _walk_states(factory: Any, states: Counter[Any]) -> Iterator[None]:
+    """Count the states of the sessions that ``states`` does not speak of; yields after each slice.
+
+    Those of MTL are such: they share one connection's machine.  So are those of subclasses that
+    count in their own way.
+    """
+    live = list(factory.liveConnections)
+    if states:
+        live = [session for session in live if not factory.counters.tracks(session)]
+    for first in range(0, len(live), SLICE_SESSIONS):
+        # By the state itself, because its name takes longer.
+        states.update(map(_state_of, live[first : first + SLICE_SESSIONS]))
+        yield None
+
+
+def _first_sessions(factory: Any, most: int) -> list[Figures]:
+    """Return at most this number of a server's sessions, those that are connected longest."""
+    return [
+        _shown_session(factory.protocolName, session)
+        for session in islice(factory.liveConnections, most)
+    ]
 
 
 def _passed_to(result: Any, answer: Deferred[Any]) -> None:

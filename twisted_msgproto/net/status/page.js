@@ -2,6 +2,7 @@
 // The live page of a gateway.  What a peer has said is only ever written with textContent.
 
 const STALE_MS = 10000;
+const SESSIONS_MS = 10000; // the table of sessions is asked for this often, the sums come every 2 s
 
 const at = (id) => document.getElementById(id);
 let flow = null; // all samples that are known
@@ -9,6 +10,8 @@ let machines = {};
 let last = null; // the figures of the last sample
 let sorting = { column: "protocol", down: false };
 let chosen = { protocol: "", state: "" };
+let asked = -Infinity; // when the sessions were asked for
+let shownTotal = -1; // how many sessions there were then
 let search = 0; // numbers the searches: an answer that comes late is not shown
 let heard = 0;
 
@@ -173,7 +176,15 @@ function compared(one, other) {
   return String(one).localeCompare(String(other), "en", { numeric: true });
 }
 
-// Without a filter the sample has the sessions; with one the gateway searches all of them.
+// A sample has no sessions.  Those that the table shows are asked for when the filter or, without
+// one, their number changes, and else now and then while somebody may look.
+function followSessions() {
+  if (document.hidden) return;
+  const plain = !at("filter").value && !chosen.protocol;
+  const changed = plain && shownTotal !== last.sessions_total;
+  if (changed || performance.now() - asked >= SESSIONS_MS) showSessions();
+}
+
 async function showSessions() {
   const text = at("filter").value;
   const { protocol, state } = chosen;
@@ -181,17 +192,17 @@ async function showSessions() {
   at("chosen").textContent = `${protocol} ${state} ×`;
   search += 1;
   const mine = search;
-  let answer = { sessions: last.sessions, found: last.sessions_total, sessions_total: last.sessions_total };
-  if (text || protocol) {
-    const query = new URLSearchParams({ protocol, state, text });
-    try {
-      answer = await (await fetch(`sessions.json?${query}`)).json();
-    } catch {
-      return; // the next sample asks again
-    }
-    if (mine !== search) return;
+  asked = performance.now();
+  shownTotal = last.sessions_total;
+  const query = new URLSearchParams({ protocol, state, text });
+  let answer;
+  try {
+    answer = await (await fetch(`sessions.json?${query}`)).json();
+  } catch {
+    asked = -Infinity; // the next sample asks again
+    return;
   }
-  fillSessions(answer);
+  if (mine === search) fillSessions(answer);
 }
 
 function fillSessions({ sessions, found, sessions_total: total }) {
@@ -280,7 +291,7 @@ function show(figures) {
   showBridges(figures.queue?.bridges);
   showMemory(figures.memory);
   showMachines();
-  showSessions();
+  followSessions();
   showBroker(figures.broker, figures.at);
   showFaults(figures);
   const { version, pid, uptime_seconds: uptime } = figures.gateway;
@@ -293,6 +304,8 @@ fetch("machines.json").then((answer) => answer.json()).then((drawings) => {
   machines = drawings;
   if (last) showMachines();
 });
+
+document.addEventListener("visibilitychange", () => { if (last) followSessions(); });
 
 const source = new EventSource("events");
 source.onmessage = (event) => {

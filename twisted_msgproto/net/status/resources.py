@@ -4,7 +4,7 @@
 path               answer
 =================  =================================================================
 ``/``              the live page
-``/events``        a stream of server-sent events, each the figures as JSON
+``/events``        a stream of server-sent events, each the figures as JSON, without sessions
 ``/status.json``   the figures as JSON
 ``/sessions.json`` the sessions that match ``protocol``, ``state`` and ``text`` of the query
 ``/machines.json`` states and moves of each protocol's machine, for the page's drawings
@@ -56,18 +56,20 @@ Answer = tuple[int, str, bytes]
 
 
 class Shown(Resource):
-    """Answers GET with what ``answer(figures)`` makes of the figures."""
+    """Answers GET with what ``answer(figures)`` makes of the figures that ``ask()`` gathers."""
 
     isLeaf = True
 
-    def __init__(self, figures: GatewayFigures, answer: Callable[[Figures], Answer]) -> None:
+    def __init__(
+        self, ask: Callable[[], Deferred[Figures]], answer: Callable[[Figures], Answer]
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._figures = figures
+        self._ask = ask
         self._answer = answer
 
     def render_GET(self, request: Request) -> Any:
         """Answer the request; the site calls this."""
-        return answered(request, lambda: self._figures.latest().addCallback(self._answer))
+        return answered(request, lambda: self._ask().addCallback(self._answer))
 
 
 def answered(request: Request, ask: Callable[[], Deferred[Answer]]) -> Any:
@@ -180,8 +182,10 @@ def status_root(gateway: Any, events: Events) -> Resource:
     def metrics(found: Figures) -> Answer:
         return _metrics(found, getattr(figures, "parts", None))
 
-    for path, answer in ((b"status.json", _json), (b"healthz", _health), (b"metrics", metrics)):
-        root.putChild(path, Shown(figures, answer))
+    # Only who wants to see sessions has them read one by one.
+    root.putChild(b"status.json", Shown(figures.latest, _json))
+    root.putChild(b"healthz", Shown(figures.summary, _health))
+    root.putChild(b"metrics", Shown(figures.summary, metrics))
     root.putChild(b"events", events)
     root.putChild(b"sessions.json", Searched(figures))
     root.putChild(b"machines.json", Drawn(gateway))

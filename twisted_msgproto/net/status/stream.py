@@ -1,4 +1,8 @@
-"""The live page is fed by one stream of server-sent events: a sample every two seconds."""
+"""The live page is fed by one stream of server-sent events: a sample every two seconds.
+
+A sample has the sums of all sessions, and no session of its own: the page asks for those it shows.
+It is encoded once for all pages that have the same samples already.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ SAMPLE_SECONDS: Final = 2.0
 """A sample is sent this often."""
 
 LISTENERS_MAX: Final = 32
-"""At most this number of pages may listen; a sample has up to 60 kB for each, the first 90 kB."""
+"""At most this number of pages may listen; a sample has some 10 kB for each, the first 40 kB."""
 
 log = Logger(namespace="twisted_msgproto.status")
 
@@ -117,7 +121,7 @@ class Events(Resource):
     def _sample(self) -> None:
         self._next = None
         self._sampling = True
-        self.figures.latest().addCallback(self._send).addErrback(self._failed).addBoth(self._rest)
+        self.figures.summary().addCallback(self._send).addErrback(self._failed).addBoth(self._rest)
 
     def _send(self, figures: Figures) -> None:
         events: dict[int, bytes] = {}

@@ -136,7 +136,7 @@ class UmqSession(Answering):
         self._slowTopics: dict[Topic, None] = {}
         self._streams = {}
         self._gathered = Gathered()
-        self._selective = kind.admit is not Answering.admit or factory.authoriser is not None
+        self._selective = kind.admit is not Answering.admit
         self._stores = (
             factory.sink is not None
             or kind.batchReceived is not SessionHooks.batchReceived
@@ -242,7 +242,8 @@ class UmqSession(Answering):
             if self._inbox is None:
                 self._inbox = []
             self._inbox.append(event)
-        elif self._selective and not self._admitted(event):
+        # A reload may have brought an authoriser, or taken the last rule away.
+        elif (self._selective or self.factory.authoriser is not None) and not self._admitted(event):
             return
         elif not self._stores:
             self._serve(event)

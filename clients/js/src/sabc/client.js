@@ -38,7 +38,7 @@ export class SabcClient extends Comeback {
   /**
    * A client that has not connected yet: `start` makes it. Throws RangeError for an unknown limit.
    *
-   * @param {string} url `ws://…` or `wss://…`
+   * @param {string | URL} url `ws://…` or `wss://…`
    * @param {SabcOptions} options
    */
   constructor(url, options) {
@@ -52,7 +52,7 @@ export class SabcClient extends Comeback {
   /**
    * Connect; rejected with ConnectionClosed or SessionRefused if the first attempt fails.
    *
-   * @param {string} url
+   * @param {string | URL} url
    * @param {SabcOptions} options
    */
   static async connect(url, options) {

@@ -3,7 +3,7 @@
 import { LimitExceeded } from "../errors.js";
 import { endsEarly, partStart, utf8 } from "./wire.js";
 
-/** @typedef {import("./machine.js").Machine} Machine */
+/** @typedef {import("./sending.js").Sending} Sending */
 
 const HEAD_OCTETS = "msg-more::yes\r\ncontent-length::1234567890\r\n\r\n".length;
 const END_OCTETS = 5;
@@ -15,7 +15,7 @@ const REACH = 4; // octets before a piece that may be the beginning of an end ma
  */
 export class Outgoing {
   /**
-   * @param {Machine} machine
+   * @param {Sending} machine
    * @param {string} lines stand on every frame
    * @param {string} extra stands on the first one
    * @param {string | null} id of a request that was opened; null for a body that is all here

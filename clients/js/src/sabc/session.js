@@ -1,13 +1,15 @@
 /** One sABC session on one socket: the machine's events become promises and calls of hooks. */
 
-import { ConnectionClosed, Refused, SessionRefused, TimedOut } from "../errors.js";
+import { ConnectionClosed, LimitExceeded, Refused, SessionRefused, TimedOut } from "../errors.js";
+import { Reading } from "../reading.js";
 import { LinkedSession, abortable, lostBecause } from "../session.js";
+import { Unread, isPromise } from "../unread.js";
 import { Message, Reply, octetsOf } from "./exchange.js";
 import { Machine } from "./machine.js";
 
 /** @typedef {import("./exchange.js").Headers} Headers */
 /** @typedef {import("./exchange.js").Octets} Octets */
-/** @typedef {import("./machine.js").SabcEvent} SabcEvent */
+/** @typedef {import("./events.js").SabcEvent} SabcEvent */
 
 /** @typedef {string | Uint8Array | ArrayBuffer | ArrayBufferView | Reply | void | null | undefined} Answered */
 
@@ -18,7 +20,8 @@ import { Machine } from "./machine.js";
  * @property {(message: Message) => Answered | Promise<Answered>} [onRequest] answers a request of the
  *   server: with a body, a Reply, or nothing (an acknowledgement); a Refused that it throws is told
  *   to the server, any other error is 500 there
- * @property {(message: Message) => void} [onMessage] is given messages that want no answer
+ * @property {(message: Message) => unknown} [onMessage] is given messages that want no answer; when it
+ *   returns a promise, its message counts as taken when that is settled
  * @property {(error: Refused) => void} [onError] is told errors of the server that answer nothing
  */
 
@@ -31,7 +34,12 @@ import { Machine } from "./machine.js";
 
 /** @typedef {Octets | AsyncIterable<Octets>} Body in pieces: each is sent when it is there */
 
-/** @typedef {{resolve: (message: Message) => void, reject: (error: unknown) => void}} Waiter */
+/**
+ * @typedef {object} Waiter
+ * @property {(message: Message) => void} resolve
+ * @property {(error: unknown) => void} reject
+ * @property {import("./outgoing.js").Outgoing} [outgoing] a body that comes in pieces
+ */
 
 /**
  * One session; {@link SabcClient} makes a new one each time it comes back.
@@ -54,6 +62,14 @@ export class SabcSession extends LinkedSession {
     this._serving = serving;
     /** When the server ends the session at the latest, or null. @type {Date | null} */
     this.expires = null;
+    /** Messages that the program works on, and (by themselves) requests. */
+    this._unread = new Unread(this._machine.limits["unread-octets"]);
+    this._reading = new Reading(this._unread, this._link, world, () => this._machine.outstanding > 0);
+    this._requests = new Unread(this._machine.limits["unread-octets"]);
+    /** Messages are being refused, and the program has been told so. */
+    this._refusing = false;
+    /** @type {Promise<void> | null} */
+    this._closed = null;
     /** What the server said with CONNECTED. @type {Headers} */
     this.headers = {};
     this._do((machine) => machine.connect(clientId, passcode, headers));
@@ -82,16 +98,17 @@ export class SabcSession extends LinkedSession {
       this.expires = expires;
       this.headers = headers;
       this._stands();
+      this._reading.begin();
     },
     refused: ({ code, text }) => {
       this._link.because(new SessionRefused(text, code));
       this._link.close();
     },
     request: (event) => this._serve(new Message(event)),
-    "send-only": (event) => this._serving.onMessage?.(new Message(event)),
-    response: (event) => event.waiter.resolve(new Message(event)),
-    failed: ({ waiter, code, text }) => waiter.reject(new Refused(text, code)),
-    expired: ({ waiter }) => waiter.reject(new TimedOut("no answer came in time")),
+    "send-only": (event) => this._heard(new Message(event)),
+    response: (event) => this._settled(event.waiter, (one) => one.resolve(new Message(event))),
+    failed: ({ waiter, code, text }) => this._failed(waiter, new Refused(text, code)),
+    expired: ({ waiter }) => this._failed(waiter, new TimedOut("no answer came in time")),
     error: ({ code, body }) => this._serving.onError?.(new Refused(new TextDecoder().decode(body), code)),
     "frame-refused": () => {},
     "frame-discarded": () => {},
@@ -107,13 +124,62 @@ export class SabcSession extends LinkedSession {
    */
   _lost(error) {
     const why = lostBecause(error);
+    this._reading.end();
     for (const waiter of this._machine.lost()) /** @type {Waiter} */ (waiter).reject(why);
+  }
+
+  /**
+   * @param {Waiter} waiter
+   * @param {(waiter: Waiter) => void} settle
+   */
+  _settled(waiter, settle) {
+    settle(waiter);
+    this._reading.look();
+  }
+
+  /**
+   * There will be no answer: the rest of a body is not sent.
+   *
+   * @param {Waiter} waiter
+   * @param {unknown} error
+   */
+  _failed(waiter, error) {
+    const { outgoing } = waiter;
+    if (outgoing) this._do(() => outgoing.abort());
+    this._settled(waiter, ({ reject }) => reject(error));
+  }
+
+  /** The socket is not read, because the program has not taken what arrived. */
+  get paused() {
+    return this._link.paused;
+  }
+
+  /** @param {Message} message that wants no answer */
+  _heard(message) {
+    const { onMessage } = this._serving;
+    if (!onMessage) return;
+    const { length } = message.body;
+    if (this._unread.octets + length > this._unread.most) {
+      this._do((machine) => machine.refuseOriginal(message.id, 429, "too many messages are being worked on"));
+      if (!this._refusing)
+        this._world.report(new LimitExceeded("messages are refused: too many are being worked on (the limit unread-octets)"));
+      this._refusing = true;
+      return;
+    }
+    this._refusing = false;
+    const done = onMessage(message);
+    if (!isPromise(done)) return;
+    this._unread.count(length, 1);
+    const over = () => this._unread.count(-length, -1);
+    done.then(over, (error) => (over(), this._world.report(error)));
   }
 
   /** @param {Message} message */
   async _serve(message) {
-    const { id } = message;
+    const { id, body: { length } } = message;
+    this._requests.count(length);
     try {
+      if (this._requests.tooMuch) throw new Refused("too many requests are being worked on", 429);
       if (!this._serving.onRequest) throw new Refused("this client answers no requests", "501");
       const answer = await this._serving.onRequest(message);
       const { body, headers } = answer instanceof Reply ? answer : new Reply(answer ?? "");
@@ -121,9 +187,12 @@ export class SabcSession extends LinkedSession {
     } catch (error) {
       const refused = error instanceof Refused;
       const code = (refused ? error.code : null) ?? 500;
+      // A session that ended beneath a hook is no error of the hook.
+      const beneath = this._machine.closed && error instanceof ConnectionClosed;
       this._do((machine) => machine.refuse(id, code, refused ? error.message : "internal error"));
-      if (!refused) this._world.report(error);
+      if (!refused && !beneath) this._world.report(error);
     }
+    this._requests.count(-length);
   }
 
   // ── verbs ────────────────────────────────────────────────────────────────────────────────────
@@ -145,13 +214,14 @@ export class SabcSession extends LinkedSession {
       const pieces = isPieces(body) ? body : null;
       const id = this._do((machine) => {
         if (!pieces) return machine.request(octetsOf(body), waiter, deadline, headers);
-        const outgoing = machine.openRequest(waiter, deadline, headers);
-        this._stream(outgoing, pieces, (error) => waiter.reject(error));
-        return /** @type {string} */ (outgoing.id);
+        waiter.outgoing = machine.openRequest(waiter, deadline, headers);
+        void this._stream(waiter.outgoing, pieces, (error) => this._failed(waiter, error));
+        return /** @type {string} */ (waiter.outgoing.id);
       });
+      this._reading.look();
       abortable(waiter, signal, () => {
         this._machine.forget(id);
-        waiter.reject(signal?.reason);
+        this._failed(waiter, signal?.reason);
       });
     });
   }
@@ -165,12 +235,11 @@ export class SabcSession extends LinkedSession {
     try {
       for await (const piece of pieces) {
         await this._link.room();
-        if (this._machine.closed) return;
+        if (this._machine.closed || outgoing.finished) return;
         this._do(() => outgoing.write(octetsOf(piece)));
       }
       this._do(() => outgoing.finish());
     } catch (error) {
-      this._do(() => outgoing.abort());
       failed(error);
     }
   }
@@ -197,8 +266,18 @@ export class SabcSession extends LinkedSession {
     this._do((machine) => machine.sendError(code, text, headers));
   }
 
-  /** Ask the server to answer what it has and to close (SA-12); fires when it has. */
-  async close() {
+  /**
+   * Ask the server to answer what it has and to close (SA-12); fires when it has.
+   *
+   * @returns {Promise<void>}
+   */
+  close() {
+    this._closed ??= this._close();
+    return this._closed;
+  }
+
+  async _close() {
+    this._reading.end(); // what is on its way may have to come before the end
     if (this._machine.open) this._do((machine) => machine.disconnect());
     else if (this._machine.state !== "draining") this.abort();
     await this._link.closed;

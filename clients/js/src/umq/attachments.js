@@ -7,6 +7,11 @@ import { AttachmentLost } from "../errors.js";
 
 /** @typedef {Uint8Array | AttachmentLost} Attachment */
 
+/** @param {readonly Attachment[]} attachments */
+export function octetsOf(attachments) {
+  return attachments.reduce((sum, one) => sum + (one instanceof Uint8Array ? one.length : 0), 0);
+}
+
 /**
  * A message that waits for its attachments or for an earlier message of its key; `message` is null
  * once nobody wants it, and its slots then swallow what fills them.

@@ -3,6 +3,7 @@
 import { Comeback, COMEBACK_LIMITS } from "../comeback.js";
 import { ConnectionClosed, LimitExceeded } from "../errors.js";
 import { splitLimits } from "../limits.js";
+import { Unread } from "../unread.js";
 import { bodiesOf, methodCall, parseAnswer } from "./exchange.js";
 import { UmqSession } from "./session.js";
 import { Subscription } from "./subscription.js";
@@ -38,12 +39,15 @@ import { base36 } from "./wire.js";
  *   & {limits?: ClientLimits, onOpen?: (session: UmqSession) => void}} UmqOptions
  */
 
+/** What engines and tools ask of any object; call methods of such names with `callMethod`. */
+const NOT_REMOTE = new Set(["then", "toJSON", ...Object.getOwnPropertyNames(Object.prototype)]);
+
 /** @extends {Comeback<UmqSession>} */
 export class UmqClient extends Comeback {
   /**
    * A client that has not connected yet: `start` makes it. Throws RangeError for an unknown limit.
    *
-   * @param {string} url `ws://…` or `wss://…`
+   * @param {string | URL} url `ws://…` or `wss://…`
    * @param {UmqOptions} [options]
    */
   constructor(url, options = {}) {
@@ -55,6 +59,7 @@ export class UmqClient extends Comeback {
     /** @type {Map<string, Answering>} */
     this._callbacks = new Map();
     this._lastCallback = 0;
+    this._unread = new Unread(own["unread-octets"] ?? LIMITS["unread-octets"][0]);
     /** @type {Map<Subscription, (session: UmqSession) => Promise<void>>} */
     this._renewed = new Map();
     /** @type {Map<string, [value: string, attachments: readonly Sendable[]]>} */
@@ -65,7 +70,7 @@ export class UmqClient extends Comeback {
      */
     this.remote = new Proxy(/** @type {any} */ ({}), {
       get: (_, name) =>
-        typeof name === "string" && name !== "then"
+        typeof name === "string" && !NOT_REMOTE.has(name)
           ? (/** @type {any[]} */ ...args) => this.callMethod(name, args)
           : undefined,
     });
@@ -77,7 +82,7 @@ export class UmqClient extends Comeback {
   /**
    * Connect; rejected with ConnectionClosed or SessionRefused if the first attempt fails.
    *
-   * @param {string} url
+   * @param {string | URL} url
    * @param {UmqOptions} [options]
    */
   static async connect(url, options = {}) {
@@ -89,13 +94,19 @@ export class UmqClient extends Comeback {
     return this.session?.attributes ?? new Map();
   }
 
+  /** @override */
+  async _prepare() {
+    const { hello } = this._umq;
+    return typeof hello === "function" ? await hello() : hello;
+  }
+
   /**
    * @param {import("../world.js").Socket} socket
+   * @param {string | undefined} said
    * @override
    */
-  async _session(socket) {
-    const { login, hello, helloAttachments = [] } = this._umq;
-    const said = typeof hello === "function" ? await hello() : hello;
+  _session(socket, said) {
+    const { login, helloAttachments = [] } = this._umq;
     return new UmqSession(socket, {
       world: this._world,
       limits: this._limits,
@@ -104,6 +115,7 @@ export class UmqClient extends Comeback {
       hello: said ?? (login ? `${login.user}:${login.password}` : ""),
       helloAttachments,
       drainSeconds: this._waits.drain,
+      unread: this._unread,
     });
   }
 
@@ -113,7 +125,7 @@ export class UmqClient extends Comeback {
    */
   _renew(session) {
     for (const [name, [value, attachments]] of this._attributes)
-      session.setAttribute(name, value, attachments);
+      this._safely(() => session.setAttribute(name, value, attachments));
     for (const [subscription, ask] of this._renewed)
       ask(session).catch((error) => {
         if (!(error instanceof ConnectionClosed)) subscription._finish("refused", error);
@@ -208,16 +220,21 @@ export class UmqClient extends Comeback {
    *
    * `request(id)` returns the payload of the call that asks the server to publish to topic `id`; it
    * is asked anew in each session. Updates go to `hook`, or wait for `for await (const update of
-   * subscription)`. Fires when the server has agreed; rejected as `call` is, and with NoSuchMethod.
+   * subscription)`. When a hook returns a promise, its update counts as taken when that is settled.
+   * `signal` gives the request up; `unsubscribe` ends a subscription that was made. Fires when the server has agreed; rejected as `call` is, and with NoSuchMethod.
    *
    * @param {(id: string) => string} request
-   * @param {((update: Update) => void) | null} [hook]
+   * @param {import("./subscription.js").UpdateHook | null} [hook]
    * @param {CallOptions} [options]
    * @returns {Promise<Subscription>}
    */
   async subscribe(request, hook = null, options = {}) {
-    const subscription = new Subscription(hook, (one) => this._renewed.delete(one));
-    const { safe, ...given } = options;
+    const subscription = new Subscription(hook, {
+      forget: (one) => this._renewed.delete(one),
+      unread: this._unread,
+      report: this._world.report,
+    });
+    const { safe, signal, ...given } = options; // neither belongs to the requests of later sessions
     try {
       await this._inSession(options, async (session, left) => {
         this._renewed.set(subscription, (next) => next._subscribe(subscription, request, given));

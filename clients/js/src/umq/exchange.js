@@ -215,7 +215,7 @@ export function answerMethod(methods, request) {
   const method = methods[name];
   const given = requested in method ? [request, ...args] : args;
   return (async () => {
-    const result = await method(...given);
+    const result = await method.apply(methods, given);
     return result instanceof Reply ? result : new Reply(JSON.stringify(result ?? null));
   })();
 }

@@ -7,10 +7,11 @@ import {
   SessionRefused,
   TimedOut,
 } from "../errors.js";
+import { Reading } from "../reading.js";
 import { LinkedSession, abortable, lostBecause } from "../session.js";
 import { Reply, Stored, answerMethod, bodiesOf, errorText, failureOf } from "./exchange.js";
 import { Machine } from "./machine.js";
-import { AttachmentStream, Unread } from "./streams.js";
+import { AttachmentStream } from "./streams.js";
 import { Code } from "./wire.js";
 
 /** @typedef {import("./attachments.js").Attachment} Attachment */
@@ -18,7 +19,7 @@ import { Code } from "./wire.js";
 /** @typedef {import("./exchange.js").Answer} Answer */
 /** @typedef {import("./exchange.js").Answering} Answering */
 /** @typedef {import("./exchange.js").Sendable} Sendable */
-/** @typedef {import("./machine.js").UmqEvent} UmqEvent */
+/** @typedef {import("./events.js").UmqEvent} UmqEvent */
 /** @typedef {import("./subscription.js").Subscription} Subscription */
 
 /** @typedef {{value: string, attachments: Attachment[]}} Attribute */
@@ -37,11 +38,11 @@ import { Code } from "./wire.js";
  * @typedef {object} CallOptions
  * @property {readonly Sendable[]} [attachments]
  * @property {number} [timeout] seconds for all of it; by default the limit `call-seconds`
- * @property {AbortSignal} [signal] gives the call up
+ * @property {AbortSignal} [signal] gives the call up, and the attachments of a streamed answer
  * @property {boolean} [streamed] the answer comes before its attachments, which are in its `stream`
  */
 
-/** @typedef {{resolve: (answer: Answer) => void, reject: (error: unknown) => void}} Waiter */
+/** @typedef {{resolve: (answer: Answer) => void, reject: (error: unknown) => void, signal?: AbortSignal}} Waiter */
 
 /** A topic that the peer subscribed here: publish to it. */
 export class Topic {
@@ -92,13 +93,16 @@ export class UmqSession extends LinkedSession {
    * @param {string} options.hello
    * @param {readonly Sendable[]} options.helloAttachments
    * @param {number} options.drainSeconds
+   * @param {import("../unread.js").Unread} options.unread
    */
-  constructor(socket, { world, limits, serving, callbacks, hello, helloAttachments, drainSeconds }) {
+  constructor(socket, { world, limits, serving, callbacks, hello, helloAttachments, drainSeconds, unread }) {
     super(socket, new Machine({ limits, now: world.now() }), world);
     this._serving = serving;
     this._callbacks = callbacks;
     this._drainSeconds = drainSeconds;
     this._closing = false;
+    /** @type {Promise<void> | null} */
+    this._closed = null;
     /** What the server said with its welcome. @type {Answer | null} */
     this.welcome = null;
     /** The peer's attributes. @type {Map<string, Attribute>} */
@@ -114,7 +118,8 @@ export class UmqSession extends LinkedSession {
     this._streams = new Map();
     /** @type {() => void} */
     this._idle = () => {};
-    this._unread = new Unread(this._machine.limits["attachments-octets"]);
+    this._unread = unread;
+    this._reading = new Reading(unread, this._link, world, () => this._machine.callsPending > 0);
     for (const id of callbacks.keys()) this._machine.registerCallback(id);
     this._do((machine, bodies) => machine.hello(hello, bodies), helloAttachments);
   }
@@ -187,6 +192,7 @@ export class UmqSession extends LinkedSession {
     welcome: ({ payload, attachments }) => {
       this.welcome = { payload, attachments };
       this._stands();
+      this._reading.begin();
     },
     fatal: ({ code, text }) => this._link.because(new SessionRefused(text, code)),
     fault: ({ fault }) => this._link.because(fault),
@@ -194,8 +200,9 @@ export class UmqSession extends LinkedSession {
     callback: (event) => this._serve(event, this._callbacks.get(event.callback)),
     result: (event) => {
       const { waiter, payload, attachments, coming } = event;
-      const answer = coming ? { payload, attachments, stream: this._streamOf(event, coming) } : { payload, attachments };
-      this._settled(waiter, ({ resolve }) => resolve(answer));
+      const { signal } = /** @type {Waiter} */ (waiter);
+      const stream = coming ? this._streamOf(event, coming, signal) : undefined;
+      this._settled(waiter, ({ resolve }) => resolve(stream ? { payload, attachments, stream } : { payload, attachments }));
     },
     attachment: ({ result, attachment }) => this._streams.get(result)?._arrived(attachment),
     error: ({ waiter, payload }) => this._settled(waiter, ({ reject }) => reject(failureOf(payload))),
@@ -223,14 +230,18 @@ export class UmqSession extends LinkedSession {
   };
 
   /**
-   * @param {import("./machine.js").ResultEvent} result
+   * @param {import("./events.js").ResultEvent} result
    * @param {number} count
+   * @param {AbortSignal | undefined} signal
    */
-  _streamOf(result, count) {
+  _streamOf(result, count, signal) {
+    const aborted = () => stream._drop(signal?.reason);
     const stream = new AttachmentStream(count, this._unread, (complete) => {
+      signal?.removeEventListener("abort", aborted);
       this._streams.delete(result);
       if (!complete) this._machine.dropAttachments(result);
     });
+    signal?.addEventListener("abort", aborted);
     this._streams.set(result, stream);
     return stream;
   }
@@ -241,7 +252,22 @@ export class UmqSession extends LinkedSession {
    */
   _settled(waiter, settle) {
     settle(/** @type {Waiter} */ (waiter));
-    if (this._closing && !this._machine.callsPending) this._idle();
+    this._reading.look();
+    this._lookIdle();
+  }
+
+  /** Whoever closes the session waits for this. */
+  _lookIdle() {
+    if (this._closing && !this._busy) this._idle();
+  }
+
+  get _busy() {
+    return this._machine.callsPending > 0 || this._machine.callsServed > 0;
+  }
+
+  /** The socket is not read, because the program has not taken what arrived. */
+  get paused() {
+    return this._link.paused;
   }
 
   /**
@@ -250,8 +276,9 @@ export class UmqSession extends LinkedSession {
    */
   _lost(error) {
     const why = lostBecause(error);
+    this._reading.end();
     for (const waiter of this._machine.lost()) /** @type {Waiter} */ (waiter).reject(why);
-    for (const stream of [...this._streams.values()]) stream._stop(why);
+    for (const stream of [...this._streams.values()]) stream._lost(why);
     this._streams.clear();
     this._unmade.clear();
     for (const topic of this._topics.values()) topic._end("lost");
@@ -283,15 +310,19 @@ export class UmqSession extends LinkedSession {
    */
   async _serve({ id, payload, attachments, callback }, answering) {
     try {
+      if (this._closing) throw new Refused("the session is closing", Code.UNAVAILABLE);
       if (!answering) throw new Refused("callback not found", Code.CALLBACK_NOT_FOUND);
       const answer = await answering({ session: this, payload, attachments, callback });
       if (this._machine.closed) return;
       const reply = answer instanceof Reply ? answer : new Reply(answer ?? "");
       this._do((machine, bodies) => machine.result(id, reply.payload, bodies), reply.attachments);
     } catch (error) {
-      if (!this._machine.closed) this._do((machine) => machine.error(id, errorText(error)));
-      if (!(error instanceof Refused)) this._world.report(error);
+      const { closed } = this._machine;
+      if (!closed) this._do((machine) => machine.error(id, errorText(error)));
+      // A session that ended beneath a method is no error of the method.
+      if (!(error instanceof Refused || (closed && error instanceof ConnectionClosed))) this._world.report(error);
     }
+    this._lookIdle();
   }
 
   // ── verbs ────────────────────────────────────────────────────────────────────────────────────
@@ -336,8 +367,9 @@ export class UmqSession extends LinkedSession {
       this._link.checkRoom();
       const deadline = this._world.now() + timeout;
       /** @type {Waiter} */
-      const waiter = { resolve, reject };
+      const waiter = { resolve, reject, signal };
       const number = this._do((machine, bodies) => verb(machine, bodies, waiter, deadline), attachments);
+      this._reading.look();
       abortable(waiter, signal, () => {
         this._machine.cancel(number);
         this._settled(waiter, (one) => one.reject(signal?.reason));
@@ -406,16 +438,24 @@ export class UmqSession extends LinkedSession {
     this._do((machine) => machine.unsetAttribute(name));
   }
 
-  /** Wait for the answers to our calls (within `drain`), then close. */
-  async close() {
-    if (!this._closing && this._machine.callsPending) {
+  /**
+   * Wait for the answers to our calls and for ours to the peer's (within `drain`), then close.
+   *
+   * @returns {Promise<void>}
+   */
+  close() {
+    this._closed ??= this._close();
+    return this._closed;
+  }
+
+  async _close() {
+    this._closing = true;
+    if (this._machine.open && this._busy) {
       const idle = new Promise((resolve) => (this._idle = () => resolve(null)));
       const cancel = this._world.after(this._drainSeconds, this._idle);
-      this._closing = true;
       await idle;
       cancel();
     }
-    this._closing = true;
     this.abort();
     await this._link.closed;
   }

@@ -2,8 +2,10 @@
 
 import { AsyncQueue } from "../async-queue.js";
 import { LimitExceeded } from "../errors.js";
+import { octetsOf } from "./attachments.js";
 
 /** @typedef {import("./attachments.js").Attachment} Attachment */
+/** @typedef {import("../unread.js").Unread} Unread */
 
 const PIECE_OCTETS = 4 << 20;
 const PIECES_MAX = 32; // the usual limit of attachments of one message
@@ -25,8 +27,7 @@ export class AttachmentStream {
     this._ended = over;
     this._came = 0;
     /** @type {AsyncQueue<Attachment>} */
-    this._queue = new AsyncQueue();
-    this._waiting = 0; // octets that nobody has taken
+    this._queue = new AsyncQueue((one, by) => unread.count(by * octetsOf([one])));
     this._over = false;
   }
 
@@ -36,16 +37,13 @@ export class AttachmentStream {
    *
    * @returns {Promise<IteratorResult<Attachment, undefined>>}
    */
-  async next() {
-    const result = await this._queue.next();
-    if (!result.done) this._weigh(-octetsOf(result.value));
-    return result;
+  next() {
+    return this._queue.next();
   }
 
   /** Give the rest up. @returns {Promise<IteratorResult<Attachment, undefined>>} */
   async return() {
-    this._stop(null);
-    this._forget();
+    this._drop(null);
     return { value: undefined, done: true };
   }
 
@@ -57,12 +55,10 @@ export class AttachmentStream {
   _arrived(attachment) {
     if (this._over) return;
     this._came++;
-    this._weigh(octetsOf(attachment));
     this._queue.push(attachment);
-    if (this._unread.tooMuch) {
-      this._stop(new LimitExceeded("attachments came faster than they were taken"));
-      this._forget();
-    } else if (this._came === this.count) this._stop(null);
+    if (this._unread.tooMuch)
+      this._drop(new LimitExceeded("attachments came faster than they were taken (the limit unread-octets)"));
+    else if (this._came === this.count) this._stop(null);
   }
 
   /** @param {Error | null} error */
@@ -73,35 +69,25 @@ export class AttachmentStream {
     this._queue.end(error);
   }
 
-  /** What nobody has taken is not wanted. */
-  _forget() {
+  /**
+   * The session is gone: what is here can still be taken, and is no reason to pause the next one.
+   *
+   * @param {Error} why
+   */
+  _lost(why) {
+    this._stop(why);
+    this._queue.disown();
+  }
+
+  /**
+   * Nobody wants what is here, nor what is to come.
+   *
+   * @param {Error | null} error
+   */
+  _drop(error) {
+    this._stop(error);
     this._queue.clear();
-    this._weigh(-this._waiting);
   }
-
-  /** @param {number} octets */
-  _weigh(octets) {
-    this._waiting += octets;
-    this._unread.octets += octets;
-  }
-}
-
-/** What all streams of a session have in memory. */
-export class Unread {
-  /** @param {number} most octets */
-  constructor(most) {
-    this.most = most;
-    this.octets = 0;
-  }
-
-  get tooMuch() {
-    return this.octets > this.most;
-  }
-}
-
-/** @param {Attachment} attachment */
-function octetsOf(attachment) {
-  return attachment instanceof Uint8Array ? attachment.length : 0;
 }
 
 /**

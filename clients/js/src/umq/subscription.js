@@ -2,9 +2,18 @@
 
 import { AsyncQueue } from "../async-queue.js";
 import { ConnectionClosed, LimitExceeded } from "../errors.js";
+import { BACKLOG, isPromise, octetsOfText } from "../unread.js";
+import { octetsOf } from "./attachments.js";
 
 /** @typedef {import("./exchange.js").Update} Update */
 /** @typedef {import("./session.js").UmqSession} UmqSession */
+/** @typedef {import("../unread.js").Unread} Unread */
+
+/**
+ * Is given each update. An update counts as taken when the promise that this returns is settled.
+ *
+ * @typedef {(update: Update) => unknown} UpdateHook
+ */
 
 /**
  * Why a subscription has ended: the server closed the topic, we unsubscribed, the server refused to
@@ -13,19 +22,24 @@ import { ConnectionClosed, LimitExceeded } from "../errors.js";
  * @typedef {"closed" | "unsubscribed" | "refused" | "slow" | "lost"} EndReason
  */
 
-export const BACKLOG = 10_000; // updates that nobody has taken
-
 /** Its updates go to a hook, or wait here for `for await`. */
 export class Subscription {
   /**
-   * @param {((update: Update) => void) | null} hook
-   * @param {(subscription: Subscription) => void} forget
+   * @param {UpdateHook | null} hook
+   * @param {object} client
+   * @param {(subscription: Subscription) => void} client.forget
+   * @param {Unread} client.unread
+   * @param {(error: unknown) => void} client.report
    */
-  constructor(hook, forget) {
+  constructor(hook, { forget, unread, report }) {
     this._hook = hook;
     this._forget = forget;
+    this._unread = unread;
+    this._report = report;
+    /** Updates that the hook works on. */
+    this._busy = 0;
     /** @type {AsyncQueue<Update>} */
-    this._updates = new AsyncQueue();
+    this._updates = new AsyncQueue((update, by) => unread.count(by * octetsOfUpdate(update), by));
     /** @type {UmqSession | null} */
     this._session = null;
     /** @type {(reason: EndReason) => void} */
@@ -50,6 +64,7 @@ export class Subscription {
   /** Called when a `for await` loop is left: unsubscribes. @returns {Promise<IteratorResult<Update, undefined>>} */
   async return() {
     this.unsubscribe();
+    this._updates.clear();
     return { value: undefined, done: true };
   }
 
@@ -69,13 +84,42 @@ export class Subscription {
 
   /** @param {Update} update */
   _updated(update) {
-    if (this._hook) {
-      this._hook(update);
+    if (this._over) return;
+    if (this._updates.length + this._busy >= BACKLOG) {
+      this._slow(`${BACKLOG} updates wait, and nobody takes them`);
       return;
     }
-    if (this._updates.length >= BACKLOG)
-      this._finish("slow", new LimitExceeded(`${BACKLOG} updates wait, and nobody takes them`));
-    else this._updates.push(update);
+    if (this._hook) {
+      const done = this._hook(update);
+      if (isPromise(done)) void this._follow(update, done);
+    } else {
+      this._updates.push(update);
+    }
+    if (this._unread.tooMuch) this._slow("updates came faster than they were taken (the limit unread-octets)");
+  }
+
+  /**
+   * The hook works on this update until `done` is settled.
+   *
+   * @param {Update} update
+   * @param {PromiseLike<unknown>} done
+   */
+  async _follow(update, done) {
+    const octets = octetsOfUpdate(update);
+    this._busy++;
+    this._unread.count(octets, 1);
+    try {
+      await done;
+    } catch (error) {
+      this._report(error);
+    }
+    this._busy--;
+    this._unread.count(-octets, -1);
+  }
+
+  /** @param {string} why */
+  _slow(why) {
+    this._finish("slow", new LimitExceeded(why));
   }
 
   /**
@@ -89,6 +133,7 @@ export class Subscription {
     this._session = null;
     this._forget(this);
     this._updates.end(error);
+    this._updates.disown(); // what is here can still be taken, and takes no room from others
     this._ended(reason);
   }
 
@@ -101,4 +146,9 @@ export class Subscription {
   _closed(error) {
     this._finish("lost", error ?? new ConnectionClosed("the client was closed"));
   }
+}
+
+/** @param {Update} update */
+function octetsOfUpdate({ payload, attachments }) {
+  return octetsOfText(payload) + octetsOf(attachments);
 }

@@ -7,6 +7,7 @@ export const LIMITS = /** @type {const} */ ({
   "hello-seconds": [10, "s", "from the open socket to the server's W"],
   "attachment-octets": [16 << 20, "octets", "one attachment"],
   "attachments-octets": [64 << 20, "octets", "attachments that wait for the rest of their message"],
+  "unread-octets": [64 << 20, "octets", "updates and streamed attachments that nobody has taken; a quarter pauses"],
   "attachment-seconds": [60, "s", "the next attachment's arrival"],
   "attachment-fill-seconds": [45, "s", "ours, before - takes its place"],
   announcements: [1024, "messages", "with attachments to come"],

@@ -25,17 +25,17 @@ export class SabcClient extends Comeback<SabcSession> {
     /**
      * Connect; rejected with ConnectionClosed or SessionRefused if the first attempt fails.
      *
-     * @param {string} url
+     * @param {string | URL} url
      * @param {SabcOptions} options
      */
-    static connect(url: string, options: SabcOptions): Promise<SabcClient>;
+    static connect(url: string | URL, options: SabcOptions): Promise<SabcClient>;
     /**
      * A client that has not connected yet: `start` makes it. Throws RangeError for an unknown limit.
      *
-     * @param {string} url `ws://…` or `wss://…`
+     * @param {string | URL} url `ws://…` or `wss://…`
      * @param {SabcOptions} options
      */
-    constructor(url: string, options: SabcOptions);
+    constructor(url: string | URL, options: SabcOptions);
     _sabc: SabcOptions;
     /** @type {Partial<import("./terms.js").SabcLimits>} */
     _limits: Partial<import("./terms.js").SabcLimits>;

@@ -1,54 +1,17 @@
-/**
- * One session of a client.
- *
- * @extends {TimedMachine<State, SabcEvent>}
- */
-export class Machine extends TimedMachine<import("./terms.js").State, SabcEvent> {
+/** @typedef {import("./events.js").SabcEvent} SabcEvent */
+/** @typedef {import("./incoming.js").Incoming} Incoming */
+/** @typedef {import("./terms.js").SabcLimits} SabcLimits */
+/** @typedef {import("./wire.js").Frame} Frame */
+/** One session of a client. */
+export class Machine extends Sending {
     /** @param {{limits?: Partial<SabcLimits>, now?: number}} [options] */
     constructor({ limits, now }?: {
         limits?: Partial<SabcLimits>;
         now?: number;
     });
-    limits: import("../limits.js").Limits<{
-        readonly "connect-seconds": readonly [10, "s", "from the open socket to CONNECTED"];
-        readonly "message-octets": readonly [number, "octets", "a message is cut there, twice it closes"];
-        readonly "header-lines": readonly [32, "headers", "of a frame"];
-        readonly "header-line-octets": readonly [1024, "octets", "of one header"];
-        readonly "header-block-octets": readonly [8192, "octets", "of all headers of a frame"];
-        readonly "unfinished-messages": readonly [16, "messages", "whose last part has not come"];
-        readonly "unfinished-seconds": readonly [60, "s", "between two parts of a message"];
-        readonly "outstanding-requests": readonly [1024, "requests", "unanswered, each direction"];
-        readonly "response-seconds": readonly [60, "s", "for the answer to our request"];
-        readonly "session-drain": readonly [30, "s", "after DISCONNECT, while answers are owed"];
-        readonly "leave-seconds": readonly [4, "s", "after DISCONNECT, when nothing is owed"];
-        readonly "part-octets": readonly [65536, "octets", "of a body are sent as one frame"];
-    }>;
-    bounds: {
-        lines: number;
-        lineOctets: number;
-        blockOctets: number;
-    };
-    /** @type {Uint8Array[]} */
-    _out: Uint8Array[];
-    _sessionId: string;
-    _number: number;
-    /** The largest message that the server has said it accepts. @type {number | null} */
-    peerOctets: number | null;
-    /** @type {Map<string, {waiter: unknown, deadline: number}>} */
-    _pending: Map<string, {
-        waiter: unknown;
-        deadline: number;
-    }>;
-    /** @type {Map<string, boolean>} The server's requests by id: whether they were cut. */
-    _unanswered: Map<string, boolean>;
     /** @type {Map<string, Incoming>} */
     _unfinished: Map<string, Incoming>;
-    /** Originals of ours whose last part was not sent. */
-    _sending: number;
-    /** Requests of ours without an answer. */
-    get outstanding(): number;
-    /** Return and forget the messages to send: text, or octets if the body is not UTF-8 (SA-25). */
-    outputs(): (string | Uint8Array<ArrayBufferLike>)[];
+    _paused: boolean;
     /**
      * Follow one WebSocket message.
      *
@@ -102,12 +65,12 @@ export class Machine extends TimedMachine<import("./terms.js").State, SabcEvent>
      */
     _bodied(frame: Frame, events: SabcEvent[]): void;
     /** @param {Frame} frame */
-    _openError({ headers }: Frame): Incoming;
+    _openError({ headers }: Frame): import("./incoming.js").Incoming;
     /**
      * @param {Frame} frame
      * @param {SabcEvent[]} events
      */
-    _openMessage(frame: Frame, events: SabcEvent[]): Incoming;
+    _openMessage(frame: Frame, events: SabcEvent[]): import("./incoming.js").Incoming;
     /**
      * Refuse a MESSAGE whose headers make no sense (SA-06, SA-14 … SA-17).
      *
@@ -154,206 +117,12 @@ export class Machine extends TimedMachine<import("./terms.js").State, SabcEvent>
      * @param {SabcEvent[]} events
      */
     _errorReceived(headers: Record<string, string>, body: Uint8Array, events: SabcEvent[]): void;
-    /**
-     * Ask for a session (SA-07, SA-08); TypeError for what headers cannot carry.
-     *
-     * @param {string} clientId
-     * @param {string | null} [passcode]
-     * @param {Headers} [headers]
-     */
-    connect(clientId: string, passcode?: string | null, headers?: Headers): void;
-    /**
-     * An application's headers as lines; throws for what may not be sent (SA-03).
-     *
-     * @param {Headers} headers
-     * @param {(name: string) => boolean} [reserved]
-     */
-    _lines(headers: Headers, reserved?: (name: string) => boolean): string;
-    /**
-     * @param {string} lines
-     * @param {Uint8Array} body
-     * @param {boolean} final
-     */
-    _sendPart(lines: string, body: Uint8Array, final: boolean): number;
-    /**
-     * Queue a message in as few frames as `part-octets` allows (SA-18); TypeError for a body that the
-     * framing cannot carry (SA-21). `extra` stands on the first frame alone.
-     *
-     * @param {string} lines
-     * @param {string} extra
-     * @param {Uint8Array} body
-     */
-    _sendMessage(lines: string, extra: string, body: Uint8Array): void;
-    /** How large a message of ours may be; a server that does not say is assumed to be like us. */
-    get sentOctetsMax(): number;
-    /**
-     * Throw LimitExceeded for what the peer would cut, and queue nothing: acknowledged means whole.
-     *
-     * @param {string} lines
-     * @param {string} extra
-     * @param {Uint8Array} body
-     */
-    _sendOriginal(lines: string, extra: string, body: Uint8Array): void;
-    /**
-     * @param {boolean} waiting
-     * @param {Headers} headers
-     */
-    _original(waiting: boolean, headers: Headers): {
-        extra: string;
-        id: string;
-    };
-    /**
-     * Send a message that wants an answer (SA-14 … SA-16); returns its id.
-     *
-     * @param {Uint8Array} body
-     * @param {unknown} waiter comes back with the answer
-     * @param {number} deadline when `expired` comes instead
-     * @param {Headers} [headers]
-     */
-    request(body: Uint8Array, waiter: unknown, deadline: number, headers?: Headers): string;
-    /**
-     * @param {string} id
-     * @param {unknown} waiter
-     * @param {number} deadline
-     */
-    _await(id: string, waiter: unknown, deadline: number): void;
-    /**
-     * Send a message that wants no answer (SA-17); returns its id.
-     *
-     * @param {Uint8Array} body
-     * @param {Headers} [headers]
-     */
-    sendOnly(body: Uint8Array, headers?: Headers): string;
-    /**
-     * Begin a request whose body comes in pieces (SA-18).
-     *
-     * @param {unknown} waiter
-     * @param {number} deadline
-     * @param {Headers} [headers]
-     */
-    openRequest(waiter: unknown, deadline: number, headers?: Headers): Outgoing;
-    /**
-     * Nobody waits for this answer any more.
-     *
-     * @param {string} id
-     */
-    forget(id: string): boolean;
-    /**
-     * Answer the server's request `id` (SA-16), with nothing for an acknowledgement.
-     *
-     * @param {string} id
-     * @param {Uint8Array} [body]
-     * @param {Headers} [headers]
-     */
-    answer(id: string, body?: Uint8Array, headers?: Headers): void;
-    /**
-     * Answer a request with ERROR (SA-16).
-     *
-     * @param {string} id
-     * @param {number | string} code
-     * @param {string} text
-     */
-    refuse(id: string, code: number | string, text: string): void;
-    /**
-     * Tell the server of an error that answers nothing (SA-24).
-     *
-     * @param {number | string} code
-     * @param {string} text
-     * @param {Headers} [headers]
-     */
-    sendError(code: number | string, text: string, headers?: Headers): void;
-    /**
-     * @param {number | string} code
-     * @param {string} text
-     * @param {string | null} ref
-     * @param {string} [headers]
-     */
-    _sendError(code: number | string, text: string, ref: string | null, headers?: string): void;
-    /** Ask the server to answer what it has and to close (SA-12). */
-    disconnect(): void;
-    /** Close at once: DISCONNECTING if there is a session (SA-13). */
-    stop(): void;
     /** The connection is gone: the waiters of all requests that have no answer, oldest first. */
     lost(): unknown[];
 }
+export type SabcEvent = import("./events.js").SabcEvent;
+export type Incoming = import("./incoming.js").Incoming;
 export type SabcLimits = import("./terms.js").SabcLimits;
-export type State = import("./terms.js").State;
 export type Frame = import("./wire.js").Frame;
-export type Headers = Readonly<Record<string, string>>;
-export type Received = {
-    id: string;
-    /**
-     * those that the protocol does not reserve
-     */
-    headers: Headers;
-    body: Uint8Array;
-    /**
-     * it was above `message-octets` and was cut
-     */
-    truncated: boolean;
-};
-export type SabcEvent = {
-    type: "granted";
-    expires: Date | null;
-    headers: Headers;
-} | {
-    type: "refused";
-    code: string | null;
-    text: string;
-} | ({
-    type: "request" | "send-only";
-} & Received) | ({
-    type: "response";
-    waiter: unknown;
-} & Received) | {
-    type: "failed";
-    id: string;
-    waiter: unknown;
-    code: string | null;
-    text: string;
-} | {
-    type: "expired";
-    id: string;
-    waiter: unknown;
-} | {
-    type: "error";
-    code: string | null;
-    body: Uint8Array;
-    headers: Headers;
-} | {
-    type: "frame-refused";
-    code: number;
-    text: string;
-    id: string | null;
-} | {
-    type: "frame-discarded";
-    id: string | null;
-} | {
-    type: "abandoned";
-    id: string | null;
-} | {
-    type: "disconnecting";
-} | {
-    type: "drain-timed-out";
-} | {
-    type: "fault";
-    fault: ProtocolFault;
-};
-/**
- * A message that is being received, or (muted) what is to be skipped of one.
- */
-export type Incoming = {
-    key: string | null;
-    id: string | null;
-    response: boolean;
-    headers: Record<string, string>;
-    parts: Uint8Array[];
-    sendOnly: boolean;
-    size: number;
-    cut: boolean;
-    muted: boolean;
-    heard: number;
-};
-import { TimedMachine } from "../machine.js";
+import { Sending } from "./sending.js";
 import { ProtocolFault } from "../errors.js";
-import { Outgoing } from "./outgoing.js";

@@ -4,13 +4,13 @@
  */
 export class Outgoing {
     /**
-     * @param {Machine} machine
+     * @param {Sending} machine
      * @param {string} lines stand on every frame
      * @param {string} extra stands on the first one
      * @param {string | null} id of a request that was opened; null for a body that is all here
      */
-    constructor(machine: Machine, lines: string, extra: string, id: string | null);
-    _machine: import("./machine.js").Machine;
+    constructor(machine: Sending, lines: string, extra: string, id: string | null);
+    _machine: import("./sending.js").Sending;
     _lines: string;
     _extra: string;
     id: string | null;
@@ -43,4 +43,4 @@ export class Outgoing {
     abort(): void;
     _release(): boolean;
 }
-export type Machine = import("./machine.js").Machine;
+export type Sending = import("./sending.js").Sending;

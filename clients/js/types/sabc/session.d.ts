@@ -1,6 +1,6 @@
 /** @typedef {import("./exchange.js").Headers} Headers */
 /** @typedef {import("./exchange.js").Octets} Octets */
-/** @typedef {import("./machine.js").SabcEvent} SabcEvent */
+/** @typedef {import("./events.js").SabcEvent} SabcEvent */
 /** @typedef {string | Uint8Array | ArrayBuffer | ArrayBufferView | Reply | void | null | undefined} Answered */
 /**
  * What the application does for the server.
@@ -9,7 +9,8 @@
  * @property {(message: Message) => Answered | Promise<Answered>} [onRequest] answers a request of the
  *   server: with a body, a Reply, or nothing (an acknowledgement); a Refused that it throws is told
  *   to the server, any other error is 500 there
- * @property {(message: Message) => void} [onMessage] is given messages that want no answer
+ * @property {(message: Message) => unknown} [onMessage] is given messages that want no answer; when it
+ *   returns a promise, its message counts as taken when that is settled
  * @property {(error: Refused) => void} [onError] is told errors of the server that answer nothing
  */
 /**
@@ -19,7 +20,12 @@
  * @property {AbortSignal} [signal] gives the request up
  */
 /** @typedef {Octets | AsyncIterable<Octets>} Body in pieces: each is sent when it is there */
-/** @typedef {{resolve: (message: Message) => void, reject: (error: unknown) => void}} Waiter */
+/**
+ * @typedef {object} Waiter
+ * @property {(message: Message) => void} resolve
+ * @property {(error: unknown) => void} reject
+ * @property {import("./outgoing.js").Outgoing} [outgoing] a body that comes in pieces
+ */
 /**
  * One session; {@link SabcClient} makes a new one each time it comes back.
  *
@@ -47,6 +53,14 @@ export class SabcSession extends LinkedSession<Machine> {
     _serving: Serving;
     /** When the server ends the session at the latest, or null. @type {Date | null} */
     expires: Date | null;
+    /** Messages that the program works on, and (by themselves) requests. */
+    _unread: Unread;
+    _reading: Reading;
+    _requests: Unread;
+    /** Messages are being refused, and the program has been told so. */
+    _refusing: boolean;
+    /** @type {Promise<void> | null} */
+    _closed: Promise<void> | null;
     /** What the server said with CONNECTED. @type {Headers} */
     headers: Headers;
     /**
@@ -58,6 +72,22 @@ export class SabcSession extends LinkedSession<Machine> {
     _do<T>(verb: (machine: Machine) => T): T;
     /** @type {{[type in SabcEvent["type"]]: (event: any) => void}} */
     _on: { [type in SabcEvent["type"]]: (event: any) => void; };
+    /**
+     * @param {Waiter} waiter
+     * @param {(waiter: Waiter) => void} settle
+     */
+    _settled(waiter: Waiter, settle: (waiter: Waiter) => void): void;
+    /**
+     * There will be no answer: the rest of a body is not sent.
+     *
+     * @param {Waiter} waiter
+     * @param {unknown} error
+     */
+    _failed(waiter: Waiter, error: unknown): void;
+    /** The socket is not read, because the program has not taken what arrived. */
+    get paused(): boolean;
+    /** @param {Message} message that wants no answer */
+    _heard(message: Message): void;
     /** @param {Message} message */
     _serve(message: Message): Promise<void>;
     /**
@@ -93,14 +123,19 @@ export class SabcSession extends LinkedSession<Machine> {
     sendError(code: number | string, text: string, { headers }?: {
         headers?: Headers;
     }): void;
-    /** Ask the server to answer what it has and to close (SA-12); fires when it has. */
+    /**
+     * Ask the server to answer what it has and to close (SA-12); fires when it has.
+     *
+     * @returns {Promise<void>}
+     */
     close(): Promise<void>;
+    _close(): Promise<void>;
     /** Close at once. */
     abort(): void;
 }
 export type Headers = import("./exchange.js").Headers;
 export type Octets = import("./exchange.js").Octets;
-export type SabcEvent = import("./machine.js").SabcEvent;
+export type SabcEvent = import("./events.js").SabcEvent;
 export type Answered = string | Uint8Array | ArrayBuffer | ArrayBufferView | Reply | void | null | undefined;
 /**
  * What the application does for the server.
@@ -113,9 +148,10 @@ export type Serving = {
      */
     onRequest?: ((message: Message) => Answered | Promise<Answered>) | undefined;
     /**
-     * is given messages that want no answer
+     * is given messages that want no answer; when it
+     * returns a promise, its message counts as taken when that is settled
      */
-    onMessage?: ((message: Message) => void) | undefined;
+    onMessage?: ((message: Message) => unknown) | undefined;
     /**
      * is told errors of the server that answer nothing
      */
@@ -139,9 +175,15 @@ export type Body = Octets | AsyncIterable<Octets>;
 export type Waiter = {
     resolve: (message: Message) => void;
     reject: (error: unknown) => void;
+    /**
+     * a body that comes in pieces
+     */
+    outgoing?: import("./outgoing.js").Outgoing | undefined;
 };
 import { Machine } from "./machine.js";
 import { LinkedSession } from "../session.js";
+import { Unread } from "../unread.js";
+import { Reading } from "../reading.js";
 import { Message } from "./exchange.js";
 import { Reply } from "./exchange.js";
 import { Refused } from "../errors.js";

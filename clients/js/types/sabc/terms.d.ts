@@ -8,6 +8,7 @@ export const LIMITS: {
     readonly "unfinished-messages": readonly [16, "messages", "whose last part has not come"];
     readonly "unfinished-seconds": readonly [60, "s", "between two parts of a message"];
     readonly "outstanding-requests": readonly [1024, "requests", "unanswered, each direction"];
+    readonly "unread-octets": readonly [number, "octets", "requests and messages that are being worked on; a quarter pauses"];
     readonly "response-seconds": readonly [60, "s", "for the answer to our request"];
     readonly "session-drain": readonly [30, "s", "after DISCONNECT, while answers are owed"];
     readonly "leave-seconds": readonly [4, "s", "after DISCONNECT, when nothing is owed"];

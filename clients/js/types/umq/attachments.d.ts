@@ -1,4 +1,6 @@
 /** @typedef {Uint8Array | AttachmentLost} Attachment */
+/** @param {readonly Attachment[]} attachments */
+export function octetsOf(attachments: readonly Attachment[]): number;
 /**
  * A message that waits for its attachments or for an earlier message of its key; `message` is null
  * once nobody wants it, and its slots then swallow what fills them.

@@ -1,49 +1,26 @@
-/** @typedef {import("./exchange.js").Answer} Answer */
-/** @typedef {import("./exchange.js").Answering} Answering */
-/** @typedef {import("./exchange.js").Sendable} Sendable */
-/** @typedef {import("./exchange.js").Update} Update */
-/** @typedef {import("./session.js").Attribute} Attribute */
-/**
- * `safe`: the call may be made twice, so it is repeated when a session ends before its answer.
- *
- * @typedef {import("./session.js").CallOptions & {safe?: boolean}} CallOptions
- */
-/** @typedef {Partial<import("./terms.js").UmqLimits & import("../limits.js").Limits<typeof COMEBACK_LIMITS>>} ClientLimits */
-/**
- * @typedef {object} LogIn
- * @property {{user: string, password: string}} [login] for a server with `--auth`
- * @property {string | (() => string | Promise<string>)} [hello] what authorises elsewhere; a function
- *   is asked for each session
- * @property {readonly Sendable[]} [helloAttachments]
- */
-/**
- * @typedef {import("../comeback.js").ComebackOptions
- *   & import("./session.js").Serving
- *   & LogIn
- *   & {limits?: ClientLimits, onOpen?: (session: UmqSession) => void}} UmqOptions
- */
 /** @extends {Comeback<UmqSession>} */
 export class UmqClient extends Comeback<UmqSession> {
     /**
      * Connect; rejected with ConnectionClosed or SessionRefused if the first attempt fails.
      *
-     * @param {string} url
+     * @param {string | URL} url
      * @param {UmqOptions} [options]
      */
-    static connect(url: string, options?: UmqOptions): Promise<UmqClient>;
+    static connect(url: string | URL, options?: UmqOptions): Promise<UmqClient>;
     /**
      * A client that has not connected yet: `start` makes it. Throws RangeError for an unknown limit.
      *
-     * @param {string} url `ws://…` or `wss://…`
+     * @param {string | URL} url `ws://…` or `wss://…`
      * @param {UmqOptions} [options]
      */
-    constructor(url: string, options?: UmqOptions);
+    constructor(url: string | URL, options?: UmqOptions);
     _umq: UmqOptions;
     /** @type {Partial<import("./terms.js").UmqLimits>} */
     _limits: Partial<import("./terms.js").UmqLimits>;
     /** @type {Map<string, Answering>} */
     _callbacks: Map<string, Answering>;
     _lastCallback: number;
+    _unread: Unread;
     /** @type {Map<Subscription, (session: UmqSession) => Promise<void>>} */
     _renewed: Map<Subscription, (session: UmqSession) => Promise<void>>;
     /** @type {Map<string, [value: string, attachments: readonly Sendable[]]>} */
@@ -55,11 +32,14 @@ export class UmqClient extends Comeback<UmqSession> {
     remote: Record<string, (...args: any[]) => Promise<any>>;
     /** The server's attributes in the session that stands. @returns {ReadonlyMap<string, Attribute>} */
     get attributes(): ReadonlyMap<string, Attribute>;
+    /** @override */
+    override _prepare(): Promise<string | undefined>;
     /**
      * @param {import("../world.js").Socket} socket
+     * @param {string | undefined} said
      * @override
      */
-    override _session(socket: import("../world.js").Socket): Promise<UmqSession>;
+    override _session(socket: import("../world.js").Socket, said: string | undefined): UmqSession;
     /**
      * Call the server, in the session that stands or in the next one (UM-09).
      *
@@ -117,14 +97,15 @@ export class UmqClient extends Comeback<UmqSession> {
      *
      * `request(id)` returns the payload of the call that asks the server to publish to topic `id`; it
      * is asked anew in each session. Updates go to `hook`, or wait for `for await (const update of
-     * subscription)`. Fires when the server has agreed; rejected as `call` is, and with NoSuchMethod.
+     * subscription)`. When a hook returns a promise, its update counts as taken when that is settled.
+     * `signal` gives the request up; `unsubscribe` ends a subscription that was made. Fires when the server has agreed; rejected as `call` is, and with NoSuchMethod.
      *
      * @param {(id: string) => string} request
-     * @param {((update: Update) => void) | null} [hook]
+     * @param {import("./subscription.js").UpdateHook | null} [hook]
      * @param {CallOptions} [options]
      * @returns {Promise<Subscription>}
      */
-    subscribe(request: (id: string) => string, hook?: ((update: Update) => void) | null, options?: CallOptions): Promise<Subscription>;
+    subscribe(request: (id: string) => string, hook?: import("./subscription.js").UpdateHook | null, options?: CallOptions): Promise<Subscription>;
     /**
      * Set an attribute at the server (UM-15), now and in every session to come. TypeError for a name
      * with `=`.
@@ -174,5 +155,6 @@ export type UmqOptions = import("../comeback.js").ComebackOptions & import("./se
 };
 import { UmqSession } from "./session.js";
 import { Comeback } from "../comeback.js";
+import { Unread } from "../unread.js";
 import { Subscription } from "./subscription.js";
 import { COMEBACK_LIMITS } from "../comeback.js";

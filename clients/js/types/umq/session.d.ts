@@ -3,7 +3,7 @@
 /** @typedef {import("./exchange.js").Answer} Answer */
 /** @typedef {import("./exchange.js").Answering} Answering */
 /** @typedef {import("./exchange.js").Sendable} Sendable */
-/** @typedef {import("./machine.js").UmqEvent} UmqEvent */
+/** @typedef {import("./events.js").UmqEvent} UmqEvent */
 /** @typedef {import("./subscription.js").Subscription} Subscription */
 /** @typedef {{value: string, attachments: Attachment[]}} Attribute */
 /**
@@ -19,10 +19,10 @@
  * @typedef {object} CallOptions
  * @property {readonly Sendable[]} [attachments]
  * @property {number} [timeout] seconds for all of it; by default the limit `call-seconds`
- * @property {AbortSignal} [signal] gives the call up
+ * @property {AbortSignal} [signal] gives the call up, and the attachments of a streamed answer
  * @property {boolean} [streamed] the answer comes before its attachments, which are in its `stream`
  */
-/** @typedef {{resolve: (answer: Answer) => void, reject: (error: unknown) => void}} Waiter */
+/** @typedef {{resolve: (answer: Answer) => void, reject: (error: unknown) => void, signal?: AbortSignal}} Waiter */
 /** A topic that the peer subscribed here: publish to it. */
 export class Topic {
     /**
@@ -62,8 +62,9 @@ export class UmqSession extends LinkedSession<Machine> {
      * @param {string} options.hello
      * @param {readonly Sendable[]} options.helloAttachments
      * @param {number} options.drainSeconds
+     * @param {import("../unread.js").Unread} options.unread
      */
-    constructor(socket: import("../world.js").Socket, { world, limits, serving, callbacks, hello, helloAttachments, drainSeconds }: {
+    constructor(socket: import("../world.js").Socket, { world, limits, serving, callbacks, hello, helloAttachments, drainSeconds, unread }: {
         world: import("../world.js").World;
         limits: Partial<import("./terms.js").UmqLimits>;
         serving: Serving;
@@ -71,11 +72,14 @@ export class UmqSession extends LinkedSession<Machine> {
         hello: string;
         helloAttachments: readonly Sendable[];
         drainSeconds: number;
+        unread: import("../unread.js").Unread;
     });
     _serving: Serving;
     _callbacks: Map<string, import("./exchange.js").Answering>;
     _drainSeconds: number;
     _closing: boolean;
+    /** @type {Promise<void> | null} */
+    _closed: Promise<void> | null;
     /** What the server said with its welcome. @type {Answer | null} */
     welcome: Answer | null;
     /** The peer's attributes. @type {Map<string, Attribute>} */
@@ -91,7 +95,8 @@ export class UmqSession extends LinkedSession<Machine> {
     _streams: Map<object, AttachmentStream>;
     /** @type {() => void} */
     _idle: () => void;
-    _unread: Unread;
+    _unread: import("../unread.js").Unread;
+    _reading: Reading;
     /**
      * Let the machine do something now, and send what it says.
      *
@@ -109,15 +114,21 @@ export class UmqSession extends LinkedSession<Machine> {
         type: type;
     }>) => void; };
     /**
-     * @param {import("./machine.js").ResultEvent} result
+     * @param {import("./events.js").ResultEvent} result
      * @param {number} count
+     * @param {AbortSignal | undefined} signal
      */
-    _streamOf(result: import("./machine.js").ResultEvent, count: number): AttachmentStream;
+    _streamOf(result: import("./events.js").ResultEvent, count: number, signal: AbortSignal | undefined): AttachmentStream;
     /**
      * @param {unknown} waiter
      * @param {(waiter: Waiter) => void} settle
      */
     _settled(waiter: unknown, settle: (waiter: Waiter) => void): void;
+    /** Whoever closes the session waits for this. */
+    _lookIdle(): void;
+    get _busy(): boolean;
+    /** The socket is not read, because the program has not taken what arrived. */
+    get paused(): boolean;
     /**
      * @param {string} _payload
      * @returns {Answering}
@@ -189,8 +200,13 @@ export class UmqSession extends LinkedSession<Machine> {
      * @param {string} name
      */
     unsetAttribute(name: string): void;
-    /** Wait for the answers to our calls (within `drain`), then close. */
+    /**
+     * Wait for the answers to our calls and for ours to the peer's (within `drain`), then close.
+     *
+     * @returns {Promise<void>}
+     */
     close(): Promise<void>;
+    _close(): Promise<void>;
     /** Close at once. */
     abort(): void;
 }
@@ -199,7 +215,7 @@ export type Slot = import("./attachments.js").Slot;
 export type Answer = import("./exchange.js").Answer;
 export type Answering = import("./exchange.js").Answering;
 export type Sendable = import("./exchange.js").Sendable;
-export type UmqEvent = import("./machine.js").UmqEvent;
+export type UmqEvent = import("./events.js").UmqEvent;
 export type Subscription = import("./subscription.js").Subscription;
 export type Attribute = {
     value: string;
@@ -230,7 +246,7 @@ export type CallOptions = {
      */
     timeout?: number | undefined;
     /**
-     * gives the call up
+     * gives the call up, and the attachments of a streamed answer
      */
     signal?: AbortSignal | undefined;
     /**
@@ -241,8 +257,9 @@ export type CallOptions = {
 export type Waiter = {
     resolve: (answer: Answer) => void;
     reject: (error: unknown) => void;
+    signal?: AbortSignal;
 };
 import { Machine } from "./machine.js";
 import { LinkedSession } from "../session.js";
 import { AttachmentStream } from "./streams.js";
-import { Unread } from "./streams.js";
+import { Reading } from "../reading.js";

@@ -20,12 +20,11 @@ export class AttachmentStream {
     constructor(count: number, unread: Unread, over: (complete: boolean) => void);
     /** How many there are in all. */
     count: number;
-    _unread: Unread;
+    _unread: import("../unread.js").Unread;
     _ended: (complete: boolean) => void;
     _came: number;
     /** @type {AsyncQueue<Attachment>} */
     _queue: AsyncQueue<Attachment>;
-    _waiting: number;
     _over: boolean;
     /**
      * The next attachment. Rejected with ConnectionClosed if the session ends before it came, and with
@@ -40,19 +39,20 @@ export class AttachmentStream {
     _arrived(attachment: Attachment): void;
     /** @param {Error | null} error */
     _stop(error: Error | null): void;
-    /** What nobody has taken is not wanted. */
-    _forget(): void;
-    /** @param {number} octets */
-    _weigh(octets: number): void;
+    /**
+     * The session is gone: what is here can still be taken, and is no reason to pause the next one.
+     *
+     * @param {Error} why
+     */
+    _lost(why: Error): void;
+    /**
+     * Nobody wants what is here, nor what is to come.
+     *
+     * @param {Error | null} error
+     */
+    _drop(error: Error | null): void;
     [Symbol.asyncIterator](): this;
 }
-/** What all streams of a session have in memory. */
-export class Unread {
-    /** @param {number} most octets */
-    constructor(most: number);
-    most: number;
-    octets: number;
-    get tooMuch(): boolean;
-}
 export type Attachment = import("./attachments.js").Attachment;
+export type Unread = import("../unread.js").Unread;
 import { AsyncQueue } from "../async-queue.js";

@@ -1,21 +1,37 @@
 /** @typedef {import("./exchange.js").Update} Update */
 /** @typedef {import("./session.js").UmqSession} UmqSession */
+/** @typedef {import("../unread.js").Unread} Unread */
+/**
+ * Is given each update. An update counts as taken when the promise that this returns is settled.
+ *
+ * @typedef {(update: Update) => unknown} UpdateHook
+ */
 /**
  * Why a subscription has ended: the server closed the topic, we unsubscribed, the server refused to
  * renew it, we took updates too slowly, or the client is closed.
  *
  * @typedef {"closed" | "unsubscribed" | "refused" | "slow" | "lost"} EndReason
  */
-export const BACKLOG: 10000;
 /** Its updates go to a hook, or wait here for `for await`. */
 export class Subscription {
     /**
-     * @param {((update: Update) => void) | null} hook
-     * @param {(subscription: Subscription) => void} forget
+     * @param {UpdateHook | null} hook
+     * @param {object} client
+     * @param {(subscription: Subscription) => void} client.forget
+     * @param {Unread} client.unread
+     * @param {(error: unknown) => void} client.report
      */
-    constructor(hook: ((update: Update) => void) | null, forget: (subscription: Subscription) => void);
-    _hook: ((update: Update) => void) | null;
+    constructor(hook: UpdateHook | null, { forget, unread, report }: {
+        forget: (subscription: Subscription) => void;
+        unread: Unread;
+        report: (error: unknown) => void;
+    });
+    _hook: UpdateHook | null;
     _forget: (subscription: Subscription) => void;
+    _unread: import("../unread.js").Unread;
+    _report: (error: unknown) => void;
+    /** Updates that the hook works on. */
+    _busy: number;
     /** @type {AsyncQueue<Update>} */
     _updates: AsyncQueue<Update>;
     /** @type {UmqSession | null} */
@@ -41,6 +57,15 @@ export class Subscription {
     /** @param {Update} update */
     _updated(update: Update): void;
     /**
+     * The hook works on this update until `done` is settled.
+     *
+     * @param {Update} update
+     * @param {PromiseLike<unknown>} done
+     */
+    _follow(update: Update, done: PromiseLike<unknown>): Promise<void>;
+    /** @param {string} why */
+    _slow(why: string): void;
+    /**
      * @param {EndReason} reason
      * @param {Error | null} [error]
      */
@@ -54,6 +79,11 @@ export class Subscription {
 }
 export type Update = import("./exchange.js").Update;
 export type UmqSession = import("./session.js").UmqSession;
+export type Unread = import("../unread.js").Unread;
+/**
+ * Is given each update. An update counts as taken when the promise that this returns is settled.
+ */
+export type UpdateHook = (update: Update) => unknown;
 /**
  * Why a subscription has ended: the server closed the topic, we unsubscribed, the server refused to
  * renew it, we took updates too slowly, or the client is closed.

@@ -6,6 +6,7 @@ export const LIMITS: {
     readonly "hello-seconds": readonly [10, "s", "from the open socket to the server's W"];
     readonly "attachment-octets": readonly [number, "octets", "one attachment"];
     readonly "attachments-octets": readonly [number, "octets", "attachments that wait for the rest of their message"];
+    readonly "unread-octets": readonly [number, "octets", "updates and streamed attachments that nobody has taken; a quarter pauses"];
     readonly "attachment-seconds": readonly [60, "s", "the next attachment's arrival"];
     readonly "attachment-fill-seconds": readonly [45, "s", "ours, before - takes its place"];
     readonly announcements: readonly [1024, "messages", "with attachments to come"];

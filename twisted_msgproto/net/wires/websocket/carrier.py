@@ -19,6 +19,7 @@ from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
 from twisted_msgproto.core.errors import ConnectionClosed, shown
+from twisted_msgproto.core.reasons import TLS_HERE, speaks_tls
 
 from ...comeback import tls_refusal
 from ...factory import host_of, peer_name
@@ -260,6 +261,10 @@ class Carrier(_Mixin):
         self._keepalive.heard = True  # whoever sends anything lives, a large message too (HO-04)
         if self._reading_paused or self._rest_call is not None:
             self.data += data
+            return
+        if self.state == _CONNECTING and self.factory.isServer and speaks_tls(self.data + data):
+            self.factory.spokeTls(self.transport.getPeer())
+            self.abort(TLS_HERE)
             return
         if (
             self.state == _CONNECTING

@@ -11,6 +11,7 @@ from twisted.python.failure import Failure
 
 from twisted_msgproto.core.errors import shown
 from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.core.reasons import TLS_HERE
 
 from ...factory import MsgprotoServerFactory, SessionFactory, host_of, peer_name
 from ..origins import origin_of, parse_address, parse_origins
@@ -149,6 +150,18 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
             origin=shown(origin)[1:-1],
         )
 
+    def spokeTls(self, address: IAddress) -> None:
+        """A client speaks TLS, and this endpoint does not: log and count that at once."""
+        self.sessions.countFault("tls")
+        self.sessions.writeOf(
+            log,
+            host_of(address),
+            "{peer}: closed: {text}",
+            reason="tls",
+            peer=peer_name(address),
+            text=TLS_HERE,
+        )
+
     def buildProtocol(self, address: Any) -> Any:
         """Return a connection with a session in it, or None (which closes it) above a limit."""
         session = self._build(address)
@@ -210,6 +223,18 @@ class WebSocketClientFactory(_Bounds, autobahn.WebSocketClientFactory):
         self.sessions = sessions
         self._build = build
         self.bound(limits)
+
+    def spokeTls(self, address: IAddress) -> None:
+        """A client speaks TLS, and this endpoint does not: log and count that at once."""
+        self.sessions.countFault("tls")
+        self.sessions.writeOf(
+            log,
+            host_of(address),
+            "{peer}: closed: {text}",
+            reason="tls",
+            peer=peer_name(address),
+            text=TLS_HERE,
+        )
 
     def buildProtocol(self, address: Any) -> Any:
         """Return a connection with a session in it."""

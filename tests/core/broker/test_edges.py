@@ -1,0 +1,154 @@
+"""What the broker does with what is not there: consumers that are gone, empty lists, one room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.core.broker.world import NOW, ORDERS, Reader, broker, letters, subscribed
+from twisted_msgproto.core.broker import (
+    LETTER_OCTETS,
+    Broker,
+    Letter,
+    QueueFull,
+    QueueName,
+    Settled,
+)
+from twisted_msgproto.core.broker.places import DISTANCE_MAX, Places, Row
+from twisted_msgproto.core.broker.turns import deal
+
+
+def test_no_letters_make_no_queue() -> None:
+    one = broker()
+    one.publish(ORDERS, [], NOW)
+    assert (one.take_events(), list(one.peek(ORDERS, 10))) == ([], [])
+    places = Places()
+    places.extend([], [], [])
+    assert (len(places), places.last, places.first) == (0, -1, None)
+
+
+def test_who_has_not_subscribed_holds_nothing_and_what_it_says_is_counted() -> None:
+    one = broker()
+    one.publish(ORDERS, letters(range(3)), NOW)
+    stranger = Reader()
+    one.ready(stranger)
+    one.settle(stranger, [0])
+    one.reject(stranger, [0, 1], requeue=True)
+    one.reject(stranger, [2], requeue=False)
+    assert one.counters.strays == 4
+    assert [row.place for row in one.peek(ORDERS, 10)] == [0, 1, 2]
+
+
+def test_a_consumer_that_goes_while_it_fails_is_lost_once() -> None:
+    class Leaving(Reader):
+        one: Broker
+
+        def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
+            self.one.gone(self, NOW)
+            raise RuntimeError("gone")
+
+    one = broker()
+    reader = Leaving()
+    reader.one = one
+    one.publish(ORDERS, letters(range(3)), NOW)
+    one.subscribe(reader, ORDERS, NOW)
+    one.go_on()
+    assert (one.counters.failed_consumers, len(reader.failures)) == (1, 1)
+    assert [row.place for row in one.peek(ORDERS, 10)] == [0, 1, 2]
+
+
+def test_a_name_as_people_read_it() -> None:
+    assert str(QueueName("tests", "orders")) == "tests:orders"
+
+
+def test_all_letters_go_to_the_only_hand() -> None:
+    three = letters(range(3))
+    assert deal(three, [7]) == [three]
+    assert [[one.place for one in hand] for hand in deal(three, [1, 7])] == [[0], [1, 2]]
+
+
+def test_places_that_are_too_far_from_each_other_for_one_chunk() -> None:
+    places = Places()
+    far = DISTANCE_MAX + 1
+    places.insert(Row(far, 1, 1))
+    places.insert(Row(0, 2, 2))
+    places.insert(Row(3 * far, 3, 3))
+    places.insert(Row(2 * far, 4, 4))
+    assert [(row.place, row.weight, row.second) for row in places] == [
+        (0, 2, 2),
+        (far, 1, 1),
+        (2 * far, 4, 4),
+        (3 * far, 3, 3),
+    ]
+    assert (places.last, len(places)) == (3 * far, 4)
+
+
+def test_the_oldest_is_purged_first_whether_somebody_may_want_it_or_not() -> None:
+    one = broker()
+    one.publish(ORDERS, letters(range(5)), NOW)
+    reader = Reader(window=1)
+    one.subscribe(reader, ORDERS, NOW, lambda letter: letter.place % 2 == 1)
+    one.go_on()
+    assert reader.places == [1]
+    left = []
+    while one.purge(ORDERS, 1):
+        left.append([row.place for row in one.peek(ORDERS, 10)])
+    assert left == [[2, 3, 4], [3, 4], [4], []]
+
+
+def test_a_queue_is_restored_in_parts() -> None:
+    one = broker(durable=True)
+    one.restore(ORDERS, [0, 1], [LETTER_OCTETS] * 2, [int(NOW)] * 2, NOW, tries={1: 2})
+    one.restore(ORDERS, [5], [LETTER_OCTETS], [int(NOW)], NOW, kept=True)
+    assert [(row.place, row.tries) for row in one.peek(ORDERS, 10)] == [(0, 0), (1, 2), (5, 0)]
+    assert one.snapshot()["broker_queues"] == 1
+
+
+def test_memory_has_twice_its_limit_before_anything_is_refused() -> None:
+    one = broker(broker_memory=10 * LETTER_OCTETS)
+    assert not one.overfull(ORDERS, 1, 20 * LETTER_OCTETS)
+    assert one.overfull(ORDERS, 1, 20 * LETTER_OCTETS + 1)
+    assert not broker(durable=True).overfull(ORDERS, 1, 1 << 40)
+
+
+def test_a_second_sender_waits_for_room_without_another_event_and_either_may_go() -> None:
+    one = broker(queue_messages=1)
+    one.publish(ORDERS, letters(range(2)), NOW)
+    called: list[int] = []
+    first, second = (lambda: called.append(1)), (lambda: called.append(2))
+    one.when_room(ORDERS, first)
+    one.when_room(ORDERS, second)
+    assert [event for event in one.take_events() if isinstance(event, QueueFull)] == [
+        QueueFull(ORDERS)
+    ]
+    one.no_longer_waits(ORDERS, first)
+    reader = subscribed(one)
+    reader.settle(one)
+    assert called == [2]
+
+
+def test_letters_that_were_pushed_alone_are_pushed_together_once_they_are_done_with() -> None:
+    one = broker()
+    one.publish(ORDERS, letters(range(3)), NOW)
+    failing = Reader()
+    failing.raises = lambda letters: True
+    one.subscribe(failing, ORDERS, NOW)
+    one.go_on()
+    reader = subscribed(one)
+    assert reader.pushes == [1, 1, 1]
+    reader.settle(one)
+    settled = [event.places for event in one.take_events() if isinstance(event, Settled)]
+    assert sorted(place for places in settled for place in places) == [0, 1, 2]
+    one.publish(ORDERS, letters(range(3, 6)), NOW)
+    one.go_on()
+    assert reader.pushes == [1, 1, 1, 3]
+
+
+def test_a_place_which_left_while_it_was_read_cannot_be_unreadable() -> None:
+    one = broker(durable=True)
+    one.restore(ORDERS, range(2), [LETTER_OCTETS] * 2, [int(NOW)] * 2, NOW)
+    subscribed(one)
+    one.loaded(ORDERS, [], [7])
+    assert one.counters.unreadable == 0
+    one.loaded(ORDERS, [], [0])
+    assert one.counters.unreadable == 1
+    assert [row.place for row in one.peek(ORDERS, 10)] == [1]

@@ -1,0 +1,109 @@
+"""What seldom happens to the machines of Lumberjack."""
+
+from dataclasses import astuple
+
+import pytest
+
+from tests.lumberjack.test_machine import Session, events_of
+from tests.lumberjack.test_writer import documents, sent, writer
+from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.lumberjack.machine import Reader, Writer
+from twisted_msgproto.lumberjack.terms import (
+    WRITER_LIMITS,
+    KeptAlive,
+    ReaderCounters,
+    Reading,
+    WriterCounters,
+)
+from twisted_msgproto.lumberjack.wire import (
+    LIMITS,
+    VERSION_1,
+    Decoder,
+    encode_ack,
+    encode_compressed,
+    encode_data,
+    encode_window,
+)
+
+
+def test_everything_is_counted_from_0():
+    assert not any(astuple(ReaderCounters()))
+    assert not any(astuple(WriterCounters()))
+
+
+def test_an_ack_that_comes_again_is_a_sign_of_life__LJ_15():
+    machine = writer()
+    machine.send(documents(3))
+    sent(machine)
+    machine.receive(encode_ack(2), 1.0)
+    assert machine.receive(encode_ack(2) + encode_ack(1), 2.0) == [KeptAlive(), KeptAlive()]
+    assert machine.counters.keepalives == 2
+
+
+def test_octets_of_a_frame_that_is_not_whole_are_held__NB_02():
+    reader = Reader()
+    octets = events_of(1)
+    assert (reader.held, reader.whole) == (0, True)
+    reader.receive(octets[:-1], 0.0)
+    assert (reader.held, reader.whole) == (len(octets) - 1, False)
+    reader.receive(octets[-1:], 0.0)
+    assert (reader.held, reader.whole) == (0, True)
+
+
+def test_what_never_will_be_safe_is_not_acknowledged_nor_what_follows__LJ_13():
+    session = Session(safe_at_once=False)
+    session.receive(events_of(1, 2))
+    (first,) = session.waiting
+    session.reader.not_safe(first, 0.0)
+    assert session.acks() == []
+    assert session.reader.state is not Reading.FAILED
+    assert session.reader.finished
+    assert session.reader.receive(events_of(3), 1.0) == []
+
+
+def test_a_writer_of_version_1_gets_no_keep_alive_between_its_windows__LJ_14():
+    session = Session(safe_at_once=False)
+    window = encode_window(1, VERSION_1) + events_of(1, version=VERSION_1)
+    session.receive(window)
+    assert session.wait(60) == []
+
+
+def test_a_compressed_frame_that_is_read_in_slices_is_named_by_its_beginning_and_held():
+    inner = b"".join(encode_data([number], [{"key": "v" * 50}]) for number in range(40))
+    outer = encode_compressed(inner)
+    decoder = Decoder(Limits.of(LIMITS).replace({"slice-octets": 1000}))
+    decoder.feed(outer)
+    assert decoder.unfinished
+    assert decoder.first_octets == outer[: len(decoder.first_octets)] != b""
+    assert decoder.held_octets >= len(outer) - 6
+
+
+def test_a_fault_within_a_compressed_frame_shows_the_octets_that_are_wrong():
+    (fault,) = [
+        event
+        for event in Decoder().feed(encode_compressed(events_of(1) + b"2Zabc"))
+        if isinstance(event, Fault)
+    ]
+    assert fault.octets[:2] == b"2Z"
+
+
+def test_a_text_at_its_limit_is_read_although_it_comes_in_parts():
+    changes = Limits.of(LIMITS).replace({"key-octets": 3, "value-octets": 40})
+    octets = encode_data([1], [{"abc": "v" * 40}])
+    decoder = Decoder(changes)
+    assert decoder.feed(octets[:-1]) == []
+    (frame,) = decoder.feed(octets[-1:])
+    assert list(frame.pairs) == [{"abc": "v" * 40}]
+    for pairs in ({"abcd": "v"}, {"abc": "v" * 41}):
+        (fault,) = Decoder(changes).feed(encode_data([1], [pairs])[:-1])
+        assert isinstance(fault, Fault)
+
+
+def test_a_window_as_large_as_the_limit_may_be_asked_for():
+    limit = Limits.of(WRITER_LIMITS).replace({"window": 10})
+    assert Writer(limit, window=10)
+    with pytest.raises(ValueError, match="a window of 1 to 10 events, not 11"):
+        Writer(limit, window=11)
+    with pytest.raises(ValueError, match="a window of 1 to 10 events, not 0"):
+        Writer(limit, window=0)

@@ -1,0 +1,116 @@
+"""Lists are written as Arrow writes them, octet for octet, and what is unknown is left to Arrow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.queue import columns, ipc
+from twisted_msgproto.queue.schema import (
+    ATTACHMENTS_GIVEN,
+    BODY,
+    DESTINATION,
+    ENVELOPE,
+    FIELDS_GIVEN,
+    MESSAGE_ID_INTEGER,
+    MESSAGE_ID_TEXT,
+    STORED,
+    TRUNCATED,
+    stored_schema,
+)
+
+KINDS = {bit: kind for bit, _, kind in STORED}
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=5)
+IDS = {
+    MESSAGE_ID_TEXT: st.none() | TEXTS,
+    MESSAGE_ID_INTEGER: st.none() | st.integers(-(2**63), 2**63 - 1),
+}
+OTHERS: dict[int, st.SearchStrategy[Any]] = {
+    DESTINATION: st.none() | TEXTS | st.just("orders"),
+    FIELDS_GIVEN: st.none() | st.dictionaries(TEXTS, TEXTS, max_size=3),
+    BODY: st.none() | st.binary(max_size=9),
+    ENVELOPE: st.none() | st.binary(max_size=9),
+}
+
+
+@st.composite
+def given_columns(draw: Any) -> tuple[int, dict[int, list[Any]]]:
+    """A number of rows, and some columns with so many values each."""
+    rows = draw(st.integers(1, 20))
+    chosen = draw(st.sampled_from([{}, *({bit: values} for bit, values in IDS.items())]))
+    chosen = {**chosen, **{bit: OTHERS[bit] for bit in draw(st.sets(st.sampled_from([*OTHERS])))}}
+    return rows, {
+        bit: draw(st.lists(chosen[bit], min_size=rows, max_size=rows)) for bit in sorted(chosen)
+    }
+
+
+def by_arrow(given: dict[int, list[Any]]) -> bytes:
+    """Return the message that Arrow itself writes."""
+    arrays = [
+        pa.array([None if row is None else list(row.items()) for row in values], KINDS[bit])
+        if bit == FIELDS_GIVEN
+        else pa.array(values, KINDS[bit])
+        for bit, values in given.items()
+    ]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=stored_schema(sum(given)))
+    written: bytes = batch.serialize().to_pybytes()
+    return written
+
+
+@given(given_columns())
+def test_lists_are_written_as_arrow_writes_them(case: tuple[int, dict[int, list[Any]]]) -> None:
+    rows, given_values = case
+    if not given_values:
+        return
+    written = ipc.message(rows, given_values)
+    assert written is not None and len(written) == 1
+    assert bytes(written[0]) == by_arrow(given_values)
+
+
+@pytest.mark.parametrize("octets", [ipc.JOINED_OCTETS // 8, ipc.JOINED_OCTETS])
+def test_large_messages_are_written_in_pieces_without_another_copy(octets: int) -> None:
+    bodies = [bytes(octets), b"", b"x" * (octets + 3)]
+    written = ipc.message(3, {BODY: bodies})
+    assert written is not None
+    assert (len(written) == 1) is (octets < ipc.JOINED_OCTETS)
+    assert b"".join(map(bytes, written)) == by_arrow({BODY: bodies})
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {MESSAGE_ID_INTEGER: [2**63]},
+        {MESSAGE_ID_INTEGER: ["1"]},
+        {MESSAGE_ID_TEXT: [7]},
+        {DESTINATION: ["\udcff"]},
+        {FIELDS_GIVEN: [0]},
+        {FIELDS_GIVEN: [{"a": 7}]},
+        {BODY: ["text"]},
+        {BODY: [{}]},
+        {BODY: [None, 0]},
+        {BODY: [memoryview(bytes(8)).cast("I")]},
+        {ATTACHMENTS_GIVEN: [[b"x"]]},
+        {TRUNCATED: [True]},
+    ],
+    ids=repr,
+)
+def test_what_is_unknown_is_left_to_arrow(unknown: dict[int, list[Any]]) -> None:
+    (values,) = unknown.values()
+    assert ipc.message(len(values), unknown) is None
+
+
+def test_usual_batches_need_no_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each small group costs what Arrow needs to begin with a record batch."""
+    monkeypatch.setattr(columns, "_message", None)
+    batches = [
+        MessageBatch("p", "k", 1, count=2, message_id=[1, 2], body=[b"x", b"y"]),
+        MessageBatch("p", "k", 2, count=1, message_id=[3], fields=[{"a": "b"}], body=[b""]),
+        MessageBatch("p", "k", 3, count=1),
+    ]
+    assert columns.encode(batches).count == 4
+    assert columns.encode(batches[2:]).count == 1

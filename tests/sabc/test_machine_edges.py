@@ -1,0 +1,103 @@
+"""What seldom happens to a machine: refusals by the sink's owner, ends in the middle."""
+
+from __future__ import annotations
+
+import pytest
+
+from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.sabc.terms.events import MessagesReceived
+from twisted_msgproto.sabc.terms.tables import Serving
+
+from .sides import (
+    NOW,
+    SMALL,
+    client_in,
+    codes,
+    errors,
+    flat,
+    limits,
+    msg,
+    open_client,
+    open_server,
+)
+from .sides import Connecting as ClientState
+
+
+def places(events: list[object]) -> list[int]:
+    return [event.place for event in events if isinstance(event, MessagesReceived)]
+
+
+def test_what_a_peer_may_not_send_is_refused_with_403_and_the_session_goes_on() -> None:
+    server = open_server()
+    (request,) = places(server.receive(msg(b"a", msg_id="1"), NOW))
+    (quiet,) = places(server.receive(msg(b"b", msg_id="2", send_only="yes"), NOW))
+    (answered,) = places(server.receive(msg(b"c", msg_id="3"), NOW))
+    server.answer("3", b"C")
+    server.data_to_send()
+    for place in (request, quiet, answered):
+        server.forbid(place, "not here")
+    assert errors(server) == [("403", "1", b"not here"), ("403", "2", b"not here")]
+    assert server.state is Serving.OPEN
+    with pytest.raises(ValueError, match="no event had the place"):
+        server.forbid(request, "again")
+
+
+def test_what_is_forbidden_or_lost_after_the_end_is_said_to_nobody() -> None:
+    server = open_server()
+    first, second = places(server.receive(msg(b"a", msg_id="1"), NOW)) + places(
+        server.receive(msg(b"b", msg_id="2"), NOW)
+    )
+    server.connection_lost()
+    server.data_to_send()
+    server.forbid(first, "not here")
+    server.not_safe(second, NOW)
+    assert server.data_to_send() == b""
+
+
+def test_a_websocket_message_of_more_than_twice_the_limit_ends_the_session_once__SA_22() -> None:
+    server = open_server(framed=True)
+    assert [type(event) for event in server.oversized()] == [Fault]
+    assert server.finished
+    assert server.oversized() == []
+    assert [b"error-code::413" in octets for octets in server.outputs()] == [True]
+
+
+def test_messages_behind_the_one_that_ends_a_session_are_not_read__SA_25() -> None:
+    server = open_server(framed=True, limits=SMALL)
+    large, next_one = msg(b"x" * 700, msg_id="1"), msg(b"y", msg_id="2")
+    events = flat(server.receive([large, next_one], NOW))
+    assert [type(event) for event in events] == [Fault]
+    assert server.receive([next_one], NOW) == []
+
+
+def test_a_client_whose_server_says_no_more_is_at_its_end() -> None:
+    for state in (ClientState.WAITING, ClientState.OPEN, ClientState.DRAINING):
+        client = client_in(state)
+        assert client.ended(NOW) == []
+        assert client.finished, state
+
+
+def test_requests_time_out_one_by_one__SA_27() -> None:
+    client = open_client(limits=limits(response_seconds=10))
+    client.request(b"a", "first", NOW)
+    client.request(b"b", "second", NOW + 5)
+    assert client.deadline == NOW + 10
+    (event,) = client.advance(NOW + 10)
+    assert event.waiters == ["first"]  # type: ignore[attr-defined]
+    assert client.deadline == NOW + 15
+    client.deadlines.set("answer", NOW + 12)  # as if an earlier one had been answered
+    assert client.advance(NOW + 12) == []
+    assert client.deadline == NOW + 15
+    (event,) = client.advance(NOW + 15)
+    assert event.waiters == ["second"]  # type: ignore[attr-defined]
+    assert codes(client) == []
+
+
+def test_a_message_without_an_answer_that_is_given_up_half_way_leaves_no_request__SA_18() -> None:
+    client = open_client(limits=limits(part_octets=4), lengths=True)
+    outgoing = client.open_message(None, NOW)
+    outgoing.write(b"abcdefghijklmnop")
+    client.data_to_send()
+    outgoing.abort()
+    assert client.outstanding == 0
+    assert b"content-length::0" in client.data_to_send()

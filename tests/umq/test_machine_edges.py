@@ -1,0 +1,71 @@
+"""What seldom happens to UMQ's machines."""
+
+from dataclasses import astuple
+
+import pytest
+
+from tests.umq.sides import client, feed, server
+from twisted_msgproto.umq.machine.arriving import Arriving
+from twisted_msgproto.umq.machine.attachments import Slot
+from twisted_msgproto.umq.terms.states import Counters
+from twisted_msgproto.umq.wire import UmqFault
+
+
+def test_a_websocket_message_above_its_limit_is_answered_with_f_once__UM_19():
+    machine = server()
+    (fault,) = machine.oversized(1.0)
+    assert type(fault) is UmqFault and fault.reason == "websocket-message-octets"
+    assert [text[:3] for text in machine.data_to_send()] == ["F0:"]
+    assert machine.oversized(2.0) == []
+    assert machine.data_to_send() == []
+
+
+def test_a_server_that_stops_refuses_calls_and_ends_when_the_others_are_answered():
+    machine = server()
+    feed(machine, "C1:before")
+    assert machine.drain(1.0) == []
+    assert feed(machine, "C2:behind") == []
+    assert machine.data_to_send() == ["E2:8 the server stops"]
+    assert not machine.finished
+    machine.result("1", "done")
+    assert machine.finished
+
+
+def test_a_peer_that_is_read_again_without_attachments_on_the_way_has_no_deadline():
+    machine = server()
+    machine.paused(1.0)
+    machine.resumed(2.0)
+    assert machine.deadline is None
+    feed(machine, "A1:C1:x", now=3.0)
+    machine.paused(4.0)
+    machine.resumed(5.0)
+    assert machine.deadline is not None
+    while machine.fault is None:
+        machine.advance(machine.deadline)
+    assert 5.0 < machine.clock < 200.0
+    machine.paused(6.0)
+    machine.resumed(7.0)
+    assert machine.deadline is None
+
+
+def test_the_time_to_fill_an_attachment_begins_with_the_call__UM_04():
+    machine = client(attachment_fill_seconds=10)
+    machine.clock = 100.0
+    machine.call("x", [Slot()])
+    assert machine.deadline == 110.0
+
+
+def test_a_side_has_to_say_what_a_complete_message_does():
+    with pytest.raises(NotImplementedError):
+        Arriving._emit(server(), None, [])
+
+
+def test_everything_is_counted_from_0():
+    assert not any(astuple(Counters()))
+
+
+def test_the_clock_of_a_client_goes_with_the_time_and_never_back():
+    machine = client()
+    machine.advance(7.0)
+    machine.advance(5.0)
+    assert machine.clock == 7.0
