@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from twisted.internet.error import CannotListenError, ProcessTerminated
@@ -388,6 +389,13 @@ def test_a_process_that_dies_under_load_loses_nothing_and_the_others_go_on(
     assert [one["restarts"] for one in figures["processes"]] == [1, 1]
     assert figures["healthy"]["ok"], figures["healthy"]
     assert len(told) == len(SHARED) * (2 * EACH + 1), "each was acknowledged in the end"
+    page = f"http://127.0.0.1:{server.port('status')}"
+    metrics = urlopen(f"{page}/metrics").read().decode()
+    for number in "01":
+        assert f'msgproto_process_restarts_total{{process="{number}"}} 1.0' in metrics
+        assert f'msgproto_connections{{process="{number}",protocol="sabc"}}' in metrics
+    assert metrics.count("# TYPE msgproto_connections ") == 1
+    assert urlopen(f"{page}/healthz").read().startswith(b"Messages are acknowledged by all 2")
     reloaded = control.reload()
     assert reloaded["done"] == ["msgproto: gateway.toml"]
     server.signal(signal.SIGHUP)
