@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis.core
 import pytest
 from hypothesis import settings
 
@@ -52,8 +53,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A test says what holds, not how soon: on a busy machine any example may take long.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("fresh", deadline=None, derandomize=False)
+settings.load_profile("same")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,10 +65,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "worlds": "simulated worlds a protocol",
         "fuzz": "spoiled streams a decoder",
         "gateways": "gateways which land into one table, a multiple of 20",
+        "states": "examples of a state machine",
     }.items():
         text = f"{what} ({SHORT[name]}; with --long {LONG[name]})"
         parser.addoption(f"--{name}", type=int, help=text)
-    parser.addoption("--seed", type=int, help="the run's seed: where its fresh worlds begin")
+    text = "where the fresh worlds, streams and examples of this run begin"
+    parser.addoption("--seed", type=int, help=text)
+    text = "nothing is fresh: what is random is the same in every run"
+    parser.addoption("--same", action="store_true", help=text)
 
 
 SEED_VARIABLE = "MSGPROTO_RUN_SEED"
@@ -74,21 +80,30 @@ SEED_VARIABLE = "MSGPROTO_RUN_SEED"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Half of what Spark took in a whole run went into compiling Java's code."""
+    """Half of what Spark took in a whole run went into compiling Java's code.
+
+    A part of what is random is fresh in each run, and comes again with its seed.  With ``--same``
+    nothing is: a change is merged or not for what it does, and not by chance.
+    """
     for name in JAVA_VARIABLES:
         os.environ.setdefault(name, QUICK_JAVA)
-    for name, number in (LONG if config.getoption("--long") else SHORT).items():
+    long = config.getoption("--long")
+    for name, number in (LONG if long else SHORT).items():
         if config.getoption(name) is None:
             setattr(config.option, name, number)
-    seed = config.getoption("--seed")
-    if seed is None:
-        seed = int(os.environ.setdefault(SEED_VARIABLE, str(secrets.randbelow(10**9))))
-    config.option.seed = seed
+    if config.option.seed is None and not config.getoption("--same"):
+        seed = os.environ.setdefault(SEED_VARIABLE, str(secrets.randbelow(10**9)))
+        config.option.seed = int(seed)
+    if config.option.seed is not None:
+        settings.load_profile("fresh")
+        hypothesis.core.global_force_seed = config.option.seed
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Say how the fresh worlds of this run come again."""
-    return f"seed of the fresh worlds: --seed {config.option.seed}"
+    """Say whether this run has something new, and how that comes again."""
+    if config.option.seed is None:
+        return "worlds, streams and examples: the same in every run"
+    return f"seed of the fresh worlds, streams and examples: --seed {config.option.seed}"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -101,13 +101,13 @@ def differing(found: dict[str, Verdicts], cases: Iterable[str]) -> str:
     return f"Other verdicts than bare autobahn's: {'; '.join(told) or 'none'}."
 
 
-def written(page: str, text: str) -> str:
+def written(page: str, text: str, begin: str = BEGIN, end: str = END) -> str:
     """The page with ``text`` between its two lines; ValueError if it has none."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"the page has no lines {BEGIN!r} and {END!r}")
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+    before, found, rest = page.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not (found and ended):
+        raise ValueError(f"the page has no lines {begin!r} and {end!r}")
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
 
 
 def main(arguments: Sequence[str]) -> int:

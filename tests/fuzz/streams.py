@@ -115,7 +115,11 @@ def check(target: Target, reading: Reading) -> None:
 def attempt(target: Target, seed: int) -> None:
     """One stream; raises :class:`Finding`, or whatever escapes the decoder."""
     source = Random(seed)
-    octets = mutate(target.stream(source), source, target.tokens)
+    examine(target, mutate(target.stream(source), source, target.tokens), source)
+
+
+def examine(target: Target, octets: bytes, source: Random) -> None:
+    """One stream, whole and in pieces; raises as :func:`attempt`."""
     options = source.getrandbits(32)
     whole = target.read([octets], Random(options))
     check(target, whole)
@@ -124,6 +128,15 @@ def attempt(target: Target, seed: int) -> None:
     check(target, parts)
     if parts.events != whole.events:
         raise Finding(f"whole: {whole.events[-3:]}, in {len(pieces)} pieces: {parts.events[-3:]}")
+
+
+CHOICE_OCTETS = 4
+"""With so many octets an input begins from which options and pieces are chosen."""
+
+
+def examine_input(target: Target, octets: bytes) -> None:
+    """What a coverage-guided fuzzer has made: the choices, and a stream."""
+    examine(target, octets[CHOICE_OCTETS:], Random(octets[:CHOICE_OCTETS]))
 
 
 def fuzz(target: Target, seeds: Iterable[int]) -> Iterator[tuple[int, BaseException]]:

@@ -51,6 +51,15 @@ def twistd(launch: Launcher, *words: str) -> Launched:
     return launch.command([sys.executable, *TWISTD, *words])
 
 
+def with_file(
+    launch: Launcher, name: str, text: str, protocol: str, *words: str, at: str = "tcp:0"
+) -> tuple[Launched, Path]:
+    """A server that reads the file ``name`` of this ``text``, and the file."""
+    file = launch.directory / name
+    file.write_text(text)
+    return twistd(launch, protocol, "-e", f"{at}:{LOOPBACK}", *words), file
+
+
 needs_openssl = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="needs the command openssl: apt-get install openssl"
 )
@@ -147,6 +156,15 @@ BROKEN = {
 }
 
 
+RULES = (
+    "rules.toml",
+    '[[access]]\nallow = "*"\n',
+    "lumberjack",
+    "--queue=q",
+    "--access=rules.toml",
+)
+
+
 @needs_openssl
 @pytest.mark.parametrize("kind", ["mtls", "ssl"])
 def test_a_broken_file_leaves_everything_as_it_was(launch: Launcher, kind: str) -> None:
@@ -154,12 +172,7 @@ def test_a_broken_file_leaves_everything_as_it_was(launch: Launcher, kind: str) 
     openssl_pair(here, "old")
     (here / "other").mkdir()
     openssl_pair(here / "other", "other")
-    rules = here / "rules.toml"
-    rules.write_text('[[access]]\nallow = "*"\n')
-    gateway = twistd(
-        launch,
-        *("lumberjack", "-e", f"{STRINGS[kind]}:{LOOPBACK}", "--queue=q", "--access=rules.toml"),
-    )
+    gateway, rules = with_file(launch, *RULES, at=STRINGS[kind])
     session = Session(gateway.port("lumberjack"))
     old = session.certificate()
     whole = {name: (here / name).read_bytes() for name in ("server.key", "server.pem")}
@@ -181,13 +194,7 @@ def test_a_broken_file_leaves_everything_as_it_was(launch: Launcher, kind: str) 
 
 
 def test_rules_that_were_read_again_are_for_live_sessions_too(launch: Launcher) -> None:
-    here = launch.directory
-    rules = here / "rules.toml"
-    rules.write_text('[[access]]\nallow = "*"\n')
-    gateway = twistd(
-        launch,
-        *("lumberjack", "-e", f"tcp:0:{LOOPBACK}", "--queue=q", "--access=rules.toml"),
-    )
+    gateway, rules = with_file(launch, *RULES)
     client = socket.create_connection(("127.0.0.1", gateway.port("lumberjack")), timeout=60)
     client.sendall(encode_window(1) + encode_json([1], [b"{}"]))
     assert client.recv(6) == b"2A\0\0\0\1"
@@ -248,13 +255,8 @@ def asked(port: int, token: str) -> int:
 
 def test_the_status_token_is_read_again_and_reload_wants_it(launch: Launcher) -> None:
     here = launch.directory
-    token = here / "token"
-    token.write_text("the-first-token-of-all\n")
-    gateway = twistd(
-        launch,
-        *("lumberjack", "-e", f"tcp:0:{LOOPBACK}", "--status-token=token"),
-        *("--status", f"tcp:0:{LOOPBACK}"),
-    )
+    status = ("--status-token=token", "--status", f"tcp:0:{LOOPBACK}")
+    gateway, token = with_file(launch, "token", "the-first-token-of-all\n", "lumberjack", *status)
     port = gateway.port("status")
     url = f"http://127.0.0.1:{port}"
     assert launch.run("reload", url).returncode == 2
@@ -325,12 +327,8 @@ def test_keys_of_curve_are_read_again(launch: Launcher) -> None:
 
 def test_a_password_file_is_looked_at(launch: Launcher) -> None:
     here = launch.directory
-    passwords = here / "passwords"
-    passwords.write_text("joe:right\n")
-    gateway = twistd(
-        launch,
-        *("umq", "-e", f"tcp:0:{LOOPBACK}", "--queue=q", "--auth=file:passwords"),
-    )
+    words = ("umq", "--queue=q", "--auth=file:passwords")
+    gateway, passwords = with_file(launch, "passwords", "joe:right\n", *words)
     url = f"ws://127.0.0.1:{gateway.port('umq')}/"
     (here / "word").write_text("changed\n")
     passwords.write_text("joe:changed\n")

@@ -182,6 +182,21 @@ def test_connect_is_granted_with_a_session() -> None:
     assert server.lengths
 
 
+def test_a_client_whose_time_is_up_says_nothing_that_its_server_takes_for_a_fault() -> None:
+    """SA-26, SA-27: CONNECTED is on its way, and the server wants lengths from then on."""
+    server, client = Server(), Client()
+    server.connection_made(NOW)
+    client.connect("me", now=NOW)
+    server.receive(client.outputs(), NOW)
+    server.accept(SESSION)
+    assert server.lengths
+    (fault,) = client.advance(NOW + 10)
+    assert isinstance(fault, Fault) and fault.reason == "connect-seconds"
+    assert client.finished
+    assert server.receive(client.outputs(), NOW + 10) == []
+    assert server.fault is None
+
+
 def test_a_client_connects_and_sees_its_session() -> None:
     # SA-02, SA-09, SA-11, SA-26
     client = Client()

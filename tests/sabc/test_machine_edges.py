@@ -7,6 +7,7 @@ import pytest
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.sabc.terms.events import MessagesReceived
 from twisted_msgproto.sabc.terms.tables import Serving
+from twisted_msgproto.sabc.wire import Error, encode
 
 from .sides import (
     NOW,
@@ -101,3 +102,44 @@ def test_a_message_without_an_answer_that_is_given_up_half_way_leaves_no_request
     outgoing.abort()
     assert client.outstanding == 0
     assert b"content-length::0" in client.data_to_send()
+
+
+def test_a_frame_that_is_not_whole_has_its_time_and_a_session_has_begun__SA_27() -> None:
+    server = open_server(limits=limits(unfinished_seconds=10, connect_seconds=5))
+    assert server.deadline is None
+    server.receive(msg(b"x", msg_id="1")[:-1], NOW)
+    assert server.deadline == NOW + 10
+    client = open_client(limits=limits(connect_seconds=5))
+    assert client.deadline is None
+
+
+@pytest.mark.parametrize(("lines", "read"), [(32, True), (33, False)])
+def test_as_many_headers_as_the_limit_are_read__SA_27(lines: int, read: bool) -> None:
+    for framed in (False, True):
+        server = open_server(framed=framed)
+        octets = msg(b"x", msg_id="1", **{f"h{number}": "v" for number in range(lines - 2)})
+        events = server.receive([octets] if framed else octets, NOW)
+        assert any(isinstance(event, MessagesReceived) for event in events) is read
+
+
+def test_a_client_that_was_refused_waits_for_no_session_any_more__SA_27() -> None:
+    client = client_in(ClientState.WAITING)
+    assert client.deadline is not None
+    client.receive(encode(Error({"error-code": "401"}, b"no")), NOW)
+    assert client.deadline is None
+
+
+@pytest.mark.parametrize("framed", [False, True])
+def test_every_request_is_counted_however_it_comes(framed: bool) -> None:
+    server = open_server(framed=framed)
+    octets = [msg(b"x", msg_id=str(number)) for number in range(40)]
+    server.receive(octets if framed else b"".join(octets), NOW)
+    assert server.counters.requests == 40
+    octets = [msg(b"x", msg_id="40"), msg(b"q", msg_id="41", send_only="yes")]
+    server.receive(octets if framed else b"".join(octets), NOW)
+    assert server.counters.requests == 41
+    if not framed:
+        whole = msg(b"x" * 100, msg_id="42")
+        server.receive(whole[:90], NOW)
+        server.receive(whole[90:], NOW)
+        assert server.counters.requests == 42

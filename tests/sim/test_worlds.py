@@ -13,7 +13,7 @@ SHARES = 4
 """The worlds of a protocol are tested in so many parts, which can run side by side."""
 
 FRESH = SHARES - 1
-"""The worlds of this part are others in each run; those of the other parts are always the same."""
+"""The worlds of this part are others in each run, unless ``--same``; those of the others never."""
 
 PARTS = {**dict.fromkeys(ADAPTERS, 0.8), "mixed": 0.33}
 """This part of ``--worlds`` is run: a world with three clients costs as much as three."""
@@ -33,8 +33,7 @@ def test_nothing_acknowledged_is_lost_in_any_world(protocol, share, request):
     run.
     """
     worlds = worlds_of(protocol, request.config.getoption("--worlds"))
-    # What is fresh begins at the run's seed, which stands in pytest's header.
-    first = request.config.getoption("--seed") if share == FRESH else 0
+    first = (request.config.getoption("--seed") or 0) if share == FRESH else 0
     for seed in range(first + share, first + worlds, SHARES):
         try:
             World(seed, WORLDS[protocol]()).run()

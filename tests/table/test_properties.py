@@ -8,7 +8,13 @@ import pytest
 from tests.tools.tables import TABLE_SCHEMA
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.table.actions import Metadata, ProtocolVersions
-from twisted_msgproto.table.properties import incompatible, metadata_of, unknown_features
+from twisted_msgproto.table.checkpoint import retention_seconds
+from twisted_msgproto.table.properties import (
+    LOG_RETENTION_HOURS,
+    incompatible,
+    metadata_of,
+    unknown_features,
+)
 
 
 def of(
@@ -71,3 +77,19 @@ def test_a_table_which_cannot_be_is_one_line() -> None:
         of(by=("hour",))
     with pytest.raises(ConfigurationError, match="cannot hold this schema"):
         of(pa.schema([pa.field("day", pa.date32()), pa.field("u", pa.float16())]))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("interval 6 hours", 6 * 3600),
+        ("interval 2 days", 2 * 86_400),
+        ("interval 1 week", 604_800),
+        ("interval 90 seconds", 90),
+        ("interval 5 minutes", 300),
+        ("for ever", LOG_RETENTION_HOURS * 3600),
+    ],
+)
+def test_how_long_a_log_is_kept_is_read_as_delta_writes_it(text: str, seconds: float) -> None:
+    assert retention_seconds({"delta.logRetentionDuration": text}) == seconds
+    assert retention_seconds({}) == LOG_RETENTION_HOURS * 3600

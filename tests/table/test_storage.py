@@ -42,3 +42,38 @@ def test_a_place_which_cannot_be_is_one_line(
 def test_an_object_store_is_on_no_disk_of_ours() -> None:
     with pytest.raises(ValueError, match="no disk"):
         storage_at("s3://bucket/t", {}, OSTableDisk())
+
+
+def test_a_file_is_put_durably_and_in_one_step__TB_01(tmp_path: Path) -> None:
+    """Neither a reader nor a power failure ever finds half of it."""
+    steps: list[tuple[str, ...]] = []
+
+    class Watched(OSTableDisk):
+        def write(self, path: str, octets: bytes) -> None:
+            steps.append(("write", path))
+            super().write(path, octets)
+
+        def sync(self, path: str) -> None:
+            steps.append(("sync", path))
+            super().sync(path)
+
+        def rename(self, old: str, new: str) -> None:
+            steps.append(("rename", old, new))
+            super().rename(old, new)
+
+        def sync_directory(self, path: str) -> None:
+            steps.append(("sync directory", path))
+            super().sync_directory(path)
+
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    (log / "hint").write_bytes(b"old")
+    LocalStorage(str(tmp_path), Watched()).put(str(log / "hint"), b"new")
+    temporary = steps[0][1]
+    assert steps == [
+        ("write", temporary),
+        ("sync", temporary),
+        ("rename", temporary, str(log / "hint")),
+        ("sync directory", str(log)),
+    ]
+    assert [file.read_bytes() for file in log.iterdir()] == [b"new"]

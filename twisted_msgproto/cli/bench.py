@@ -20,6 +20,8 @@ import json
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import asdict
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +30,7 @@ from typing import Any
 from twisted_msgproto import registry
 from twisted_msgproto.core.errors import ConfigurationError
 
-from . import missing_extra
+from . import history, missing_extra
 from .children import signals_as_interrupts
 from .measuring import ROUNDS, Comparison, Readings, Result, Row, measure, read
 
@@ -97,11 +99,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the figures into this file")
+    parser.add_argument("--save", action="store_true", help="keep what is measured in the history")
+    parser.add_argument(
+        "--against-saved",
+        action="store_true",
+        help="compare each row with the history; exit status 1 if one is more than"
+        f" {history.WORSE_SHARE:.0%} worse and its rounds' spread does not explain it",
+    )
+    parser.add_argument(
+        "--history",
+        type=Path,
+        metavar="DIR",
+        default=history.DIRECTORY,
+        help=f"the directory of the history (default: {history.DIRECTORY})",
+    )
+    parser.add_argument(
+        "--plot-saved",
+        type=Path,
+        metavar="FILE",
+        help="draw the history into this SVG or PNG file, and measure nothing",
+    )
     parser.add_argument("--list", action="store_true", help="name the rows and end")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure; exit status 1 if a figure misses its mark."""
+    """Measure; exit status 1 if a figure misses its mark, or is worse than what was saved."""
+    if arguments.plot_saved:
+        history.plot(history.load(arguments.history), arguments.plot_saved)
+        return 0
+    kept = history.load(arguments.history) if arguments.against_saved else []
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    machine, worse = history.machine_kind(), False
     results: list[Result | Readings] = []
     known = 0
     # One row at a time: what a subject has started for its rows ends when they have been measured,
@@ -116,13 +144,30 @@ def run(arguments: argparse.Namespace) -> int:
                 print(f"{row.name}{beside}")
                 continue
             results.append(_result(row, arguments.rounds))
-            told = json.dumps(results[-1].as_dict()) if arguments.json else describe(results[-1])
-            print(told, flush=True)
+            row_now = history.saved_row(results[-1], when, machine, arguments.scale)
+            change = history.compare(row_now, kept)
+            worse = worse or (change is not None and change.worse)
+            print(_told(results[-1], change, arguments), flush=True)
+            if arguments.save:
+                history.save(arguments.history, [row_now])
     if not known:
         raise ConfigurationError("nothing to measure: see msgproto bench --list")
     if arguments.plot:
         plot(results, arguments.plot)
-    return 1 if any(result.keeps(result.row.mark) is False for result in results) else 0
+    missed = any(result.keeps(result.row.mark) is False for result in results)
+    return 1 if missed or worse else 0
+
+
+def _told(
+    result: Result | Readings, change: history.Change | None, arguments: argparse.Namespace
+) -> str:
+    """Return a row as it is printed, with what the history says if that was asked for."""
+    if arguments.json:
+        compared = {"against_saved": change and asdict(change)} if arguments.against_saved else {}
+        return json.dumps({**result.as_dict(), **compared})
+    if not arguments.against_saved:
+        return describe(result)
+    return f"{describe(result)}\n{change or '    nothing like it was saved'}"
 
 
 def _result(row: Row, rounds: int) -> Result | Readings:

@@ -139,19 +139,11 @@ def bash(found: list[Place]) -> Iterator[str]:
     yield "    if [[ $cur == = ]]; then cur=; elif [[ $prev == = ]]; then"
     yield "        prev=${COMP_WORDS[COMP_CWORD-2]}"
     yield "    fi"
-    yield "    for ((i = 1; i < COMP_CWORD; i++)); do"
-    yield '        case "$at/${COMP_WORDS[i]}" in'
-    yield f"            {_known(found)}) at=$at/${{COMP_WORDS[i]}} ;;"
-    yield "        esac"
-    yield "    done"
-    yield '    case "$at:$prev" in'
-    for place in found:
-        for flags, value, _ in place.options:
-            if value is not None:
-                which = "|".join(_quoted(f"{place.at}:{flag}") for flag in flags)
-                files = "1" if value.path else "''"
-                words = _quoted(" ".join(value.words))
-                yield f"        {which}) _msgproto_words {words} {files}; return ;;"
+    yield from _arriving(found, 1, "COMP_CWORD", "COMP_WORDS")
+    for which, value in _valued(found):
+        files = "1" if value.path else "''"
+        words = _quoted(" ".join(value.words))
+        yield f"        {which}) _msgproto_words {words} {files}; return ;;"
     yield "    esac"
     yield '    case "$at" in'
     for place in found:
@@ -181,18 +173,10 @@ def zsh(found: list[Place]) -> Iterator[str]:
     yield "_msgproto() {"
     yield "    local at= i prev=${words[CURRENT-1]} files="
     yield "    local -a flags values"
-    yield "    for ((i = 2; i < CURRENT; i++)); do"
-    yield '        case "$at/${words[i]}" in'
-    yield f"            {_known(found)}) at=$at/${{words[i]}} ;;"
-    yield "        esac"
-    yield "    done"
-    yield '    case "$at:$prev" in'
-    for place in found:
-        for flags, value, _ in place.options:
-            if value is not None:
-                which = "|".join(_quoted(f"{place.at}:{flag}") for flag in flags)
-                does = "_files" if value.path else f"compadd -- {' '.join(value.words)}"
-                yield f"        {which}) {does if value.path or value.words else ':'}; return ;;"
+    yield from _arriving(found, 2, "CURRENT", "words")
+    for which, value in _valued(found):
+        does = "_files" if value.path else f"compadd -- {' '.join(value.words)}"
+        yield f"        {which}) {does if value.path or value.words else ':'}; return ;;"
     yield "    esac"
     yield '    case "$at" in'
     for place in found:
@@ -246,8 +230,26 @@ def fish(found: list[Place]) -> Iterator[str]:
             yield f"{here} {spelled}{takes} -d {_quoted(_short(text))}"
 
 
-def _known(found: list[Place]) -> str:
-    return "|".join(_quoted(place.at) for place in found if place.at)
+def _arriving(found: list[Place], first: int, end: str, words: str) -> Iterator[str]:
+    """Yield what bash and zsh have alike: find the place, then ask whether an option wants a value.
+
+    The array ``words`` has the command line's words from ``first`` to before ``end``.
+    """
+    yield f"    for ((i = {first}; i < {end}; i++)); do"
+    yield f'        case "$at/${{{words}[i]}}" in'
+    known = "|".join(_quoted(place.at) for place in found if place.at)
+    yield f"            {known}) at=$at/${{{words}[i]}} ;;"
+    yield "        esac"
+    yield "    done"
+    yield '    case "$at:$prev" in'
+
+
+def _valued(found: list[Place]) -> Iterator[tuple[str, Value]]:
+    """Yield every option that has a value, as a pattern of its spellings at its place."""
+    for place in found:
+        for flags, value, _ in place.options:
+            if value is not None:
+                yield "|".join(_quoted(f"{place.at}:{flag}") for flag in flags), value
 
 
 def _quoted(text: str) -> str:

@@ -7,6 +7,7 @@ can reach it needs TLS and a token; the bridge has --tls-ca and --token-file for
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import threading
 from pathlib import Path
@@ -16,6 +17,9 @@ from twisted_msgproto.core.errors import ConfigurationError
 SUMMARY = "serve a queue to a bridge on another machine"
 
 LOOK_SECONDS = 0.2
+
+OPENSSL = Path(__file__).parent.parent / "queue" / "openssl.cnf"
+"""The server's TLS is bounded by this file, unless the environment names another one."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or Ctrl-C.  Raises ConfigurationError or QueueError, one line."""
+    # Before Arrow is imported: its copy of OpenSSL reads the file when it is first used.
+    os.environ.setdefault("OPENSSL_CONF", str(OPENSSL))
     from twisted_msgproto.queue.flight import QueueFlightServer
 
     ended = threading.Event()

@@ -48,6 +48,10 @@ class Code(IntEnum):
     UNAVAILABLE = 8
 
 
+SHOWN_MAX: Final = 150
+"""This many characters of a faulty command stand in an ``F``: with what is wrong, at most 200."""
+
+
 @dataclass(slots=True, frozen=True)
 class UmqFault(Fault):
     """A peer's fault, and the code of the ``F`` that answers it (``UM-18``)."""
@@ -266,14 +270,14 @@ def diagnose(text: str) -> UmqFault:
     if text[:1] == "A":
         count, colon, rest = text[1:].partition(":")
         if not colon or not is_id(count):
-            return _fault("count", f"no attachment count: {shown(text[:64])}", text)
+            return _fault("count", f"no attachment count: {shown(text[:64], SHOWN_MAX)}", text)
         if rest[:1] == "A":
             return _fault("nested", "A wraps a command which is not A", text)
     letter, (digits, colon, _) = rest[:1], rest[1:].partition(":")
     if not letter:
         return _fault("empty", "a message without a command", text)
     if not colon or not is_id(digits):
-        return _fault("id", f"no command, id and colon: {shown(text[:64])}", text)
+        return _fault("id", f"no command, id and colon: {shown(text[:64], SHOWN_MAX)}", text)
     if letter.islower() and letter.upper() in FRAMES:
         return _fault("case", f"commands are upper case: {shown(letter)}", text)
     return _fault("command", f"unknown command {shown(letter)}", text, Code.UNSUPPORTED_COMMAND)

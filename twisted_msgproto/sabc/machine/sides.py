@@ -565,12 +565,25 @@ class Client(Side[Connecting]):
         code = headers.get(ERROR_CODE)
         events.append(ConnectRefused(code, body.decode("utf-8", "replace")))
 
+    def _connect_expired(self, now: float, events: list[Event]) -> None:
+        """Fail, on a byte stream without a word (``SA-27``).
+
+        CONNECTED may be on its way; an ERROR without the length that a server wants from then on
+        would pass for a fault of framing (``SA-26``).
+        """
+        if self._framed:
+            super()._connect_expired(now, events)
+            return
+        self.fault = Fault("connect-seconds", "no session in time")
+        self._machine.step(Fault)
+        events.append(self.fault)
+
     def _drain_expired(self, now: float, events: list[Event]) -> None:
         """Close, because the server has not closed in time (HO-05)."""
         self.stop()
         events.append(DrainTimedOut())
 
-    timely: ClassVar = {**Side.timely, "drain": _drain_expired}
+    timely: ClassVar = {**Side.timely, "connect": _connect_expired, "drain": _drain_expired}
 
 
 _DATE = re.compile(

@@ -1,0 +1,1 @@
+"""Coverage-guided fuzzing of the decoders, out of band."""

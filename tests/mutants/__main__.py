@@ -1,0 +1,128 @@
+"""``python -m tests.mutants ROOM [--sample N] [--seed S]``: which small errors do tests not notice?
+
+``--again`` tries those once more that survived the last time.  ``--covered`` lists the lines and
+branches that the room's quick tests leave out, and plants nothing.  Without a room the page
+``docs/mutants.md`` is written from what is known.  The exit status is 1 when a mutant survived that
+is not in the list of those that change nothing, or when something is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from . import report
+from .making import Mutant, found_again, sample
+from .rooms import PROJECT, ROOMS
+from .running import Measured, Runner, Verdict, copied, measure, tried
+
+SAMPLE = 40
+SEED = 1
+
+
+def read_words(words: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="run mutants", description=__doc__)
+    parser.add_argument("rooms", nargs="*", metavar="ROOM", help=", ".join(ROOMS))
+    parser.add_argument("--sample", type=int, default=SAMPLE, help="mutants a room; default 40")
+    parser.add_argument("--seed", type=int, default=SEED, help="which mutants; default 1")
+    parser.add_argument("--again", action="store_true", help="those that survived, once more")
+    parser.add_argument("--covered", action="store_true", help="only measure what tests execute")
+    arguments = parser.parse_args(words)
+    for room in arguments.rooms:
+        if room not in ROOMS:
+            parser.error(f"no room {room!r}: {', '.join(ROOMS)}")
+    return arguments
+
+
+@contextmanager
+def measured_copy(name: str) -> Iterator[tuple[Path, Measured]]:
+    """Make a scratch copy of the project, and measure the room's tests in it if need be."""
+    with tempfile.TemporaryDirectory(prefix="msgproto-mutants-") as directory:
+        scratch = Path(directory) / "copy"
+        copied(scratch)
+        yield scratch, measure(name, ROOMS[name], scratch)
+
+
+def verdicts_on(
+    name: str, mutants: list[Mutant], scratch: Path, measured: Measured
+) -> Iterator[Verdict]:
+    """Try mutants one by one, and print what becomes of each."""
+    runner = Runner(scratch)
+    try:
+        runner.check(ROOMS[name], measured.seconds)
+        for place, mutant in enumerate(mutants, 1):
+            verdict = tried(runner, measured, scratch, mutant)
+            said = f"killed by {verdict.by[:100]}" if verdict.by else "SURVIVED"
+            print(f"{place}/{len(mutants)} {mutant.file}:{mutant.line} {mutant.operator}: {said}")
+            if not verdict.by:
+                before, after = mutant.change((PROJECT / mutant.file).read_text())
+                print(f"  - {before}\n  + {after}")
+            sys.stdout.flush()
+            yield verdict
+    finally:
+        runner.close()
+
+
+def run(name: str, number: int, seed: int) -> int:
+    """Try a sample of a room's mutants and record what became of them; return the survivors."""
+    begun = time.monotonic()
+    with measured_copy(name) as (scratch, measured):
+        mutants = sample(PROJECT, ROOMS[name].files(PROJECT), number, seed)
+        result = report.record(name, seed, list(verdicts_on(name, mutants, scratch, measured)))
+    print(f"{name}: {report.summary(result)} in {time.monotonic() - begun:.0f} s")
+    return len(result["survivors"])
+
+
+def run_again(name: str) -> int:
+    """Try the survivors of the last run once more; return how many survive again."""
+    survived = report.known().get(name, {}).get("survivors", [])
+    changes: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+    for file, before, after in survived:
+        changes[file].append((before, after))
+    with measured_copy(name) as (scratch, measured):
+        mutants = [
+            mutant
+            for file, some in changes.items()
+            for mutant in found_again(PROJECT, Path(file), some)
+        ]
+        result = report.record_again(name, list(verdicts_on(name, mutants, scratch, measured)))
+    print(f"{name}: {report.summary(result)}")
+    return len(result["survivors"])
+
+
+def covered(name: str) -> int:
+    """Print which lines and branches of a room its quick tests leave out; return 1 if any."""
+    files = [str(file) for file in ROOMS[name].files(PROJECT)]
+    with measured_copy(name) as (scratch, measured):
+        words = ["report", "--data-file", str(measured.data), "--show-missing", "--skip-covered"]
+        words += ["--fail-under=100"]
+        done = subprocess.run(
+            [sys.executable, "-m", "coverage", *words, f"--include={','.join(files)}"],
+            cwd=scratch,
+        )
+    return int(done.returncode != 0)
+
+
+def main(words: list[str] | None = None) -> int:
+    """Try mutants, measure, or write the page."""
+    arguments = read_words(words)
+    if arguments.covered:
+        return max(map(covered, arguments.rooms), default=0)
+    if arguments.again:
+        survivors = sum(map(run_again, arguments.rooms))
+    else:
+        survivors = sum(run(name, arguments.sample, arguments.seed) for name in arguments.rooms)
+    report.write_page()
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

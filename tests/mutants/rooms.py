@@ -1,0 +1,111 @@
+"""The table of the rooms: what is mutated and measured, and the quick tests that must notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Room:
+    """One room of the table.
+
+    ``modules`` are files and directories below ``twisted_msgproto``; ``tests`` are pytest's
+    arguments; ``deselected`` is an expression for pytest's ``-k``: what needs long, or processes of
+    its own, is left out.
+    """
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+    deselected: str = ""
+
+    def files(self, root: Path) -> list[Path]:
+        """Return the room's files with code, as paths relative to ``root``, in order."""
+        package = root / "twisted_msgproto"
+        found: set[Path] = set()
+        for module in self.modules:
+            place = package / module
+            found.update(place.rglob("*.py") if place.is_dir() else [place])
+        return sorted(file.relative_to(root) for file in found)
+
+
+def _tests(directory: str, names: str) -> tuple[str, ...]:
+    return tuple(f"tests/{directory}/test_{name}.py" for name in names.split())
+
+
+def _protocol(name: str, modules: str, tests: str, deselected: str = "") -> Room:
+    return Room(
+        tuple(f"{name}/{module}" for module in modules.split()), _tests(name, tests), deselected
+    )
+
+
+ROOMS: dict[str, Room] = {
+    "core": Room(("core",), ("tests/core",), "test_compiled"),
+    "lumberjack": _protocol(
+        "lumberjack",
+        "wire machine terms.py",
+        "machine machine_edges wire writer scan slices",
+        "bomb or both_forms or end_a_turn or large_batches",
+    ),
+    "micromsg2": _protocol(
+        "micromsg2",
+        "wire machine terms.py",
+        "acks client extensions frames handshake hooks ingest inspection machine_edges parts queues"
+        " sending serving session subscriptions texts",
+    ),
+    "sabc": _protocol(
+        "sabc",
+        "wire machine terms",
+        "answers by_hand ends framing machine machine_edges many messages parts safety streams"
+        " wire",
+    ),
+    "umq": _protocol(
+        "umq",
+        "wire.py machine terms",
+        "machine machine_attachments machine_calls machine_edges machine_handshake machine_sessions"
+        " machine_topics wire",
+    ),
+    "mtl": _protocol(
+        "mtl",
+        "wire machine terms",
+        "addresses backpressure client client_flow connections false_servers honest_confirm"
+        " limits_of_a_client reading server_control server_data server_profiles server_readers"
+        " server_writers slices wire",
+    ),
+    "link": Room(
+        (
+            *("net/link.py", "net/session.py", "net/outbox.py", "net/sink.py"),
+            *("net/backpressure.py", "net/wires"),
+        ),
+        (
+            *("tests/net/test_link.py", "tests/net/test_outbox.py", "tests/net/test_output.py"),
+            *("tests/net/test_sink.py", "tests/net/test_backpressure.py"),
+            *("tests/net/test_websocket.py", "tests/net/test_keepalive.py"),
+            *("tests/net/test_timer.py", "tests/net/test_turns.py", "tests/net/test_stopping.py"),
+            *("tests/contract/test_sessions.py", "tests/contract/test_ends.py"),
+            *("tests/contract/test_flow.py", "tests/sabc/test_websocket.py"),
+        ),
+    ),
+    "queue": Room(("queue",), ("tests/queue",), "test_processes or test_every_octet"),
+    "table": Room(
+        (
+            *("table/log.py", "table/local_commit.py", "table/snapshot.py", "table/actions.py"),
+            *("table/checkpoint.py", "table/storage.py", "table/properties.py"),
+        ),
+        (
+            *("tests/table/test_log.py", "tests/table/test_local_commits.py"),
+            *("tests/table/test_storage.py", "tests/table/test_readers.py"),
+            *("tests/table/test_properties.py", "tests/table/test_torn.py"),
+        ),
+    ),
+    "spark": Room(
+        (
+            *("spark/options.py", "spark/edges.py", "spark/ranges.py", "spark/opening.py"),
+            *("spark/filters.py", "spark/offsets.py", "spark/gateways.py", "spark/flight.py"),
+            *("spark/marks.py", "spark/report.py", "spark/lateness.py"),
+        ),
+        ("tests/spark",),
+    ),
+}

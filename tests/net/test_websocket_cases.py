@@ -1,0 +1,234 @@
+"""RFC 6455 case by case, in memory: UMQ's and sABC's WebSocket beside bare autobahn.
+
+The cases follow the sections of the public conformance cases, which ``python -m tests.conformance``
+runs in full over real sockets.  Each has one right answer; bare autobahn gives it, and so do ours.
+sABC's frames are octets, which leave as text where they are UTF-8 (``SA-25``), so the kind of an
+echoed message is not compared there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import pytest
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+
+from tests.conformance.testees import TESTEES, server
+from tests.net.test_websocket import UPGRADE
+
+CONTINUED, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+MASK = b"\x37\xfa\x21\x3d"
+
+Frame = tuple[int, bytes]
+
+
+class Case(NamedTuple):
+    """What goes in, the messages and pongs that come back, and the code of the Close, if any."""
+
+    octets: bytes
+    answers: tuple[Frame, ...] = ()
+    close: int | None = None
+
+
+def sent(
+    opcode: int, payload: bytes = b"", *, fin: bool = True, rsv: int = 0, masked: bool = True
+) -> bytes:
+    """One frame of a client."""
+    bit = 0x80 if masked else 0
+    if len(payload) < 126:
+        size = bytes((bit | len(payload),))
+    elif len(payload) < 1 << 16:
+        size = struct.pack("!BH", bit | 126, len(payload))
+    else:
+        size = struct.pack("!BQ", bit | 127, len(payload))
+    head = bytes(((0x80 if fin else 0) | rsv << 4 | opcode,)) + size
+    if not masked:
+        return head + payload
+    key = (MASK * (len(payload) // 4 + 1))[: len(payload)]
+    hidden = int.from_bytes(payload, "big") ^ int.from_bytes(key, "big")
+    return head + MASK + hidden.to_bytes(len(payload), "big")
+
+
+def fragments(opcode: int, payload: bytes, size: int) -> bytes:
+    """One message in frames of ``size`` octets."""
+    pieces = [payload[start : start + size] for start in range(0, len(payload), size)]
+    return b"".join(
+        sent(CONTINUED if number else opcode, piece, fin=number == len(pieces) - 1)
+        for number, piece in enumerate(pieces)
+    )
+
+
+def closing(code: int, reason: bytes = b"") -> bytes:
+    return sent(CLOSE, code.to_bytes(2, "big") + reason)
+
+
+GOOD = "κόσμε \U0001f600 \ufeff \ufffe \U0010ffff \0".encode()
+"""Text with characters of one to four octets, and some that are odd and allowed (section 6)."""
+
+BAD = {
+    "a lone continuation": b"a\x80b",
+    "a start without its end": b"a\xce",
+    "overlong": b"a\xc0\xaf",
+    "a surrogate": b"a\xed\xa0\x80b",
+    "above U+10FFFF": b"a\xf4\x90\x80\x80",
+    "an octet that never occurs": b"a\xfe",
+    "five octets": b"a\xf8\x88\x80\x80\x80",
+}
+
+HELLO = (TEXT, b"hello")
+AFTER = sent(TEXT, b"never read")
+LARGE = bytes(range(256)) * 4096  # 1 MiB, not UTF-8
+
+CASES: dict[str, Case] = {
+    **{
+        f"1 {kind} of {size}": Case(
+            sent(opcode, letter * size) + sent(PING), ((opcode, letter * size), (PONG, b""))
+        )
+        for kind, opcode, letter in (("text", TEXT, b"*"), ("binary", BINARY, b"\xfe"))
+        for size in (0, 1, 125, 126, 127, 65535, 65536)
+    },
+    "1 unmasked": Case(sent(TEXT, b"x", masked=False) + AFTER, (), 1002),
+    "2 ping": Case(sent(PING), ((PONG, b""),)),
+    "2 ping with octets": Case(sent(PING, b"\0\xff\xfe"), ((PONG, b"\0\xff\xfe"),)),
+    "2 ping of 125": Case(sent(PING, b"p" * 125), ((PONG, b"p" * 125),)),
+    "2 ping of 126": Case(sent(PING, b"p" * 126) + AFTER, (), 1002),
+    "2 pong nobody asked for": Case(
+        sent(PONG, b"x") + sent(PING, b"y") + sent(PONG), ((PONG, b"y"),)
+    ),
+    "2 ten pings": Case(
+        b"".join(sent(PING, b"%d" % number) for number in range(10)),
+        tuple((PONG, b"%d" % number) for number in range(10)),
+    ),
+    **{
+        f"3 reserved bits {bits} of {name}": Case(
+            sent(TEXT, b"hello") + sent(opcode, b"", rsv=bits) + AFTER, (HELLO,), 1002
+        )
+        for bits in range(1, 8)
+        for name, opcode in (("text", TEXT), ("a ping", PING), ("a close", CLOSE))
+    },
+    **{
+        f"4 opcode {opcode}": Case(
+            sent(TEXT, b"hello") + sent(opcode, payload) + AFTER, (HELLO,), 1002
+        )
+        for opcode in (3, 4, 5, 6, 7, 11, 12, 13, 14, 15)
+        for payload in (b"x",)
+    },
+    "5 a ping in fragments": Case(sent(PING, b"x", fin=False) + AFTER, (), 1002),
+    "5 a pong in fragments": Case(sent(PONG, b"x", fin=False) + AFTER, (), 1002),
+    "5 two fragments": Case(fragments(TEXT, b"hello", 3), (HELLO,)),
+    "5 a ping between fragments": Case(
+        sent(TEXT, b"he", fin=False) + sent(PING, b"x") + sent(CONTINUED, b"llo"),
+        ((PONG, b"x"), HELLO),
+    ),
+    "5 empty fragments": Case(
+        sent(TEXT, fin=False) + sent(CONTINUED, b"hello", fin=False) + sent(CONTINUED), (HELLO,)
+    ),
+    "5 nothing to continue": Case(sent(CONTINUED, b"x") + AFTER, (), 1002),
+    "5 nothing to continue behind a message": Case(
+        fragments(TEXT, b"hello", 2) + sent(CONTINUED, b"x", fin=False) + AFTER, (HELLO,), 1002
+    ),
+    "5 text inside a message": Case(sent(TEXT, b"x", fin=False) + AFTER, (), 1002),
+    "6 good text": Case(sent(TEXT, GOOD), ((TEXT, GOOD),)),
+    "6 good text, octet by octet": Case(fragments(TEXT, GOOD, 1), ((TEXT, GOOD),)),
+    "6 anything in binary": Case(sent(BINARY, BAD["overlong"]), ((BINARY, BAD["overlong"]),)),
+    **{f"6 {name}": Case(sent(TEXT, octets) + AFTER, (), 1007) for name, octets in BAD.items()},
+    **{
+        f"6 {name}, octet by octet": Case(fragments(TEXT, octets, 1) + AFTER, (), 1007)
+        for name, octets in BAD.items()
+    },
+    "6 bad text is refused before it ends": Case(sent(TEXT, b"a\xed\xa0", fin=False), (), 1007),
+    "7 close": Case(sent(TEXT, b"hello") + closing(1000) + AFTER + sent(PING), (HELLO,), 1000),
+    "7 close without a code": Case(sent(CLOSE), (), 1000),
+    "7 close of one octet": Case(sent(CLOSE, b"\x03"), (), 1002),
+    "7 close with a reason of 123": Case(closing(1000, b"r" * 123), (), 1000),
+    "7 close with a reason of 124": Case(closing(1000, b"r" * 124), (), 1002),
+    "7 close with a bad reason": Case(closing(1000, BAD["a surrogate"]), (), 1007),
+    **{
+        f"7 close {code}": Case(closing(code), (), 1000)
+        for code in (1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 3000, 3999, 4000, 4999)
+    },
+    **{
+        f"7 close {code}, which none may send": Case(closing(code), (), 1002)
+        for code in (0, 999, 1004, 1005, 1006, 1016, 1100, 2000, 2999)
+    },
+    "9 a large frame": Case(sent(BINARY, LARGE), ((BINARY, LARGE),)),
+    "9 a large message in fragments": Case(fragments(BINARY, LARGE, 1 << 10), ((BINARY, LARGE),)),
+    "9 many small messages": Case(sent(TEXT, b"hello") * 200, (HELLO,) * 200),
+    "10 a message in many frames": Case(
+        fragments(TEXT, b"*" * 65536, 1300), ((TEXT, b"*" * 65536),)
+    ),
+}
+
+SHORT = 4096
+"""Cases up to this many octets are also sent octet by octet."""
+
+
+class Transport(StringTransport):
+    """Counts no producers: autobahn takes back some that it never registered."""
+
+    def unregisterProducer(self) -> None:
+        """Do nothing."""
+
+
+def received(octets: bytes) -> Iterator[Frame]:
+    """The frames of a server."""
+    while octets:
+        length, start = octets[1] & 0x7F, 2
+        if length == 126:
+            length, start = int.from_bytes(octets[2:4], "big"), 4
+        elif length == 127:
+            length, start = int.from_bytes(octets[2:10], "big"), 10
+        assert octets[1] < 0x80, "a server masks nothing"
+        assert octets[0] & 0x80, "nobody here sends fragments"
+        yield octets[0] & 0x7F, octets[start : start + length]
+        octets = octets[start + length :]
+
+
+def answered(testee: str, octets: bytes, step: int) -> tuple[tuple[Frame, ...], int | None]:
+    """What a testee sends back for ``octets``, read in pieces of ``step``."""
+    clock = Clock()
+    connection = server(testee, clock).buildProtocol(None)
+    transport = Transport(lenient=True)
+    connection.makeConnection(transport)
+    connection.dataReceived(UPGRADE % b"")
+    transport.clear()
+    for start in range(0, len(octets), step):
+        connection.dataReceived(octets[start : start + step])
+    for _ in range(100):  # large input has several turns
+        clock.advance(0)
+    frames = list(received(transport.value()))
+    closes = [frame for frame in frames if frame[0] == CLOSE]
+    assert closes == frames[len(frames) - len(closes) :], "nothing follows a Close"
+    code = int.from_bytes(closes[0][1][:2], "big") if closes and closes[0][1] else None
+    if testee != TESTEES[0]:
+        connection.connectionLost()
+        assert not clock.getDelayedCalls()
+    return tuple(islice(frames, len(frames) - len(closes))), code or (1000 if closes else None)
+
+
+def alike(frames: tuple[Frame, ...], testee: str) -> list[Frame]:
+    """The frames as they are compared: sABC has one kind of message."""
+    if testee != "sabc":
+        return list(frames)
+    return [(BINARY if opcode == TEXT else opcode, payload) for opcode, payload in frames]
+
+
+@pytest.mark.parametrize("testee", TESTEES)
+def test_every_case_of_rfc_6455_has_its_one_answer(testee: str) -> None:
+    wrong = []
+    for name, case in CASES.items():
+        for step in (len(case.octets), 1) if len(case.octets) <= SHORT else (len(case.octets),):
+            answers, close = answered(testee, case.octets, step)
+            if (alike(answers, testee), close) != (alike(case.answers, testee), case.close):
+                wrong.append((name, step, str(answers)[:80], close))
+    assert wrong == []
+
+
+@pytest.mark.parametrize("testee", TESTEES[1:])
+def test_a_message_may_have_the_most_fragments_of_the_public_cases(testee: str) -> None:
+    # 9.3.1 and 9.4.1: 4 MiB in fragments of 64 octets, and an empty one behind them.
+    assert server(testee, Clock()).frames_max >= (4 << 20) // 64 + 1

@@ -1,0 +1,28 @@
+"""State machines in which nothing may go wrong, and planted bugs which must."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.states.bugs import BUGS
+from tests.states.running import STATES, run
+from tests.tools.forms import SHORT
+
+
+@pytest.mark.parametrize("name", sorted(STATES))
+def test_nothing_goes_wrong_whatever_happens_to_both_sides(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    """LJ-06, LJ-09, LJ-11, LJ-13, MM-13, MM-19, MM-21, SA-16, UM-09, MT-19, MT-20, NB-06.
+
+    The examples are others in each run, and the same with ``--same``; ``--states`` sets how many.
+    """
+    run(name, request.config.getoption("--states"), fresh=request.config.getoption("--seed"))
+
+
+@pytest.mark.parametrize("bug", sorted(BUGS))
+def test_a_planted_bug_is_caught(bug: str) -> None:
+    """It is caught by an example which every run has, in the short form as well."""
+    name, plant = BUGS[bug]
+    with plant(), pytest.raises(AssertionError):
+        run(name, SHORT["states"], shrink=False)
