@@ -22,6 +22,8 @@ that name, and `limit = { NAME = VALUE }` in a server's table for that server al
 A value is a plain number of the unit: `--limit unsafe-octets=1048576`. The ids in brackets name the
 clauses of the [protocol pages](protocols/lumberjack.md). A limit that is met is an event, a counter
 and a line that names the option.
+
+A gateway of [several processes](processes.md#limits) divides what bounds all connections together.
 """
 
 

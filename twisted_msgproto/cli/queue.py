@@ -18,6 +18,7 @@ from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.core.message import Message
 
 from . import consumers, tail
+from .queues import one_of
 from .rows import row
 
 SUMMARY = "look into a queue: ls, verify, dump, tail, consumers, trim"
@@ -63,9 +64,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what was asked; QueueError for what is no queue, or one that is locked (trim)."""
+    """Do what was asked; QueueError for what is no queue, or one that is locked (trim).
+
+    What reads all of a queue does so for the queues of all processes that a directory has.
+    """
+    from twisted_msgproto.queue.below import queues_at
+
     try:
-        return ACTIONS[arguments.action](arguments)
+        if arguments.action not in OF_EACH:
+            return ACTIONS[arguments.action](arguments)
+        statuses = []
+        for place in queues_at(arguments.directory):
+            arguments.directory = Path(place)
+            statuses.append(ACTIONS[arguments.action](arguments))
+        return DAMAGED if DAMAGED in statuses else max(statuses)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
@@ -146,7 +158,7 @@ def rows(directory: Path, lo: int | None, hi: int | None) -> Iterator[dict[str, 
 
     from twisted_msgproto.queue import QueueReader
 
-    reader = QueueReader(directory)
+    reader = QueueReader(one_of(directory))
     begin, end = reader.begin(), reader.end()
     first = begin if lo is None else lo
     last = end if hi is None else min(hi, end)
@@ -196,6 +208,9 @@ def _trim(arguments: argparse.Namespace) -> int:
         log.close()
     return 0
 
+
+OF_EACH = frozenset({"ls", "verify", "trim"})
+"""These actions are about each queue of the processes of a gateway."""
 
 ACTIONS = {
     "ls": _ls,

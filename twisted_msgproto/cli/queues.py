@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING
 
-from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.core.errors import ConfigurationError, QueueError
 
 if TYPE_CHECKING:
     from twisted_msgproto.queue.source import Queue
@@ -45,4 +46,35 @@ def opened(arguments: argparse.Namespace) -> Queue:
             raise ConfigurationError(f"--{option.replace('_', '-')} goes with grpc://HOST:PORT")
     from twisted_msgproto.queue import QueueReader
 
-    return QueueReader(arguments.directory)
+    return QueueReader(one_of(arguments.directory))
+
+
+def all_opened(arguments: argparse.Namespace) -> dict[str, Queue]:
+    """Return the queues that the arguments name: one, or those of all processes of a gateway.
+
+    Each has the number of its process as its name; one queue, and one that stands in the directory
+    itself, has the name "".
+    """
+    from twisted_msgproto.queue import QueueReader
+    from twisted_msgproto.queue.below import numbered, queues_at
+
+    directory = arguments.directory
+    if directory.startswith(ELSEWHERE) or not numbered(directory):
+        return {"": opened(arguments)}
+    below = queues_at(directory)
+    return {
+        "" if place == directory else os.path.basename(place): QueueReader(place) for place in below
+    }
+
+
+def one_of(directory: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Return ``directory``; QueueError if it is none itself and has the queues of processes."""
+    from twisted_msgproto.queue.below import is_queue, numbered
+
+    below = [] if is_queue(directory) else numbered(directory)
+    if below:
+        raise QueueError(
+            f"{directory} has the queues of {len(below)} processes: name one of them, such as"
+            f" {below[0]}"
+        )
+    return directory

@@ -127,6 +127,7 @@ def lines(figures: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
     """
     yield f"{'OK ' if figures['safe']['ok'] else '!! '} {escaped(figures['safe']['why'])}"
     yield ""
+    yield from _processes(figures.get("processes", []))
     yield from _queue(figures, before)
     yield from _section(
         ("PROTOCOL", "MESSAGES/S", "ACK P99", "CONNECTIONS", "STATES", "FAULTS", "LIMITS MET"),
@@ -170,6 +171,24 @@ def lines(figures: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
                 for one in figures["sessions"]
             ],
             figures["sessions_total"],
+        )
+
+
+def _processes(processes: list[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a table of the processes of a gateway that has several."""
+    if processes:
+        yield from _section(
+            ("PROCESS", "STATE", "PID", "RESTARTS", "ENDED LAST"),
+            [
+                (
+                    one["number"],
+                    one["state"],
+                    one["pid"] or "-",
+                    one["restarts"],
+                    one["ended_because"] or "-",
+                )
+                for one in processes
+            ],
         )
 
 

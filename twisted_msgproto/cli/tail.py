@@ -10,7 +10,7 @@ import argparse
 import json
 import select
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +19,7 @@ from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueMis
 from twisted_msgproto.core.message import Message
 from twisted_msgproto.core.named import closest
 
-from .queues import opened, queue_options
+from .queues import all_opened, queue_options
 from .recv import escaped
 from .rows import iso_time, row
 
@@ -81,16 +81,33 @@ def _count(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the messages; QueueError, one line, for what is no queue."""
-    tail = Tail(opened(arguments), wanted(arguments), _say)
+    tails = {
+        name: Tail(queue, wanted(arguments), _say) for name, queue in all_opened(arguments).items()
+    }
     line = as_json if arguments.json else as_text
-    for place, message in tail.last(arguments.lines):
-        print(line(place, message))
+    for name, place, message in last_of(tails, arguments.lines):
+        print(line(place, message, name))
     while arguments.follow:
         sys.stdout.flush()
-        wait(LOOK_SECONDS if not tail.away else AWAY_SECONDS)
-        for place, message in tail.more():
-            print(line(place, message))
+        wait(AWAY_SECONDS if all(tail.away for tail in tails.values()) else LOOK_SECONDS)
+        for name, tail in tails.items():
+            for place, message in tail.more():
+                print(line(place, message, name))
     return 0
+
+
+def last_of(tails: Mapping[str, Tail], count: int) -> Iterator[tuple[str, int, Message]]:
+    """Yield the last ``count`` messages of all queues, by the time of their arrival.
+
+    Each comes with the name of its queue and its offset.
+    """
+    if len(tails) == 1:  # they need not be kept
+        for name, tail in tails.items():
+            yield from ((name, *found) for found in tail.last(count))
+        return
+    every = [(name, *found) for name, tail in tails.items() for found in tail.last(count)]
+    every.sort(key=lambda one: one[2].received_at)
+    yield from every[len(every) - min(count, len(every)) :]
 
 
 def wanted(arguments: argparse.Namespace) -> Callable[[str, str | None], bool]:
@@ -227,21 +244,28 @@ def _message(values: dict[str, Any]) -> tuple[int, Message]:
     return offset, Message(**values)
 
 
-def as_json(offset: int, message: Message) -> str:
-    """Return a message as a JSON object with the table's column names."""
-    return json.dumps({"offset": offset, **row(message)}, ensure_ascii=False)
+def as_json(offset: int, message: Message, process: str = "") -> str:
+    """Return a message as a JSON object with the table's column names.
+
+    ``process`` names the queue among those of several processes.
+    """
+    place: dict[str, object] = {"process": int(process)} if process else {}
+    return json.dumps({**place, "offset": offset, **row(message)}, ensure_ascii=False)
 
 
-def as_text(offset: int, message: Message) -> str:
+def as_text(offset: int, message: Message, process: str = "") -> str:
     """Return a message as a line of columns with tabs between them: offset, time, protocol,
     destination, and the body, or the fields of a message without one.
+
+    ``process`` stands in front of the offset, with a colon.
     """
     if message.body is None:
         body = json.dumps(dict(message.fields or {}), ensure_ascii=False)
     else:
         body = message.body.decode("utf-8", "backslashreplace")
     time = iso_time(message.received_at)
-    columns = [str(offset), time, message.protocol, message.destination or "-", body]
+    place = f"{process}:{offset}" if process else str(offset)
+    columns = [place, time, message.protocol, message.destination or "-", body]
     return "\t".join(map(escaped, columns))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from twisted.application.service import IService
 from twisted.python import usage
 
@@ -21,6 +23,10 @@ class Options(BrokerOptions, ServerOptions):
     LIMITS = LIMITS
     serverFactory = MicroMsg2ServerFactory
 
+    optFlags: ClassVar[list[list[Any]]] = [
+        ["no-broker", None, "Only receive messages: there are neither topics nor queues."],
+    ]
+
     def __init__(self) -> None:
         super().__init__()
         self["broker-queues"] = []
@@ -28,6 +34,18 @@ class Options(BrokerOptions, ServerOptions):
     def doubtOfUsers(self) -> str | None:
         """Return what to know of users: the protocol has no log-in."""
         return "a user is the name that a client announces, and nothing proves it"
+
+    def reasonForOneProcess(self) -> str | None:
+        """Return why: a subscriber would get the messages of one process alone."""
+        if self["no-broker"]:
+            return None
+        return "its topics and queues are in one process (no-broker = true leaves them out)"
+
+    def postOptions(self) -> None:
+        """Check that queues are only named where there is a broker."""
+        super().postOptions()
+        if self["no-broker"] and (self["broker-queues"] or self["broker-namespace"] is not None):
+            raise usage.UsageError("--no-broker excludes --broker-queue and --broker-namespace")
 
     def opt_broker_queue(self, name: str) -> None:
         """A destination that is a broker queue from the start; may be given more than once.
@@ -46,6 +64,8 @@ class Options(BrokerOptions, ServerOptions):
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
     """Return the MicroMsg2 server as a child of ``gateway``, which has the sink."""
     settings = gateway.namespaces.settings(options)
+    if options["no-broker"]:
+        settings["broker"] = False
     factory = gateway.makeFactory(options, brokerQueues=options["broker-queues"], **settings)
     return ListeningService(gateway.reactor, factory, options["endpoints"])
 

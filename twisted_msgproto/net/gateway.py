@@ -109,11 +109,15 @@ class Gateway(MultiService):
         if queue is not None:
             self.sink = queue_sink(queue, reactor, **queue_options)
             self._unopened = queue, self.sink
-            from .control.service import ControlService  # the first to start, the last to end
+            self.serveControl(queue)  # the first to start, the last to end
 
-            control = ControlService(reactor, queue, self.broker, self._controlRoot)
-            control.setServiceParent(self)  # type: ignore[no-untyped-call]
-            self._keepFlow()
+    def serveControl(self, directory: str) -> None:
+        """Answer an operator on a socket in ``directory``, which belongs to this process."""
+        from .control.service import ControlService
+
+        control = ControlService(self.reactor, directory, self.broker, self._controlRoot)
+        control.setServiceParent(self)  # type: ignore[no-untyped-call]
+        self._keepFlow()
 
     def _controlRoot(self, broker: object) -> Any:
         from .status.service import unguarded_root

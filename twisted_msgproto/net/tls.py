@@ -12,12 +12,15 @@ from weakref import WeakSet
 
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1
 from OpenSSL import SSL
-from OpenSSL._util import lib as openssl
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
-from twisted.protocols._sni import SNIConnectionCreator, autoReloadingDirectoryOfPEMs
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.filepath import FilePath
 from zope.interface import implementer
+
+try:
+    from OpenSSL._util import lib as openssl
+except ImportError:  # pragma: no cover - it is pyOpenSSL's own, and may go
+    openssl = None
 
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """TLS 1.2 may use these ciphers, in OpenSSL's words; TLS 1.3 has its own suites, all
@@ -53,7 +56,8 @@ def _set_curves(context: Any) -> None:
     set_list = getattr(openssl, "SSL_CTX_set1_curves_list", None)
     if set_list is None or not any(set_list(context._context, names) for names in CURVES):
         context.set_tmp_ecdh(SECP256R1())
-    openssl.ERR_clear_error()  # a list that is not known leaves an error for whoever asks next
+    if set_list is not None:
+        openssl.ERR_clear_error()  # a list that is not known leaves an error for whoever asks next
 
 
 class _Connection(SSL.Connection):
@@ -69,6 +73,9 @@ class _FromDirectory:
     """Makes connections with a directory's certificates, by the name that the client asks for."""
 
     def __init__(self, directory: str) -> None:
+        # Twisted has no public name for what its own ``tls:`` endpoints do; no other needs it.
+        from twisted.protocols._sni import SNIConnectionCreator, autoReloadingDirectoryOfPEMs
+
         self._names = SNIConnectionCreator(autoReloadingDirectoryOfPEMs(FilePath(directory)))
 
     def serverConnectionForTLS(self, protocol: Any) -> SSL.Connection:

@@ -16,7 +16,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from ..core.errors import (
     TableError,
 )
 from ..core.jsonlog import json_line
+from ..queue.below import queues_at
 from ..queue.lineage import Landed
 from ..table import starting
 from ..table.actions import Run
@@ -140,13 +141,16 @@ class BridgeOptions:
 
     @property
     def locations(self) -> list[str]:
-        """Return the queues, directories as absolute paths: workers have other working
-        directories.
+        """Return the queues that there are now, directories as absolute paths: workers have other
+        working directories.
+
+        The directory of a gateway of several processes stands for the queues of all of them.
         """
-        return [
-            queue if is_remote(queue) else os.path.abspath(queue.removeprefix("file://"))
-            for queue in self.queues
-        ]
+        found: list[str] = []
+        for queue in self.queues:
+            place = queue.removeprefix("file://")
+            found += [queue] if is_remote(queue) else queues_at(os.path.abspath(place))
+        return found
 
 
 class Ending:
@@ -230,6 +234,9 @@ class Bridge:
         self._shown: Batch | None = None
         self._unnoticed: list[BaseException] = []
         self._unsaid: list[str] = []
+        self._directories: dict[str, Path] = {}
+        self._growing: contextlib.ExitStack | None = None
+        self._unlocked: set[str] = set()
 
     # -- starting ---------------------------------------------------------------------------------
 
@@ -270,6 +277,7 @@ class Bridge:
             partial(starting.check_gateway, place.location, start_begin=options.start_begin),
             # A start that is refused says one line and nothing else.
             lambda line: self._unsaid.append(line) if self.status is None else self.say(line),
+            more=self._more,
         )
 
     def _look_before_making(self, gateways: Gateways) -> None:
@@ -287,10 +295,31 @@ class Bridge:
     def _lock(self, stack: contextlib.ExitStack, consumer: str) -> None:
         """No other bridge of this machine has the consumer in one of the queues of this machine."""
         for place in self.options.locations:
-            # What is no directory is said better by the gateway's own answer.
-            if not is_remote(place) and Path(place).is_dir():
-                what = f"the consumer {consumer!r} of {place}"
-                stack.enter_context(locked(lock_path(Path(place), consumer), what))
+            self._lock_queue(stack, place, consumer)
+
+    @staticmethod
+    def _lock_queue(stack: contextlib.ExitStack, place: str, consumer: str) -> None:
+        # What is no directory is said better by the gateway's own answer.
+        if not is_remote(place) and Path(place).is_dir():
+            what = f"the consumer {consumer!r} of {place}"
+            stack.enter_context(locked(lock_path(Path(place), consumer), what))
+
+    def _more(self, known: Collection[str]) -> Iterator[str]:
+        """Yield the queues of processes that have come since: their consumer is ours now."""
+        if self._growing is None:
+            return
+        for place in self.options.locations:
+            if place in known:
+                continue
+            try:
+                self._lock_queue(self._growing, place, self.consumer)
+            except ConfigurationError as error:
+                if place not in self._unlocked:
+                    self._unlocked.add(place)
+                    self.say(f"bridge: {place} is not landed: {error}")
+                continue
+            self.say(f"bridge: {place} is a new queue")
+            yield place
 
     def _open_table(self, schema: pa.Schema | None) -> Table:
         options = self.options
@@ -307,6 +336,7 @@ class Bridge:
         gateways.consumer = self.consumer
         with contextlib.ExitStack() as stack:
             self._lock(stack, self.consumer)
+            self._growing = stack
             check_answers(gateways, table.landed(), self.ending)
             self.status = self._status_files(table, gateways)
             for line in self._unsaid:
@@ -315,15 +345,18 @@ class Bridge:
             yield
 
     def _status_files(self, table: Table, gateways: Gateways) -> StatusFiles:
-        local = {
-            one.gateway: Path(one.location)
-            for one in gateways.all
-            if one.gateway and not is_remote(one.location)
-        }
+        self._note_directories(gateways)
         whole = None
         if isinstance(table.storage, LocalStorage):
             whole = Path(table.storage.path(PRIVATE)) / self.consumer / "status.json"
-        return StatusFiles(local, self.consumer, {"table": table.location}, whole=whole)
+        about = {"table": table.location}
+        return StatusFiles(self._directories, self.consumer, about, whole=whole)
+
+    def _note_directories(self, gateways: Gateways) -> None:
+        """Remember where the queues of this machine are: the status is written there."""
+        for one in list(gateways.all):
+            if one.gateway and not is_remote(one.location):
+                self._directories[one.gateway] = Path(one.location)
 
     @contextlib.contextmanager
     def _scratch(self, table: Table | None) -> Iterator[Path]:
@@ -427,6 +460,7 @@ class Bridge:
             self._shown = report.progress.last
             self.say(progress_line(report, time.time()))
         if self.status is not None:
+            self._note_directories(self.loop.gateways)
             with contextlib.suppress(OSError):
                 self.status.write(report)
         if self.sent is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import queue as queues
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.errors import MsgprotoError, QueueAway, QueueMismatch
@@ -38,6 +38,9 @@ SILENCE_SECONDS = 5.0
 PAUSE_SECONDS_MIN = 0.5
 PAUSE_SECONDS_MAX = 30.0
 """A gateway that does not answer is asked again after pauses that double between these."""
+
+GROW_SECONDS = 5.0
+"""Further gateways are searched for this often; it costs a listing of a directory."""
 
 STANDING_SECONDS = 3600.0
 """A consumer that is behind and has not moved for this long is named: it keeps the disk full."""
@@ -95,7 +98,8 @@ class Gateways:
     ``open_queue`` opens a location with a short limit.  ``admit`` checks each gateway before it is
     used; then ``consumer`` is registered with it, before any of its rows is planned.  As long as
     ``consumer`` is None gateways are only read, and keep no trace of it.  Changes of state are
-    reported with ``say``, one line each.
+    reported with ``say``, one line each.  ``more(known)`` returns the locations that are to be
+    added to those that are known.
     """
 
     def __init__(
@@ -107,6 +111,7 @@ class Gateways:
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        more: Callable[[Collection[str]], Iterable[str]] = lambda known: (),
     ) -> None:
         self.all = [Gateway(location) for location in locations]
         self.by_id: dict[str, Gateway] = {}
@@ -121,6 +126,15 @@ class Gateways:
         self._searching = Crew(THREADS_MAX, "searching")
         self._answers: queues.SimpleQueue[tuple[Gateway, Answer]] = queues.SimpleQueue()
         self.standing = Standing()
+        self._more = more
+        self._grown = float("-inf")
+
+    def _grow(self, now: float) -> None:
+        """Add the gateways that have come since, such as further processes of one."""
+        if now - self._grown >= GROW_SECONDS:
+            self._grown = now
+            known = {one.location for one in self.all}
+            self.all += [Gateway(location) for location in self._more(known)]
 
     def ask(self, landed: Mapping[str, Landed], seconds: float = ROUND_SECONDS) -> list[Gateway]:
         """Ask those that are due, wait at most ``seconds``, and return the gateways that answered.
@@ -128,6 +142,7 @@ class Gateways:
         ``landed`` is how far the table has landed them; each gateway has to confirm that.
         """
         now = self._clock()
+        self._grow(now)
         waiting = 0
         for crew in (self._crew, self._searching):
             crew.relieve(ROUND_SECONDS)

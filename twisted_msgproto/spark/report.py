@@ -140,8 +140,8 @@ class Report:
 class StatusFiles:
     """Writes the status of one bridge into the directories of its queues.
 
-    ``directories`` are those on this machine, by queue id; ``whole`` is one more file, for the
-    bridge as such, where there is a place for it.
+    ``directories`` are those on this machine, by queue id; it may grow.  ``whole`` is one more
+    file, for the bridge as such, where there is a place for it.
     """
 
     def __init__(
@@ -152,7 +152,8 @@ class StatusFiles:
         clock: Callable[[], float] = time.time,
         whole: Path | None = None,
     ) -> None:
-        self._paths = {name: status_path(path, consumer) for name, path in directories.items()}
+        self._directories = directories
+        self._consumer = consumer
         self._about = {"consumer": consumer, "pid": os.getpid(), "started_at": clock(), **about}
         self._clock = clock
         self._whole = whole
@@ -161,7 +162,8 @@ class StatusFiles:
         """Raises OSError when one of the files cannot be written; the others are."""
         shared = self._shared(report)
         failed: OSError | None = None
-        for name, path in self._paths.items():
+        for name, directory in list(self._directories.items()):
+            path = status_path(directory, self._consumer)
             failed = _written(path, {**shared, "queue": name, **_of_queue(report, name)}) or failed
         if self._whole is not None:
             names = sorted({*report.progress.landed, *report.lags})

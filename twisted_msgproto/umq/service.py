@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from twisted.application.service import IService
 from twisted.cred.portal import Portal
 from twisted.python import usage
@@ -11,6 +13,7 @@ from ..net.authentication import AuthenticationOptions
 from ..net.gateway import Gateway, ListeningService, standalone
 from ..net.options import ServerOptions
 from ..net.wires.websocket import parse_origins
+from .application.methods import MethodRegistry
 from .application.stock import StockServer, StockServerFactory
 from .protocol.session import LIMITS
 from .protocol.sides import UmqRealm, UmqServer
@@ -32,10 +35,20 @@ class Options(AuthenticationOptions):
     serverFactory = StockServerFactory
     serverClass = UmqServer
 
+    optFlags: ClassVar[list[list[Any]]] = [
+        ["no-hub", None, "No hub of topics: subscribe and publish are methods like others."],
+    ]
+
     def __init__(self) -> None:
         super().__init__()
         self["origins"] = []
         self["ingest"] = []
+
+    def reasonForOneProcess(self) -> str | None:
+        """Return why: what is published would reach the subscribers of one process alone."""
+        if self["no-hub"]:
+            return None
+        return "the topics of its hub are in one process (no-hub = true leaves them out)"
 
     def opt_ingest(self, name: str) -> None:
         """A method whose calls are stored, repeatable; without it all are, and other text too."""
@@ -65,12 +78,14 @@ class Options(AuthenticationOptions):
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
     """Return the UMQ server as a child of ``gateway``, which has the sink."""
+    settings: dict[str, Any] = {"methods": MethodRegistry()} if options["no-hub"] else {}
     checkers = options.checkers if isinstance(options, AuthenticationOptions) else []
     factory = gateway.makeFactory(
         options,
         ingest=options["ingest"],
         portal=Portal(UmqRealm(), checkers) if checkers else None,  # type: ignore[arg-type]
         origins=options["origins"],
+        **settings,
     )
     return ListeningService(gateway.reactor, factory, options["endpoints"])
 

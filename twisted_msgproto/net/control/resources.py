@@ -151,12 +151,12 @@ def _nothing(query: Query) -> Any:
 
 
 def control_root(
-    broker: Callable[[], BrokerView | None], reload: Callable[[], Reloaded] | None = None
+    broker: Callable[[], BrokerView | None], reload: Callable[[], Any] | None = None
 ) -> Resource:
     """Return the root of the control site.
 
     ``broker()`` returns what has the queues, or None.  ``reload()`` reads the gateway's files
-    again; None: there is nothing to reload.
+    again and returns what it has done, or a Deferred of it; None: there is nothing to reload.
     """
     root, paths = Paths(), Paths()
     for name, answer, changes in (
@@ -168,8 +168,13 @@ def control_root(
         paths.putChild(name, Answering(_of(broker, answer), changes=changes))
     root.putChild(b"broker", paths)
     if reload is not None:
-        root.putChild(b"reload", Answering(lambda query: reload()._asdict(), changes=True))
+        root.putChild(b"reload", Answering(lambda query: _reloaded(reload), changes=True))
     return root
+
+
+async def _reloaded(reload: Callable[[], Any]) -> dict[str, object]:
+    done: Reloaded = await maybeDeferred(reload)
+    return done._asdict()
 
 
 def _of(

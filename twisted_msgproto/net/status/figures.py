@@ -412,17 +412,18 @@ def _counters(summed: Mapping[str, int], limits: Collection[str] = ()) -> Figure
 def _add(protocols: dict[str, Figures], name: str, figures: Figures) -> None:
     """Add a server's figures to those of another one of the same protocol."""
     known = protocols.get(name)
-    protocols[name] = figures if known is None else _sum(known, figures)
+    protocols[name] = figures if known is None else added_up(known, figures)
 
 
-def _sum(one: Figures, other: Figures) -> Figures:
+def added_up(one: Figures, other: Figures) -> Figures:
+    """Return figures whose numbers are the sums of two; what only one of them has stays."""
     summed = dict(one)
     for name, value in other.items():
         if name not in summed:
             summed[name] = value
         else:
             inner = isinstance(value, dict)
-            summed[name] = _sum(summed[name], value) if inner else summed[name] + value
+            summed[name] = added_up(summed[name], value) if inner else summed[name] + value
     return summed
 
 

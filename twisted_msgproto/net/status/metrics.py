@@ -90,6 +90,50 @@ def exposition(figures: Mapping[str, Any]) -> bytes:
     return bytes(generate_latest(registry))
 
 
+class _OfProcesses:
+    """Yields the metrics of several processes; each sample has the label ``process``.
+
+    They are not added up: the counters of a process that starts again begin at 0 alone.
+    """
+
+    def __init__(self, figures: Mapping[str, Any], parts: Mapping[int, Mapping[str, Any]]) -> None:
+        self._figures = figures
+        self._parts = parts
+
+    def collect(self) -> Iterator[Any]:
+        """Yield every metric family; prometheus_client calls this."""
+        text = "1 while the process says that it serves"
+        up = _family(False, "process_serving", text, ["process"])
+        again = _family(True, "process_restarts", "How often it was started again", ["process"])
+        for one in self._figures["processes"]:
+            up.add_metric([str(one["number"])], float(one["state"] == "serving"))
+            again.add_metric([str(one["number"])], one["restarts"])
+        families: dict[str, Any] = {}
+        for number, figures in sorted(self._parts.items()):
+            for family in _Collector(figures).collect():
+                samples = [
+                    sample._replace(labels={**sample.labels, "process": str(number)})
+                    for sample in family.samples
+                ]
+                families.setdefault(family.name, family)
+                known = families[family.name]
+                known.samples = samples if known is family else known.samples + samples
+        yield from (up, again)
+        yield from families.values()
+
+
+def exposition_of_processes(
+    figures: Mapping[str, Any], parts: Mapping[int, Mapping[str, Any]]
+) -> bytes:
+    """Return the metrics of several processes as text.
+
+    ``figures`` are those of all together, and ``parts`` those of each, by its number.
+    """
+    registry = CollectorRegistry()
+    registry.register(_OfProcesses(figures, parts))
+    return bytes(generate_latest(registry))
+
+
 def _gauge(name: str, text: str, value: float) -> Any:
     return GaugeMetricFamily(f"msgproto_{name}", text, value=float(value))
 

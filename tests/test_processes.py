@@ -1,0 +1,459 @@
+"""``processes = N``: several gateways behind one port, each with a queue of its own (issue 18)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+import tomllib
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from twisted.internet.error import CannotListenError, ProcessTerminated
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+
+from tests.chaos.clients import GoodClients
+from tests.tools.five import CLIENTS
+from tests.tools.processes import START_SECONDS, Launched, Launcher, wait_gone
+from tests.tools.queues import batch, put
+from twisted_msgproto import cli
+from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.gateway import Configuration
+from twisted_msgproto.net.control.asking import GatewayBroker
+from twisted_msgproto.net.factory import COMMON_LIMITS
+from twisted_msgproto.net.processes.figures import together
+from twisted_msgproto.net.processes.ports import HeldPorts
+from twisted_msgproto.net.processes.shares import OF_THE_GATEWAY, OF_THE_SERVER, Share
+from twisted_msgproto.net.processes.worker import Job, State, Worker
+from twisted_msgproto.net.trying import BindingReactor
+from twisted_msgproto.queue import QueueReader, QueueWriter
+from twisted_msgproto.queue.below import queues_at
+from twisted_msgproto.registry import PROTOCOLS, part
+from twisted_msgproto.spark.bridge import BridgeOptions
+from twisted_msgproto.spark.table import LandedTable
+
+LOOPBACK = "tcp:0:interface=127.0.0.1"
+
+
+def configured(text: str) -> Configuration:
+    return Configuration(tomllib.loads(text))
+
+
+# ── the file ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("processes = 0\n[lumberjack]", "processes is a whole number from 1 to 64, not 0"),
+        ("processes = true\n[lumberjack]", "processes is a whole number .*, not True"),
+        ("processes = 2\n[lumberjack]\nprocesses = 2", r"\[lumberjack\]: processes is 1 or left"),
+        (
+            "processes = 2\n[lumberjack]\n[micromsg2]",
+            r"\[micromsg2\]: processes is 2, and its topics and queues are in one process"
+            r" \(no-broker = true leaves them out\): write processes = 1 into \[micromsg2\]",
+        ),
+        ("processes = 3\n[lumberjack]\n[mtl]", r"\[mtl\]: .*: write processes = 1 into \[mtl\]"),
+        ("processes = 2\n[umq]", r"\[umq\]: .*hub .*no-hub = true.*: write processes = 1"),
+        ("processes = 2\n[mtl]\nprocesses = 1", "every server has processes = 1"),
+        (
+            "processes = 2\n[lumberjack]\n[queue]\ndirectory = 'q'\nmax-bytes = 2000000",
+            "max-bytes is divided by processes, which is 2: it is at least 2097152, not 2000000",
+        ),
+        (
+            "[micromsg2]\nno-broker = true\nbroker-queue = 'orders'",
+            "--no-broker excludes --broker-queue",
+        ),
+    ],
+)
+def test_what_several_processes_cannot_do_is_refused_with_key_and_remedy(
+    text: str, complaint: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        configured(text)
+
+
+def test_a_server_with_a_broker_runs_in_the_first_process_behind_those_of_all() -> None:
+    text = "processes = 2\n[micromsg2]\nprocesses = 1\n[lumberjack]\n[umq]\nno-hub = true"
+    configuration = configured(text)
+    assert list(configuration.serversOf(Share(0, 2))) == ["lumberjack", "umq", "micromsg2"]
+    assert list(configuration.serversOf(Share(1, 2))) == ["lumberjack", "umq"]
+
+
+def test_what_is_in_force_can_be_read_again() -> None:
+    lines = "\n".join(configured("processes = 2\n[mtl]\nprocesses = 1\n[lumberjack]").lines())
+    again = configured(lines)
+    assert (again.processes, again.alone) == (2, {"mtl"})
+
+
+def test_check_names_the_file_and_tells_who_runs_where(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text("processes = 2\n[mtl]\nendpoint = 'tcp://127.0.0.1:*'\n")
+    assert cli.main(["check", str(file)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"msgproto check: {file}: [mtl]: processes is 2")
+    assert told.count("\n") == 1
+    file.write_text(
+        "processes = 2\n[mtl]\nprocesses = 1\nendpoint = 'tcp://127.0.0.1:*'\n"
+        f"[lumberjack]\nendpoint = '{LOOPBACK}'\n"
+    )
+    assert cli.main(["check", str(file)]) == 0
+    assert capsys.readouterr().out.startswith("processes: 2; mtl in the first\n")
+
+
+def test_check_refuses_a_socket_that_processes_cannot_share(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text(f"processes = 2\n[lumberjack]\nendpoint = 'unix:{tmp_path}/socket'\n")
+    assert cli.main(["check", "--file-only", str(file)]) == 2
+    assert "several processes share TCP ports only: set processes = 1" in capsys.readouterr().err
+
+
+# ── limits ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_bounds_the_whole_gateway_is_divided_and_nothing_else() -> None:
+    limits = Limits.of(COMMON_LIMITS).replace({"connections": 7, "connections-per-address": 0})
+    shares = [Share(number, 3).limits(limits, alone=False) for number in range(3)]
+    for name in limits:
+        divided = name in OF_THE_GATEWAY | OF_THE_SERVER
+        whole, total = limits[name], sum(share[name] for share in shares)
+        if divided and whole:
+            assert whole <= total < whole + 3, name
+        else:
+            assert {share[name] for share in shares} == {whole}, name
+    assert all(type(share["connections"]) is int for share in shares)
+
+
+def test_a_server_of_one_process_has_its_connections_alone_and_shares_the_memory() -> None:
+    limits = Limits.of(COMMON_LIMITS)
+    alone = Share(0, 2).limits(limits, alone=True)
+    assert alone["connections"] == limits["connections"]
+    assert alone["process-held-octets"] == limits["process-held-octets"] / 2
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_guesses_of_all_processes_are_as_rare_as_those_of_one(name: str) -> None:
+    limits = part(name, "service", "Options").defaultLimits()
+    share = Share(1, 4).limits(limits, alone=False)
+    if "login-rate" in limits:
+        assert share["login-rate"] * 4 == limits["login-rate"]
+        assert share["login-failures"] * 4 == limits["login-failures"]
+        assert share["login-delay"] == limits["login-delay"]
+
+
+def test_room_on_the_disk_is_divided_by_default_too() -> None:
+    assert Share(0, 4).queue({"directory": "d"}, 1000) == {"directory": "d", "max-bytes": 250}
+    assert Share(0, 4).queue({"max-bytes": 402, "group-octets": 8}, 1000) == {
+        "max-bytes": 101,
+        "group-octets": 8,
+    }
+
+
+# ── queues in one directory ─────────────────────────────────────────────────────────────────────
+
+
+def made_queue(directory: Path, first: int, count: int = 3) -> None:
+    writer = QueueWriter(directory)
+    put(writer, batch(first, count))
+    writer.close()
+
+
+def test_a_directory_stands_for_the_queues_of_all_processes_also_of_former_ones(
+    tmp_path: Path,
+) -> None:
+    assert queues_at(tmp_path / "none") == [str(tmp_path / "none")]
+    for name in ("10", "2", "01", "x"):
+        made_queue(tmp_path / name, 0)
+    (tmp_path / "3").mkdir()
+    below = [str(tmp_path / name) for name in ("2", "10")]
+    assert queues_at(tmp_path) == below
+    assert BridgeOptions([str(tmp_path)], "t").locations == below
+    made_queue(tmp_path, 0)
+    assert queues_at(tmp_path) == [str(tmp_path), *below]
+
+
+def test_tail_shows_the_last_of_all_queues_and_whose_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made_queue(tmp_path / "0", 0)
+    made_queue(tmp_path / "1", 10)
+    assert cli.main(["queue", "tail", str(tmp_path), "-n", "4", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(rows) == 4
+    assert [row["received_at"] for row in rows] == sorted(row["received_at"] for row in rows)
+    places = {(row["process"], row["offset"]) for row in rows}
+    assert len(places) == 4
+    assert cli.main(["queue", "verify", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.count("all whole") == 2
+    assert cli.main(["queue", "dump", str(tmp_path)]) == 2
+    assert f"name one of them, such as {tmp_path / '0'}" in capsys.readouterr().err
+
+
+# ── ports and restarts ──────────────────────────────────────────────────────────────────────────
+
+
+def test_a_held_port_can_be_shared_and_other_programs_cannot_have_it() -> None:
+    held, alone = HeldPorts(), BindingReactor()
+    with contextlib.closing(held), contextlib.closing(alone), contextlib.ExitStack() as stack:
+        held.listenTCP(0, None, interface="127.0.0.1")
+        place = "127.0.0.1", held.ports[0]
+        for _ in range(2):
+            shared = stack.enter_context(socket.socket())
+            shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            shared.bind(place)
+            shared.listen()
+        with pytest.raises(CannotListenError, match="in use"):
+            alone.listenTCP(place[1], None, interface=place[0])
+        with pytest.raises(CannotListenError, match="TCP ports only"):
+            held.listenUNIX("nowhere", None)
+
+
+class Spawning(Clock):
+    """Starts no process, and remembers what was to be started."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs: list[Any] = []
+
+    def spawnProcess(self, protocol: Any, *words: Any, **settings: Any) -> Any:
+        protocol.transport = SimpleNamespace(pid=7, write=lambda octets: None)
+        self.runs.append(protocol)
+        return protocol.transport
+
+    def end(self, number: int = signal.SIGKILL) -> None:
+        """End the run that was started last."""
+        self.runs[-1].processEnded(Failure(ProcessTerminated(signal=number)))
+
+
+def test_a_process_that_ends_again_and_again_waits_longer_until_it_has_served_a_minute() -> None:
+    reactor, states = Spawning(), []
+    job = Job(["python"], {}, None, b"")
+    worker = Worker(
+        1, reactor, lambda n: job, lambda one: states.append(one.state), lambda one, line: None
+    )
+    worker.start()
+    for wait in (0.5, 1, 2, 4, 8, 16, 30, 30):
+        reactor.runs[-1].childDataReceived(1, b'{"text": "", "event": "process serves"}\n')
+        reactor.end()
+        started = len(reactor.runs)
+        reactor.advance(wait - 0.01)
+        assert (len(reactor.runs), worker.state) == (started, State.WAITING)
+        reactor.advance(0.02)
+        assert len(reactor.runs) == started + 1
+    reactor.runs[-1].childDataReceived(1, b'{"text": "", "event": "process serves"}\n')
+    reactor.advance(60.01)
+    reactor.end()
+    reactor.advance(0.51)
+    assert worker.state is State.STARTING
+    assert worker.restarts == 9
+    assert worker.ended_because == "was ended by signal 9 (SIGKILL)"
+
+
+# ── figures ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def part_of(ok: bool, why: str, **more: Any) -> dict[str, Any]:
+    verdict = {"ok": ok, "why": why}
+    return {
+        "safe": verdict,
+        "healthy": verdict,
+        "queue": None,
+        "memory": {"held_octets": 2, "held_limit_octets": None},
+        "flow": None,
+        "offenders": {"worst": [], "pairs": 0, "forgotten_faults": 0},
+        "broker": {"queues": [], "queues_total": 0, "spaces": {}},
+        "protocols": {"sabc": {"connections": 1, "faults": {"a": 1}}},
+        "sessions": [{"session": "s"}],
+        "sessions_total": 1,
+        "limits": {},
+        **more,
+    }
+
+
+def test_a_gateway_is_healthy_while_one_process_acknowledges_and_safe_while_all_are() -> None:
+    good, bad = part_of(True, "Fine."), part_of(False, "Nothing can be acknowledged: full.")
+    assert together({0: good, 1: good}, 2)["healthy"]["ok"]
+    one = together({0: bad, 1: good}, 2)
+    assert one["healthy"]["ok"] and not one["safe"]["ok"]
+    assert "1 of 2 processes.  Process 0: Nothing can be" in one["healthy"]["why"]
+    assert not together({0: bad, 1: bad}, 2)["healthy"]["ok"]
+    assert not together({}, 2)["healthy"]["ok"]
+    away = together({1: good}, 2)
+    assert away["healthy"]["ok"] and not away["safe"]["ok"]
+    assert away["safe"]["why"].startswith("Process 0 does not answer")
+
+
+def test_figures_are_added_up_and_sessions_say_their_process() -> None:
+    found = together({0: part_of(True, ""), 1: part_of(True, "")}, 2)
+    assert found["protocols"]["sabc"] == {"connections": 2, "faults": {"a": 2}}
+    assert [one["process"] for one in found["sessions"]] == [0, 1]
+    assert found["memory"] == {"held_octets": 4, "held_limit_octets": None}
+
+
+def test_of_latencies_the_greatest_is_shown_and_rates_are_added_up() -> None:
+    def flow(*rates: float) -> dict[str, Any]:
+        columns = {"messages_per_second": list(rates), "ack_p99_seconds": list(rates)}
+        return {"sample_seconds": 5.0, "at": list(range(len(rates))), "protocols": {"a": columns}}
+
+    parts = {0: part_of(True, "", flow=flow(1.0, 2.0)), 1: part_of(True, "", flow=flow(5.0))}
+    shown = together(parts, 2)["flow"]["protocols"]["a"]
+    assert shown == {"messages_per_second": [1.0, 7.0], "ack_p99_seconds": [1.0, 5.0]}
+
+
+# ── whole processes ─────────────────────────────────────────────────────────────────────────────
+
+FILE = f"""
+processes = 2
+[queue]
+directory = "spool"
+[status]
+endpoint = "{LOOPBACK}"
+[lumberjack]
+endpoint = "{LOOPBACK}"
+[sabc]
+endpoint = "{LOOPBACK}"
+websocket = "{LOOPBACK}"
+[umq]
+no-hub = true
+endpoint = "{LOOPBACK}"
+[micromsg2]
+no-broker = true
+endpoint = "{LOOPBACK}"
+[[access]]
+allow = ["publish", "subscribe", "consume", "call"]
+"""
+
+SHARED = ("lumberjack", "micromsg2", "sabc", "umq")
+"""The clients of the protocols whose servers several processes can share."""
+
+EACH = 60
+"""Messages of each client while processes are killed."""
+
+
+def started(launch: Launcher, text: str = FILE) -> Launched:
+    (launch.directory / "gateway.toml").write_text(text)
+    server = launch("gateway", "--config", "gateway.toml")
+    server.line(r"\(2 of 2 do\)", seconds=START_SECONDS)
+    return server
+
+
+def stored(queue: Path) -> Counter[bytes]:
+    reader = QueueReader(queue)
+    rows: Counter[bytes] = Counter()
+    for found in reader.read(reader.begin(), reader.end()):
+        rows.update(found.column("body").to_pylist())
+    return rows
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_process_that_dies_under_load_loses_nothing_and_the_others_go_on(
+    launch: Launcher,
+) -> None:
+    """18.2: kill -9 of each in turn; its clients come back, and the bridge lands both queues."""
+    server = started(launch)
+    spool = launch.directory / "spool"
+    control = GatewayBroker(str(spool))
+    clients = GoodClients(launch.directory)
+    try:
+        for name in SHARED:
+            clients.stand(name, server.port(CLIENTS[name].server))
+        for number in (0, 1):
+            sending = threading.Thread(target=clients.send_all, args=[EACH])
+            sending.start()
+            before = len(clients.told())
+            while len(clients.told()) < before + len(SHARED):
+                assert sending.is_alive()
+            victim = control.figures()["processes"][number]
+            os.kill(victim["pid"], signal.SIGKILL)
+            server.line(rf"process {number} was ended by signal 9 \(SIGKILL\); it starts again")
+            sending.join()
+            server.line(rf"process {number} serves", nth=2, seconds=START_SECONDS)
+        figures = control.figures()
+        told = clients.told()
+    finally:
+        clients.close()
+    assert [one["restarts"] for one in figures["processes"]] == [1, 1]
+    assert figures["healthy"]["ok"], figures["healthy"]
+    assert len(told) == len(SHARED) * (2 * EACH + 1), "each was acknowledged in the end"
+    page = f"http://127.0.0.1:{server.port('status')}"
+    metrics = urlopen(f"{page}/metrics").read().decode()
+    for number in "01":
+        assert f'msgproto_process_restarts_total{{process="{number}"}} 1.0' in metrics
+        assert f'msgproto_connections{{process="{number}",protocol="sabc"}}' in metrics
+    assert metrics.count("# TYPE msgproto_connections ") == 1
+    assert urlopen(f"{page}/healthz").read().startswith(b"Messages are acknowledged by all 2")
+    reloaded = control.reload()
+    assert reloaded["done"] == ["msgproto: gateway.toml"]
+    server.signal(signal.SIGHUP)
+    again = r"msgproto: reload: read again: msgproto: gateway.toml"
+    server.line(again, nth=6)  # twice of each process, and of the supervisor
+    pids = [one["pid"] for one in figures["processes"]]
+    # The bridge begins while a process is down: its queue is landed like the other.
+    os.kill(pids[1], signal.SIGSTOP)
+    landing = launch(
+        *("--here", "bridge", "--queue", spool, "--table", "table", "--once"),
+        module="tests.tools.dying",
+    )
+    assert landing.wait(seconds=START_SECONDS) == 0, landing.output
+    os.kill(pids[1], signal.SIGCONT)
+    assert server.end() in (0, -signal.SIGTERM), server.output
+    assert all(wait_gone(pid) for pid in pids)
+
+    queues = [stored(spool / "0"), stored(spool / "1")]
+    both = queues[0] + queues[1]
+    assert not told - both.keys()
+    # A message that was on its way when its process died came again, over another connection.
+    assert sum(both.values()) - len(both) <= 2 * len(SHARED)
+    rows = LandedTable(launch.directory / "table").read(["gateway", "offset", "body"])
+    assert Counter(rows["body"].to_pylist()) == both
+    assert len(set(rows["gateway"].to_pylist())) == 2
+    places = list(zip(rows["gateway"].to_pylist(), rows["offset"].to_pylist(), strict=True))
+    assert len(places) == len(set(places))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_bridge_finds_the_queue_of_a_further_process_while_it_runs(launch: Launcher) -> None:
+    spool = launch.directory / "spool"
+    made_queue(spool / "0", 0)
+    words = ("bridge", "--queue", spool, "--table", "table", "--trigger", "200ms")
+    landing = launch("--here", *words, module="tests.tools.dying")
+    landing.line(r"^batch \d+: ", seconds=START_SECONDS)
+    made_queue(spool / "1", 10, 4)
+    landing.line(r"/spool/1 is a new queue", seconds=START_SECONDS)
+    landing.line(r"^batch \d+: ", nth=2, seconds=START_SECONDS)
+    assert landing.end() == 0, landing.output
+    rows = LandedTable(launch.directory / "table").read(["gateway"])
+    assert sorted(Counter(rows["gateway"].to_pylist()).values()) == [3, 4]
+    assert list((spool / "1" / "bridges").glob("*.json")), "its page shows the bridge"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_processes_end_with_their_supervisor_and_a_start_that_cannot_be_is_one_line(
+    launch: Launcher,
+) -> None:
+    text = f'processes = 2\n[queue]\ndirectory = "spool"\n[lumberjack]\nendpoint = "{LOOPBACK}"\n'
+    server = started(launch, text)
+    pids = [
+        one["pid"] for one in GatewayBroker(str(launch.directory / "spool")).figures()["processes"]
+    ]
+    second = launch("gateway", "--config", "gateway.toml")
+    assert second.wait(seconds=START_SECONDS) == 1
+    assert "another gateway has its queues there" in second.lines[-1]
+    assert server.kill() == -signal.SIGKILL
+    assert all(wait_gone(pid) for pid in pids), "their stdin has ended"

@@ -1,0 +1,356 @@
+"""The service that starts the processes of a gateway, keeps them running, and ends them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from twisted.application.service import MultiService
+from twisted.internet.defer import Deferred, fail, gatherResults
+from twisted.logger import ILogObserver, Logger
+
+from ...core.errors import ConfigurationError, MsgprotoError, QueueError
+from ..control.shapes import BrokerView
+from ..gateway import STOP_SECONDS, CannotStart, Gateway, ListeningService, announce
+from ..jsonlog import JsonLog
+from ..reloading import Reloaded, ReloadOnHangUp, Reread, reload, told
+from ..trying import BindingReactor, refusals
+from .asking import RELOAD_SECONDS, BrokerOf, ask
+from .figures import SupervisedFigures
+from .ports import HeldPorts
+from .worker import Job, State, Worker
+
+LISTENS: Final = re.compile(r"(.+) listening on (\S+)")
+"""A server says so where it listens."""
+
+KILL_SECONDS: Final = 3.0
+"""A process that has not ended this long after its time is ended with SIGKILL."""
+
+LOCK_FILE: Final = "lock"
+"""The supervisor locks this file in the directory of the queues, as a queue's writer does."""
+
+log = Logger(namespace="twisted_msgproto.processes")
+
+
+@dataclass
+class Plan:
+    """Says what a supervisor runs.
+
+    Attributes:
+        count: how many processes.
+        queue: the directory of the processes' queues; None: there are no queues.
+        sockets: the directory of the directories with their sockets.
+        job: returns how the process of a number is started, and shares these ports.
+        gateway: the servers of all processes, which never start: they know where to listen.
+        alone: the services that the first process runs alone.
+        brokers: whether process 0 has a broker.
+        drain: the longest time that connections may take to end, in seconds.
+        before: what is checked before anything starts; raises ConfigurationError or QueueError.
+        after: what is removed when everything has ended.
+        leftovers: returns the directories of queues that no process has.
+    """
+
+    count: int
+    queue: str | None
+    sockets: str
+    job: Callable[[int, list[int]], Job]
+    gateway: Gateway
+    alone: Any
+    brokers: bool = False
+    drain: float = STOP_SECONDS
+    before: Callable[[], object] = lambda: None
+    after: Callable[[], object] = lambda: None
+    leftovers: Callable[[], list[str]] = field(default=list)
+
+
+class Supervisor(MultiService):
+    """Runs the processes of one gateway.
+
+    To a status site it is what a gateway is: it has ``figures``, ``broker()``, ``reload()`` and the
+    ``factories`` that describe the servers.
+
+    Attributes:
+        workers: one for each process.
+        figures: gathers the figures of all.
+        rereads: what the supervisor itself reads again when it is reloaded.
+        laterChanges: returns what a reload has found changed and does not change.
+    """
+
+    def __init__(self, reactor: Any, plan: Plan, title: str = "msgproto") -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.reactor = reactor
+        self.factories = plan.gateway.factories
+        self.rereads: list[Reread] = []
+        self.workers = [
+            Worker(number, reactor, self._job, self._changed, self._plain)
+            for number in range(plan.count)
+        ]
+        self.figures = SupervisedFigures(reactor, plan.count, self._ask, self._about)
+        self._plan = plan
+        self._title = title
+        self._held: HeldPorts | None = None
+        self._unlock: Callable[[], None] | None = None
+        self._announced: set[str] = set()
+        self._refused = False
+        self._ending = False
+        self._observer: JsonLog | None = None
+        self._began = time.time()
+        if plan.queue is not None:
+            from ..control.service import ControlService
+            from ..status.service import unguarded_root
+
+            control: Any = ControlService(
+                reactor, plan.queue, self.broker, lambda broker: unguarded_root(self)
+            )
+            control.setServiceParent(self)
+
+    # ── its parts, as a gateway has them ────────────────────────────────────────────────────────
+
+    def showStatus(self, endpoint: str | None, token_file: str | None = None) -> None:
+        """Serve the live page on ``endpoint``; see :meth:`.Gateway.showStatus`."""
+        if endpoint is None:
+            if token_file is not None:
+                raise ConfigurationError("a status token is given, and no status endpoint")
+            return
+        from ..status.service import status_site
+
+        site: Any = status_site(self, endpoint, token_file)
+        self.rereads.append(site.reread)
+        service: Any = ListeningService(self.reactor, site, [endpoint])
+        service.setServiceParent(self)
+
+    def reloadOnHangUp(self) -> None:
+        """Let SIGHUP reload while this runs."""
+
+        def again() -> Any:
+            # What went wrong is in the log.
+            return self.reload().addErrback(lambda failure: failure.trap(MsgprotoError) and None)
+
+        service: Any = ReloadOnHangUp(self.reactor, again)
+        service.setServiceParent(self)
+
+    def logsWith(self, observer: JsonLog | None) -> None:
+        """Log with ``observer``; ``twistd`` asks for it."""
+        self._observer = observer
+
+    def setServiceParent(self, parent: Any) -> None:
+        """Join an application; ``twistd`` asks it how to log."""
+        if self._observer is not None and hasattr(parent, "setComponent"):
+            parent.setComponent(ILogObserver, self._observer)
+        super().setServiceParent(parent)  # type: ignore[no-untyped-call]
+
+    def broker(self) -> BrokerView | None:
+        """Return the queues of the broker in process 0; None if there is none."""
+        return BrokerOf(self.reactor, self._socket(0)) if self._plan.brokers else None
+
+    # ── start and end ───────────────────────────────────────────────────────────────────────────
+
+    def startService(self) -> None:
+        """Hold every port, then start the processes; CannotStart, one line, if that cannot be."""
+        try:
+            self._plan.before()
+            self._lock()
+        except (MsgprotoError, OSError) as error:
+            raise CannotStart(f"{self._title}: {error}") from None
+        self._hold_ports()
+        super().startService()  # type: ignore[no-untyped-call]
+        for place in self._plan.leftovers():
+            log.warn(
+                "no process has the queue {place}; the bridge lands it like the others", place=place
+            )
+        for worker in self.workers:
+            worker.start()
+
+    def _lock(self) -> None:
+        """Lock the directory of the queues: no other gateway has its processes there."""
+        if self._plan.queue is None:
+            return
+        from ...queue.disk import OS_DISK
+
+        OS_DISK.make_directory(self._plan.queue)
+        path = os.path.join(self._plan.queue, LOCK_FILE)
+        busy = f"queue {self._plan.queue!r}: another gateway has its queues there"
+        self._unlock = OS_DISK.lock(path, busy)
+
+    def _hold_ports(self) -> None:
+        trying, held = BindingReactor(), HeldPorts(len(self.workers) == 1)
+        try:
+            # First as the only one: a port that another gateway shares would be shared unnoticed.
+            refused = [
+                *refusals(self._plan.gateway, trying),
+                *refusals(self._plan.alone, trying),
+            ]
+        finally:
+            trying.close()
+        refused = refused or list(refusals(self._plan.gateway, held))
+        if refused:
+            held.close()
+            raise CannotStart("; ".join(refused))
+        self._held = held
+
+    def _job(self, number: int) -> Job:
+        return self._plan.job(number, [] if self._held is None else self._held.ports)
+
+    def stopService(self) -> Deferred[Any]:
+        """Let every process end in peace, and end with SIGKILL what does not end in time."""
+        self._ending = True
+        stopped = [worker.stop() for worker in self.workers]
+        seconds = max(STOP_SECONDS, self._plan.drain) + KILL_SECONDS
+        late = self.reactor.callLater(seconds, self._kill)
+
+        def ended(_: object) -> Any:
+            if late.active():
+                late.cancel()
+            if self._held is not None:
+                self._held.close()
+            if self._unlock is not None:
+                self._unlock()
+            self._plan.after()
+            return MultiService.stopService(self)
+
+        return gatherResults(stopped).addCallback(ended)
+
+    def _kill(self) -> None:
+        for worker in self.workers:
+            worker.signal(signal.SIGKILL)
+
+    # ── what processes do and say ───────────────────────────────────────────────────────────────
+
+    def _changed(self, worker: Worker) -> None:
+        if worker.state is State.SERVING:
+            serving = sum(one.state is State.SERVING for one in self.workers)
+            log.info(
+                "process {process} serves ({serving} of {count} do)",
+                process=worker.number,
+                serving=serving,
+                count=len(self.workers),
+                event="process serves",
+            )
+        elif worker.state is State.WAITING and not worker.served and not self._ending:
+            self._refuse(f"{self._title}: process {worker.number} {worker.ended_because}")
+
+    def _refuse(self, text: str) -> None:
+        """A process cannot start: end all, as one process alone would end."""
+        if self._refused:
+            return
+        self._refused = True
+        log.critical("{text}", text=text)
+        print(text, file=sys.stderr, flush=True)
+        # twistd knows no exit status of its own: leave with one when all is shut down.
+        self.reactor.addSystemEventTrigger("after", "shutdown", os._exit, 1)
+        self.reactor.stop()
+
+    def _plain(self, worker: Worker, line: str) -> None:
+        """A process has said a line that is no log's: where it listens is said once for all."""
+        listens = LISTENS.fullmatch(line)
+        if listens is None:
+            log.info("process {process}: {text}", process=worker.number, text=line)
+        elif line not in self._announced:
+            self._announced.add(line)
+            announce(listens[1], listens[2])
+
+    # ── asking them ─────────────────────────────────────────────────────────────────────────────
+
+    def _socket(self, number: int) -> str:
+        return os.path.join(self._plan.sockets, str(number))
+
+    def _ask(self, number: int, path: str, query: Mapping[str, str]) -> Deferred[Any]:
+        if self.workers[number].state is not State.SERVING:
+            return fail(QueueError(f"process {number} does not serve"))
+        return Deferred.fromCoroutine(ask(self.reactor, self._socket(number), path, query=query))
+
+    def _about(self) -> dict[str, Any]:
+        from ... import __version__
+
+        now = time.time()
+        parts = self.figures.parts
+        return {
+            "at": int(now * 1e6),
+            "gateway": {
+                "version": __version__,
+                "pid": os.getpid(),
+                "started_at": int(self._began * 1e6),
+                "uptime_seconds": round(now - self._began, 1),
+            },
+            "limits": self._limits(parts),
+            "processes": [
+                {
+                    "number": worker.number,
+                    "state": worker.state.value,
+                    "pid": worker.pid,
+                    "restarts": worker.restarts,
+                    "ended_because": worker.ended_because,
+                    "answers": worker.number in parts,
+                }
+                for worker in self.workers
+            ],
+        }
+
+    def _limits(self, parts: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the limits that were met, with the values that the operator set for all."""
+        shown: dict[str, Any] = {}
+        for factory in self.factories:
+            met = {
+                name
+                for one in parts.values()
+                for name in one["limits"].get(factory.protocolName, ())
+                if name in factory.limits
+            }
+            shown[factory.protocolName] = {
+                name: {"value": factory.limits[name], "unit": factory.limits.table[name].unit}
+                for name in sorted(met)
+            }
+        return shown
+
+    def reload(self) -> Deferred[Reloaded]:
+        """Let every process read its files again, one after the other; no connection is lost.
+
+        It fails with ConfigurationError if a file is broken.  Files are the same for all, so the
+        first process refuses what every other one would, and nothing has changed then.
+        """
+        return Deferred.fromCoroutine(self._reload())
+
+    async def _reload(self) -> Reloaded:
+        done: list[str] = []
+        later: list[str] = []
+        changed = 0
+        try:
+            own = list(self._own_changes())
+            for worker in self.workers:
+                if worker.state is not State.SERVING:
+                    continue  # it reads them when it starts
+                answer = await ask(
+                    self.reactor,
+                    self._socket(worker.number),
+                    "reload",
+                    method="POST",
+                    seconds=RELOAD_SECONDS,
+                )
+                changed += 1
+                done += answer["done"]
+                later += answer["later"]
+            done += reload([partial(iter, own)])
+        except MsgprotoError as error:
+            text = str(error)
+            if changed:
+                text = f"{changed} of {len(self.workers)} processes have changed, then: {text}"
+            log.error("{title}: reload: {text}", title=self._title, text=text)
+            raise ConfigurationError(text) from None
+        told_once = Reloaded(list(dict.fromkeys(done)), list(dict.fromkeys(later)))
+        for line in told(*told_once) if any(told_once) else ["nothing to read again"]:
+            log.info("{title}: reload: {line}", title=self._title, line=line)
+        return told_once
+
+    def _own_changes(self) -> Iterator[Any]:
+        for reread in self.rereads:
+            yield from reread()
+
+
+__all__ = ["Plan", "Supervisor"]
