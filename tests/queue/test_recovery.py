@@ -145,6 +145,29 @@ def test_a_whole_record_above_the_published_end_is_kept_and_synced() -> None:
     goes_on(disk, again)
 
 
+@pytest.mark.parametrize("groups", [0, 2], ids=["nothing published", "some published"])
+def test_a_start_does_not_believe_a_sync_after_one_that_failed__NB_12(groups: int) -> None:
+    """NB-12: the second start published what was in no file after a loss of power."""
+    disk = SimulatedDisk()
+    log = SegmentLog(DIRECTORY, disk=disk)
+    for first in range(groups):
+        log.append([frame(first)])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SimulatedFile, "sync", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            log.append([frame(groups, 2)])
+    disk.crash()
+    disk.fail_next("sync", errno.EIO, ".segment")
+    with pytest.raises(QueueError, match="Input/output"):
+        reopened(disk)
+    disk.crash()
+    assert reopened(disk).end == groups + 2
+    disk.lose_power(random.Random(1))
+    again = reopened(disk)
+    assert (again.end, again.epoch, again.recovery.lines) == (groups + 2, 0, [])
+    goes_on(disk, again)
+
+
 def test_a_record_written_but_not_synced_by_a_killed_process_survives_power_loss_later() -> None:
     disk = SimulatedDisk()
     log = SegmentLog(DIRECTORY, disk=disk)

@@ -302,6 +302,15 @@ class SimulatedDisk:
                 self._change(target, [(new_name, content)])
                 self._change(source, [(old_name, None)])
 
+    def link(self, old: str, new: str) -> None:
+        with self.mutex:
+            self.note("link", new)
+            content = self._content(old)
+            directory, name = split(new)
+            if name in self._directory(directory):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
+            self._change(directory, [(name, content)])
+
     def remove(self, path: str) -> None:
         with self.mutex:
             self.note("remove", path)
@@ -334,3 +343,27 @@ class SimulatedDisk:
         with self.mutex:
             self.note("lock_holder", path)
             return str(self._locks[path]) if path in self._locks else None
+
+
+CHANGES = frozenset({"write", "sync", "truncate", "rename", "remove", "link", "sync_directory"})
+"""What a program does to a disk; it may be cut before each of them."""
+
+
+class Cut(BaseException):
+    """The process ends here."""
+
+
+class CutDisk(SimulatedDisk):
+    """Ends the process before its ``left``-th change of the disk from now on."""
+
+    left: int | None = None
+    changes = 0
+
+    def note(self, operation: str, path: str) -> None:
+        if operation in CHANGES:
+            self.changes += 1
+            if self.left is not None:
+                if self.left <= 0:
+                    raise Cut
+                self.left -= 1
+        super().note(operation, path)

@@ -7,13 +7,16 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-from tests.sim.bugs import LUMBERJACK_BUGS
+from tests.sim.bugs import LUMBERJACK_BUGS, SHARED_BUGS
 from tests.sim.mtl import MTL_BUGS
 from twisted_msgproto.core.deadlines import Deadlines
 from twisted_msgproto.core.window import ReceiveWindow
 from twisted_msgproto.lumberjack.machine import Reader
 from twisted_msgproto.micromsg2.machine.session import Session
+from twisted_msgproto.queue import recovery
 from twisted_msgproto.sabc.machine.sides import Side
+from twisted_msgproto.spark.loop import Loop
+from twisted_msgproto.table.log import Table
 from twisted_msgproto.umq.machine.receiving import Peer
 
 Bug = Callable[[], AbstractContextManager[object]]
@@ -94,11 +97,36 @@ def safe_in_any_order() -> AbstractContextManager[object]:
     return mock.patch.object(ReceiveWindow, "made_safe", made_safe)
 
 
+def releases_before_it_commits() -> AbstractContextManager[object]:
+    """The bridge says that rows are not needed any more, and commits them then."""
+    commit = Loop._commit
+
+    def ahead(self: Loop, plan: Any, landed: Any) -> int | None:
+        self.marks.want(plan.landed)
+        self.marks.send()
+        return commit(self, plan, landed)
+
+    return mock.patch.object(Loop, "_commit", ahead)
+
+
+def forgets_its_commit() -> AbstractContextManager[object]:
+    """A commit whose folder could not be synced is not known again."""
+    return mock.patch.object(Table, "_confirmed", lambda self, proposal: None)
+
+
+def start_believes_a_sync() -> AbstractContextManager[object]:
+    """A start of the gateway only syncs what it finds, after a start whose sync failed."""
+    return mock.patch.object(recovery, "_write_again", lambda segment, published: None)
+
+
 BUGS: dict[str, tuple[str, Bug]] = {
     "no-resend": ("lumberjack", LUMBERJACK_BUGS["no-resend"]),
     "window-plus-one": ("lumberjack", LUMBERJACK_BUGS["window-plus-one"]),
     "keepalive-is-forgotten": ("lumberjack", keepalive_is_forgotten),
     "safe-in-any-order": ("lumberjack", safe_in_any_order),
+    "no-sync": ("bridge", SHARED_BUGS["no-sync"]),
+    "swallowed-io-error": ("bridge", SHARED_BUGS["swallowed-io-error"]),
+    "forgets-its-commit": ("bridge", forgets_its_commit),
     "acknowledges-what-arrived": ("micromsg2", acknowledges_what_arrived),
     "numbers-end-early": ("micromsg2", numbers_end_early),
     "not-safe-is-confirmed": ("mtl", MTL_BUGS["mtl-not-safe-is-confirmed"]),

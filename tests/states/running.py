@@ -7,6 +7,7 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+from tests.states.bridge import Landing
 from tests.states.lumberjack import Lumberjack
 from tests.states.micromsg2 import MicroMsg2
 from tests.states.mtl import Mtl
@@ -18,6 +19,7 @@ STEPS = 40
 """An example has at most this many steps."""
 
 STATES: dict[str, Callable[[], type[RuleBasedStateMachine]]] = {
+    "bridge": lambda: Landing,
     "lumberjack": lambda: states_of(Lumberjack),
     "micromsg2": lambda: states_of(MicroMsg2),
     "mtl": lambda: states_of(Mtl),

@@ -16,7 +16,7 @@ from twisted_msgproto.core.errors import QueueError, QueueMismatch
 
 from . import damage, quarantine
 from .damage import Range
-from .disk import IDENTITY_FILE, Disk, read_whole, replace_whole
+from .disk import IDENTITY_FILE, NO_ROOM, Disk, read_whole, replace_whole
 from .format import (
     FORMAT_VERSION,
     OFFSET_MAX,
@@ -35,6 +35,9 @@ from .format import (
     unseal,
 )
 from .proven import Proven, furthest, proven
+
+WRITE_AGAIN_OCTETS = 1 << 20
+"""A start that writes octets again has this many of them in memory."""
 
 
 @dataclass(slots=True)
@@ -268,6 +271,7 @@ def _newest(
             if tail is not None:
                 _cut(disk, directory, state, segment, position)
             # What a killed process had written but not synced is published now.
+            _write_again(segment, known.offset)
             file.sync()
             return
         # Published messages are damaged, or gone with their octets.
@@ -280,6 +284,28 @@ def _newest(
             _raise_epoch(disk, directory, state, why)
     finally:
         file.close()
+
+
+def _write_again(segment: Segment, published: int) -> None:
+    """Write again what stands in a segment above the offset ``published``, in its place.
+
+    A start that ended because its sync failed may have been here before: the system calls pages
+    clean that it could not write, and the next sync succeeds without them.  Where a disk has no
+    room even for that, the sync alone has to do.
+    """
+    file, size = segment.file, segment.file.size()
+    position = segment.locate(published)[0] if published > segment.first else 0
+    while position < size:
+        octets = file.read(position, WRITE_AGAIN_OCTETS)
+        try:
+            written = file.write(position, [octets])
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            return
+        if written < len(octets):
+            return
+        position += written
 
 
 def _in_place(segment: Segment, position: int, published: Published | None, known: Proven) -> bool:

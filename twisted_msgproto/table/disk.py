@@ -30,6 +30,9 @@ class TableDisk(Protocol):
     def read(self, path: str) -> bytes:
         """Return a whole file."""
 
+    def last(self, path: str, octets: int) -> bytes:
+        """Return at most this many octets from the end of a file."""
+
     def size(self, path: str) -> int:
         """Return the size of a file in octets."""
 
@@ -70,6 +73,12 @@ class OSTableDisk:
     def read(self, path: str) -> bytes:
         """Return a whole file."""
         with open(path, "rb", buffering=0) as file:
+            return file.read()
+
+    def last(self, path: str, octets: int) -> bytes:
+        """Return the end of a file."""
+        with open(path, "rb", buffering=0) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - octets))
             return file.read()
 
     def size(self, path: str) -> int:

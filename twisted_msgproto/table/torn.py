@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Callable
 
 from ..core.errors import TableError
@@ -161,10 +160,8 @@ def _is_whole(storage: LocalStorage, file: DataFile) -> bool:
     try:
         if storage.disk.size(path) != file.size:
             return False
-        with open(path, "rb") as opened:
-            opened.seek(-len(PARQUET_MARK), os.SEEK_END)
-            return opened.read() == PARQUET_MARK
-    except (FileNotFoundError, OSError):
+        return storage.disk.last(path, len(PARQUET_MARK)) == PARQUET_MARK
+    except OSError:
         return False
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.sim.disk import SimulatedDisk
+from tests.sim.disk import Cut, CutDisk
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.broker.terms import QueueName
 from twisted_msgproto.core.message import MessageBatch
@@ -19,28 +19,6 @@ from twisted_msgproto.queue.log import SegmentLog
 
 DIRECTORY = "/queue"
 NAMES = [QueueName("micromsg2", "a"), QueueName("micromsg2", "b"), QueueName("mtl/v/p", "c")]
-CHANGES = frozenset({"write", "sync", "truncate", "rename", "remove", "sync_directory"})
-"""What a program does to a disk; it may be cut before each of them."""
-
-
-class Cut(BaseException):
-    """The process ends here."""
-
-
-class CutDisk(SimulatedDisk):
-    """Ends the process before its ``left``-th change of the disk from now on."""
-
-    left: int | None = None
-    changes = 0
-
-    def note(self, operation: str, path: str) -> None:
-        if operation in CHANGES:
-            self.changes += 1
-            if self.left is not None:
-                if self.left <= 0:
-                    raise Cut
-                self.left -= 1
-        super().note(operation, path)
 
 
 class World:
