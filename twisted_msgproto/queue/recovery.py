@@ -296,7 +296,10 @@ def _write_again(segment: Segment, published: int) -> None:
     file, size = segment.file, segment.file.size()
     position = segment.locate(published)[0] if published > segment.first else 0
     while position < size:
-        octets = file.read(position, WRITE_AGAIN_OCTETS)
+        try:
+            octets = file.read(position, WRITE_AGAIN_OCTETS)
+        except OSError:
+            return  # what cannot be read is on the disk, and damaged; it is no page of ours
         try:
             written = file.write(position, [octets])
         except OSError as error:
