@@ -8,6 +8,9 @@ from tests.states.bugs import BUGS
 from tests.states.running import STATES, run
 from tests.tools.forms import SHORT
 
+PLANTED_TIMES = 10
+"""A planted bug has this many times the examples of the short form: its first one ends them."""
+
 COSTS = {"bridge": 2}
 """An example of this state machine costs as much as so many of another."""
 
@@ -26,7 +29,7 @@ def test_nothing_goes_wrong_whatever_happens_to_both_sides(
 
 @pytest.mark.parametrize("bug", sorted(BUGS))
 def test_a_planted_bug_is_caught(bug: str) -> None:
-    """It is caught by an example which every run has, in the short form as well."""
+    """It is caught by an example that is always the same, and ends the run."""
     name, plant = BUGS[bug]
     with plant(), pytest.raises(AssertionError):
-        run(name, SHORT["states"], shrink=False)
+        run(name, PLANTED_TIMES * SHORT["states"], shrink=False)
