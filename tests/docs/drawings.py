@@ -402,7 +402,10 @@ def house(imports: Mapping[str, set[str]]) -> str:
             used = set().union(*(imports.get(name, set()) for name in names.split()))
             used -= set(names.split())
             listed = [name for _, row in FLOORS for name, _ in row if used & set(name.split())]
-            told = ", ".join("the protocols" if " " in name else name for name in listed)
+            told = ", ".join(
+                "the protocols" if name.startswith("lumberjack") else name.replace(" ", ", ")
+                for name in listed
+            )
             text = f"imports {told}" if told else "imports nothing of ours"
             for number, line in enumerate(textwrap.wrap(text, int((span - 16) / 6.8))):
                 drawing.text(x + 10, y + 60 + 15 * number, line, size=11)
