@@ -41,6 +41,7 @@ class FakeQueue:
         self.first, self.last = begin, end
         self.hangs = threading.Event()
         self.hangs.set()
+        self.committing = threading.Event()
         self.fails: Exception | None = None
         self.seconds = 0.0
         self.standing: dict[str, int] = {}
@@ -89,6 +90,7 @@ class FakeQueue:
         return self.first
 
     def commit(self, consumer: str, offset: int, landed: Landed | None = None) -> None:
+        self.committing.set()
         self._answer()
         self.marks.append((consumer, offset, landed))
 
@@ -342,6 +344,22 @@ def test_a_thousand_gateways_of_which_a_tenth_is_dead_make_a_plan(gateways: Make
 def marks_for(*queues: FakeQueue, said: list[str] | None = None) -> Marks:
     by_id = {queue.queue_id: queue for queue in queues}
     return Marks("night", by_id.get, lambda: None, (said if said is not None else []).append)
+
+
+def test_the_end_sends_what_was_wanted_while_an_older_mark_was_on_its_way__TB_10() -> None:
+    queue = FakeQueue("a")
+    queue.hangs.clear()
+    marks = marks_for(queue)
+    marks.want({"a": Landed(5, 1, 2)})
+    marks.send()
+    assert queue.committing.wait(FOREVER)
+    marks.want({"a": Landed(9, 1, 2)})
+    ending = threading.Thread(target=marks.finish, args=[FOREVER])
+    ending.start()
+    assert marks._wake.wait(FOREVER)  # the end has asked for the newest by now
+    queue.hangs.set()
+    ending.join(FOREVER)
+    assert queue.marks == [("night", 5, Landed(5, 1, 2)), ("night", 9, Landed(9, 1, 2))]
 
 
 def test_a_mark_is_sent_once_with_what_proves_it() -> None:

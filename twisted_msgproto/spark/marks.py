@@ -84,22 +84,47 @@ class Marks:
         """Has every mark sent that is new and not on its way."""
         with self._lock:
             due = {
-                name: landed
+                name
                 for name, landed in self._wanted.items()
                 if self._sent.get(name) != landed and name not in self._on_their_way
             }
             self._on_their_way.update(due)
-        for name, landed in due.items():
-            self._crew.submit(partial(self._send, name, landed))
+        for name in due:
+            self._crew.submit(partial(self._send_newest, name))
 
-    def _send(self, name: str, landed: Landed) -> None:
+    def _send_newest(self, name: str) -> None:
+        """Sends the marks of one gateway until the newest has been received, or one is refused.
+
+        A mark that was wanted while an older one was on its way goes next, from here: at the end
+        of a bridge nobody would ask again.
+        """
+        while (landed := self._next(name)) is not None:
+            received = False
+            try:
+                received = self._send(name, landed)
+            finally:
+                if not received:
+                    with self._lock:
+                        self._on_their_way.discard(name)
+            if not received:
+                return
+
+    def _next(self, name: str) -> Landed | None:
+        """Return the mark to send now; None, and nothing is on its way, when all is sent."""
+        with self._lock:
+            landed = self._wanted[name]
+            if self._sent.get(name) != landed:
+                return landed
+            self._on_their_way.discard(name)
+            return None
+
+    def _send(self, name: str, landed: Landed) -> bool:
+        """Return whether the gateway has received this mark."""
         try:
             queue = self._opened(name)
-            if queue is not None:
-                queue.commit(self._consumer, landed.offset, landed)
-                with self._lock:
-                    self._sent[name] = landed
-                    self._refused.pop(name, None)
+            if queue is None:
+                return False
+            queue.commit(self._consumer, landed.offset, landed)
         except (MsgprotoError, OSError) as error:
             # It is sent again in a second; people are told once.
             with self._lock:
@@ -107,9 +132,11 @@ class Marks:
                 self._refused[name] = type(error).__name__
             if known != type(error).__name__:
                 self._say(f"bridge: the low-water mark of {name} is not taken: {error}")
-        finally:
-            with self._lock:
-                self._on_their_way.discard(name)
+            return False
+        with self._lock:
+            self._sent[name] = landed
+            self._refused.pop(name, None)
+        return True
 
     def _run(self) -> None:
         while True:
