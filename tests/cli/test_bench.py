@@ -620,3 +620,14 @@ def test_a_server_which_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch
         pytest.raises(RuntimeError, match="silent for"),
     ):
         drive(server.getsockname()[1], json_window(10), 1)
+
+
+def test_windows_of_micromsg2_go_on_behind_the_last_sequence_number() -> None:
+    from tests.micromsg2.streams import decode
+    from twisted_msgproto.cli.benches import small
+
+    windows = small._micromsg2_windows(100)
+    octets = b"".join(next(windows) for _ in range(1000))
+    rows: Any = decode([octets])
+    numbers = [row[0] for row in rows]
+    assert numbers == [1 + number % 0xFFFF for number in range(100_000)]

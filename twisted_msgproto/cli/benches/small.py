@@ -20,10 +20,10 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache, partial
-from itertools import cycle
+from itertools import cycle, islice, repeat
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -55,13 +55,13 @@ class Sender:
 
     Attributes:
         socket: the connection, with its handshake through.
-        windows: octets of a window each, encoded before the clock runs; used again from the
-            beginning.
+        windows: octets of a window each, without end; messages are encoded before the clock
+            runs.
         size: messages of a window.
     """
 
     socket: socket.socket
-    windows: Sequence[bytes]
+    windows: Iterator[bytes]
     size: int
 
     def heard(self, octets: bytes) -> int:
@@ -74,7 +74,7 @@ class LumberjackSender(Sender):
 
     def __init__(self, port: int, size: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
-        self.windows, self.size = [lumberjack.json_window(size)], size
+        self.windows, self.size = repeat(lumberjack.json_window(size)), size
         self._rest = b""
 
     def heard(self, octets: bytes) -> int:
@@ -104,13 +104,20 @@ class MicroMsg2Sender(Sender):
         return acks * self.size
 
 
+def _micromsg2_windows(size: int) -> Iterator[bytes]:
+    """Windows without end; the last sequence number is followed by the first, within a window
+    too.
+    """
+    messages = cycle(_micromsg2_messages())
+    while True:
+        yield b"".join(islice(messages, size))
+
+
 @cache
-def _micromsg2_windows(size: int) -> list[bytes]:
-    """Windows of all sequence numbers; the last one is followed by the first."""
+def _micromsg2_messages() -> list[bytes]:
+    """A message of each sequence number."""
     address, payload = encode_address("orders"), b"x" * BODY_OCTETS
-    numbers = list(range(1, 1 << 16))
-    messages = [encode_message(number, address, payload)[0] for number in numbers]
-    return [b"".join(messages[at : at + size]) for at in range(0, len(messages) - size + 1, size)]
+    return [encode_message(number, address, payload)[0] for number in range(1, 1 << 16)]
 
 
 class SabcSender(Sender):
@@ -123,7 +130,7 @@ class SabcSender(Sender):
         while not answer.endswith(b"\0"):
             answer += self.socket.recv(READ_OCTETS)
         told = answer.split(b"session-id::")[1].split(b"\r\n")[0].decode()
-        self.windows, self.size = _sabc_windows(told, size), size
+        self.windows, self.size = cycle(_sabc_windows(told, size)), size
 
     def heard(self, octets: bytes) -> int:
         """Count the acknowledgements."""
@@ -163,7 +170,7 @@ class UmqSender(Sender):
         self.socket.sendall(_text(UMQ_HELLO))
         while not self.heard(b""):  # the welcome
             self._rest += self.socket.recv(READ_OCTETS)
-        self.windows, self.size = _umq_windows(size), size
+        self.windows, self.size = cycle(_umq_windows(size)), size
 
     def heard(self, octets: bytes) -> int:
         """Count the messages: the server sends nothing but results."""
@@ -203,7 +210,7 @@ class _Flow:
 
     def __init__(self, sender: Sender, windows: int, in_flight: int) -> None:
         self._sender = sender
-        self._windows = cycle(sender.windows)
+        self._windows = sender.windows
         self._left = windows
         self._in_flight = in_flight * sender.size
         self._missing = 0  # messages that are not acknowledged
@@ -416,7 +423,7 @@ class Servers:
 def _singles(sender: Sender, count: int) -> list[float]:
     """Return the seconds to the ack of each of ``count`` messages, one after the other."""
     sender.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    windows = cycle(sender.windows)
+    windows = sender.windows
     latencies = []
     with closing(sender.socket):
         for _ in range(count):
