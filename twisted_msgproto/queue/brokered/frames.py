@@ -16,6 +16,7 @@ from twisted_msgproto.core.broker.envelopes import head_of
 from twisted_msgproto.core.broker.terms import LETTER_OCTETS
 from twisted_msgproto.core.errors import QueueCorrupt
 
+from ..arrays import scalar_of
 from ..checksum import crc32
 from ..columns import RUNS
 from ..format import Record, Segment
@@ -25,6 +26,9 @@ COLUMNS_WORD = struct.Struct("<I")
 SECOND = 1_000_000
 """A second has this many µs."""
 WEIGHT_MAX = 2**32 - 1
+
+_NONE = scalar_of(0, pa.int32())
+_LETTER = scalar_of(LETTER_OCTETS, pa.int64())
 
 
 def second(time: int) -> int:
@@ -123,10 +127,10 @@ class Frame:
     def weights(self) -> array[int]:
         """Return what each message weighs; see :class:`Messages`."""
         octets = pc.add(
-            pc.fill_null(pc.binary_length(self.envelopes), 0),
-            pc.fill_null(pc.binary_length(self.bodies), 0),
+            pc.fill_null(pc.binary_length(self.envelopes), _NONE),
+            pc.fill_null(pc.binary_length(self.bodies), _NONE),
         )
-        column = pc.add(octets.cast(pa.int64()), LETTER_OCTETS).cast(pa.uint32())
+        column = pc.add(octets.cast(pa.int64()), _LETTER).cast(pa.uint32())
         weights = array("I")
         start = weights.itemsize * column.offset
         weights.frombytes(column.buffers()[1].slice(start, weights.itemsize * self.count))
