@@ -19,14 +19,13 @@ from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from twisted_msgproto.core.errors import LimitExceeded, QueueCorrupt
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.core.packed import PackedMaps, PackedNumbers, PackedOctets, kept_packed
 
 from . import ipc
-from .arrays import UNKNOWN, array_of, scalar_of
+from .arrays import UNKNOWN, array_of, compute, scalar_of
 from .checksum import crc32
 from .format import ALIGNMENT, FRAME_OCTETS_MAX
 from .schema import (
@@ -551,7 +550,7 @@ class Assembly:
             _stored_column(parts, FIELDS_GIVEN),
             _stored_column(parts, BODY),
             _stored_column(parts, ATTACHMENTS_GIVEN),
-            pc.fill_null(_stored_column(parts, TRUNCATED), _FALSE),
+            compute().fill_null(_stored_column(parts, TRUNCATED), _FALSE),
         ]
         self.rows = self.octets = 0
         for gathered in (self._spans, self._times, self._ends, self._run_origins, self._parts):
@@ -566,7 +565,7 @@ class Assembly:
         runs = pa.RunEndEncodedArray.from_buffers(
             pa.run_end_encoded(pa.int32(), kind), self.rows, [None], 0, children=children
         )
-        return pc.run_end_decode(runs)
+        return compute().run_end_decode(runs)
 
 
 def _without_envelopes(columns: int, body: pa.RecordBatch) -> tuple[int, pa.RecordBatch | None]:

@@ -10,13 +10,12 @@ from itertools import pairwise
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from twisted_msgproto.core.broker.envelopes import head_of
 from twisted_msgproto.core.broker.terms import LETTER_OCTETS
 from twisted_msgproto.core.errors import QueueCorrupt
 
-from ..arrays import scalar_of
+from ..arrays import compute, scalar_of
 from ..checksum import crc32
 from ..columns import RUNS
 from ..format import Record, Segment
@@ -122,10 +121,12 @@ class Frame:
             head = head_of(self.envelopes[0].as_py())
         except ValueError:
             return None
+        pc = compute()
         return head if pc.all(pc.starts_with(self.envelopes, head)).as_py() else None
 
     def weights(self) -> array[int]:
         """Return what each message weighs; see :class:`Messages`."""
+        pc = compute()
         octets = pc.add(
             pc.fill_null(pc.binary_length(self.envelopes), _NONE),
             pc.fill_null(pc.binary_length(self.bodies), _NONE),
