@@ -104,8 +104,14 @@ ROOMS: dict[str, Room] = {
         (
             *("spark/options.py", "spark/edges.py", "spark/ranges.py", "spark/opening.py"),
             *("spark/filters.py", "spark/offsets.py", "spark/gateways.py", "spark/flight.py"),
-            *("spark/marks.py", "spark/report.py", "spark/lateness.py"),
+            *("spark/marks.py", "spark/report.py", "spark/lateness.py", "spark/loop.py"),
+            *("spark/crew.py", "spark/releasing.py"),
         ),
-        ("tests/spark",),
+        _tests(
+            "spark",
+            "bridge_failures bridge_loop bridge_options crew flight gateways lateness offsets"
+            " releasing report source",
+        ),
+        "WithSpark",
     ),
 }
