@@ -141,6 +141,16 @@ def test_however_it_is_cut_the_events_say_the_same_in_the_same_order() -> None:
             assert said(chunks, eager) == (expected, answers)
 
 
+def test_what_came_while_a_body_was_inspected_is_read_once__MM_28() -> None:
+    server = server_with("json;" + BATCH + "9")
+    second = message(2, LARGE)
+    events = receive(server, message(1, LARGE)) + receive(server, second[:9])
+    events += rest(server) + receive(server, second[9:])
+    events += rest(server) + receive(server, message(3, b"3"))
+    assert bodies(events) == [LARGE, LARGE, b"3"]
+    assert (server.fault, server.held) == (None, 0)
+
+
 def test_what_breaks_the_protocol_behind_a_body_comes_after_its_verdict() -> None:
     """MM-28, MM-33"""
     server = server_with("json;" + BATCH + "9")

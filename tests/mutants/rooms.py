@@ -80,9 +80,11 @@ ROOMS: dict[str, Room] = {
             *("net/backpressure.py", "net/wires"),
         ),
         (
-            *("tests/net/test_link.py", "tests/net/test_outbox.py", "tests/net/test_output.py"),
+            *("tests/net/test_link.py", "tests/net/test_link_edges.py"),
+            *("tests/net/test_outbox.py", "tests/net/test_output.py"),
             *("tests/net/test_sink.py", "tests/net/test_backpressure.py"),
-            *("tests/net/test_websocket.py", "tests/net/test_keepalive.py"),
+            *("tests/net/test_websocket.py", "tests/net/test_websocket_edges.py"),
+            *("tests/net/test_websocket_cases.py", "tests/net/test_keepalive.py"),
             *("tests/net/test_timer.py", "tests/net/test_turns.py", "tests/net/test_stopping.py"),
             *("tests/contract/test_sessions.py", "tests/contract/test_ends.py"),
             *("tests/contract/test_flow.py", "tests/sabc/test_websocket.py"),
