@@ -193,6 +193,18 @@ def test_an_ack_which_waits_behind_a_body_is_not_late() -> None:
     assert server.fault is not None
 
 
+def test_a_body_which_waits_behind_another_s_inspection_is_not_idle__MM_32() -> None:
+    server = server_with("json;" + BATCH + "9", idle_close=10)
+    receive(server, message(1, LARGE) + message(2)[:-1], 5.0)
+    server.advance(15.0)
+    assert (server.fault, server.tick(15.0)) == (None, 25.0)
+    while server.unfinished:
+        server.receive(b"", 16.0)
+    server.advance(26.0)
+    assert server.fault is not None
+    assert server.fault.reason == "idle-timeout"
+
+
 def test_a_vendors_extension_may_inspect_in_slices_too() -> None:
     """MM-10, MM-28"""
 
