@@ -71,8 +71,8 @@ ROOMS: dict[str, Room] = {
         "mtl",
         "wire machine terms",
         "addresses backpressure client client_flow connections false_servers honest_confirm"
-        " limits_of_a_client reading server_control server_data server_profiles server_readers"
-        " server_writers slices wire",
+        " limits_of_a_client machine_edges reading server_control server_data server_profiles"
+        " server_readers server_writers slices wire",
     ),
     "link": Room(
         (
@@ -111,8 +111,8 @@ ROOMS: dict[str, Room] = {
         ),
         _tests(
             "spark",
-            "bridge_failures bridge_loop bridge_options crew flight gateways lateness offsets"
-            " releasing report source",
+            "bridge_failures bridge_loop bridge_options crew filters flight gateways lateness"
+            " offsets releasing report source",
         ),
         "WithSpark",
     ),
