@@ -342,8 +342,7 @@ class Carrier(_Mixin):
                     self._stretchEnds()
                     continue
                 if self.current_frame is None and not self.inside_message:
-                    if self.data:
-                        self.data = self._takeWhole(self.data)
+                    self.data = self._takeWhole(self.data)
                     if not self.data or self._held_back:  # by the session, just now
                         break
                 if self._arrived:
@@ -483,7 +482,7 @@ class Carrier(_Mixin):
             self._held = 0
             self.frame_data = []
             self.message_data = []
-        elif not self.failedByMe:
+        else:
             self._held += len(payload)
             self.frame_data.append(payload)
             if len(self.frame_data) > _PIECES:
