@@ -120,10 +120,20 @@ def pytest_collection_modifyitems(
         mark = item.get_closest_marker("xdist_group")
         if mark is not None and mark.args[0] == "spark":
             item.add_marker(pytest.mark.slow)
+    if not config.getoption("--long"):
+        leave_out_long(config, items)
     yield
     if getattr(config.option, "loadgroup", False):
         for item in items:
             name_with_group(item)
+
+
+def leave_out_long(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what only the long form has; pytest says how many tests these are."""
+    left_out = [item for item in items if item.get_closest_marker("long") is not None]
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
 
 
 def name_with_group(item: pytest.Item) -> None:

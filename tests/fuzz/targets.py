@@ -732,7 +732,7 @@ TARGETS: dict[str, Target] = {
         CLOSE_CODES,
         2 * 2000 + 200,
         (b"\x81\x80", b"\x82\xfe", b"\x00\x80", b"\x80\x80", b"\x88\x80", b"\x89\xff"),
-        one_of=20,
+        one_of=10,
     ),
     "mtl-data": Target(
         mtl_data_stream,

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ import pytest
 from tests.spark.conftest import damage_record, identity, messages, write
 from tests.tools.loops import landed_offsets, places
 from tests.tools.processes import Launched, Launcher, descendants, wait_gone
+from twisted_msgproto import cli
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.queue.bridges import read_statuses
@@ -37,9 +39,17 @@ def bridge(launch: Launcher, queue: Path, *options: str | Path) -> Launched:
     return launch("bridge", "--queue", queue, "--table", "table", "--master", "local[2]", *options)
 
 
-def once(launch: Launcher, queue: Path, *options: str | Path) -> str:
+def here(launch: Launcher, queue: Path, *options: str | Path) -> Launched:
+    """A bridge which is its own worker: all but Java, which costs several seconds a start."""
+    words = ("--here", "bridge", "--queue", queue, "--table", "table", *options)
+    return launch(*words, module="tests.tools.dying")
+
+
+def once(
+    launch: Launcher, queue: Path, *options: str | Path, start: Callable[..., Launched] = bridge
+) -> str:
     """Drains the queue; the whole output."""
-    process = bridge(launch, queue, "--once", *options)
+    process = start(launch, queue, "--once", *options)
     status = process.wait(seconds=START_SECONDS)
     assert status == 0, process.output
     return process.output
@@ -75,7 +85,6 @@ def test_no_queue_is_one_line_and_no_table_is_made(launch: Launcher, tmp_path: P
         (["--max-rows", "0"], "--max-rows is a whole number from 1"),
         (["--conf", "x=1"], "--conf takes spark.KEY=VALUE"),
         (["--storage", "x"], "--storage takes KEY=VALUE"),
-        (["--master", "sc://host"], "not sc://"),
         (["--partition-by", "hour"], "--partition-by is day or protocol,day"),
         (["--format", "delta"], "--format is no more: a table is a Delta table"),
         (["--checkpoint", "there"], "--checkpoint is no more: the table itself says"),
@@ -84,9 +93,15 @@ def test_no_queue_is_one_line_and_no_table_is_made(launch: Launcher, tmp_path: P
     ],
 )
 def test_a_wrong_option_is_one_line(
-    launch: Launcher, queue: Path, options: list[str], text: str
+    capsys: pytest.CaptureFixture[str], options: list[str], text: str
 ) -> None:
-    assert text in refused(launch, queue, *options)
+    assert cli.main(["bridge", "--queue", "nowhere", "--table", "table", *options]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and text in told.err and told.err.count("\n") == 1
+
+
+def test_a_master_of_spark_connect_is_one_line(launch: Launcher, queue: Path) -> None:
+    assert "not sc://" in refused(launch, queue, "--master", "sc://host")
 
 
 def test_a_gateway_which_nobody_is_at_is_one_line(launch: Launcher) -> None:
@@ -195,7 +210,8 @@ class TestWithSpark:
         assert name in output
         assert QueueReader(queue).consumers() == {name: 1500}
         write(queue, messages(1500, 250))
-        logged = [json.loads(line) for line in once(launch, queue, "--json-log").splitlines()]
+        output = once(launch, queue, "--json-log", start=here)
+        logged = [json.loads(line) for line in output.splitlines()]
         assert all({"time", "level", "source", "text"} == line.keys() for line in logged)
         assert {(line["level"], line["source"]) for line in logged} == {("info", LOG_SOURCE)}
         assert logged[0]["text"].startswith(f"bridge running from {queue} to ")
@@ -255,7 +271,7 @@ class TestWithSpark:
     def test_a_queue_which_is_swapped_is_one_line(
         self, launch: Launcher, queue: Path, tmp_path: Path
     ) -> None:
-        process = bridge(launch, queue, "--trigger", "200ms")
+        process = here(launch, queue, "--trigger", "200ms")
         process.line("batch 1: 1500 rows", seconds=START_SECONDS)
         queue.rename(tmp_path / "away")
         write(queue, messages(0, 10))
@@ -277,7 +293,6 @@ class TestWithSpark:
         assert said == [process.lines[-1]]
         assert "Java machine" in said[0]
         assert "Traceback" not in process.output
-        once(launch, queue)
         assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
 
     def test_a_gateway_which_hangs_is_named_and_holds_up_neither_rows_nor_the_end__TB_10(
@@ -286,7 +301,7 @@ class TestWithSpark:
         """TB-09, TB-10: nothing moved for 60 s; SIGTERM took 181 s.  The bench has the time."""
         with socket.create_server(("127.0.0.1", 0)) as silent:
             place = f"grpc://127.0.0.1:{silent.getsockname()[1]}"
-            process = bridge(launch, queue, "--queue", place)
+            process = here(launch, queue, "--queue", place)
             process.line(f"gateway {place} is away and keeps its place", seconds=START_SECONDS)
             process.line(f"batch 1: 1500 rows.*, away: {place}", seconds=START_SECONDS)
             [status] = read_statuses(queue)
@@ -296,10 +311,14 @@ class TestWithSpark:
         assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
         assert list(QueueReader(queue).consumers().values()) == [1500]
 
+    @pytest.mark.long
     def test_killed_at_any_moment_it_lands_every_row_once(
         self, launch: Launcher, tmp_path: Path
     ) -> None:
-        """kill -9 of the bridge, again and again, while a writer writes; then the exact set."""
+        """kill -9 of the bridge, again and again, while a writer writes; then the exact set.
+
+        The short form has this in tests/chaos/test_kills.py, with a gateway which is killed too.
+        """
         queue, table = tmp_path / "queue", tmp_path / "table"
         chance = random.Random(os.environ.get("MSGPROTO_SEED", "1"))
         with Writing(queue) as writing:

@@ -8,7 +8,7 @@ from tests.states.bugs import BUGS
 from tests.states.running import STATES, run
 from tests.tools.forms import SHORT
 
-PLANTED_TIMES = 10
+PLANTED_TIMES = 20
 """A planted bug has this many times the examples of the short form: its first one ends them."""
 
 COSTS = {"bridge": 2}
