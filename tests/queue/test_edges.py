@@ -12,7 +12,7 @@ import pytest
 
 from tests.tools.queues import PATIENCE_SECONDS, batch
 from twisted_msgproto.core.errors import QueueFull
-from twisted_msgproto.queue import QueueReader, QueueWriter, columns, ipc, recovery, verify
+from twisted_msgproto.queue import QueueReader, QueueWriter, arrays, columns, recovery, verify
 from twisted_msgproto.queue.log import SegmentLog
 from twisted_msgproto.queue.verify import segments
 
@@ -58,8 +58,8 @@ def test_columns_that_say_nothing_of_a_pair_make_no_frame() -> None:
             return ["one", "too many"]
 
     with pytest.raises(TypeError, match="not a mapping"):
-        ipc._maps([Odd(a="x")])
-    empty = ipc._maps([{}, {}])
+        arrays._maps([Odd(a="x")])
+    empty = arrays._maps([{}, {}])
     assert (empty.nodes[:2], empty.buffers[:2]) == ((2, 0), (b"", bytes(12)))
 
 

@@ -422,3 +422,18 @@ def test_many_messages_are_copied_in_several_pieces(monkeypatch: pytest.MonkeyPa
     assert world.state.copied_messages > 4
     world.close()
     world.open()
+
+
+def test_a_message_that_is_moved_without_its_tries_has_none_after_a_start() -> None:
+    world = a_world()
+    world.try_some()
+    place = next(iter(world.tries))
+    to = next(name for name in NAMES if name != world.there[place][0])
+    world.state.move([place], to, tries=False)
+    _, envelope, body = world.there[place]
+    world.there[place] = to, envelope, body
+    world.moves.setdefault(place, set()).add(to)
+    del world.tries[place]
+    world.tend()
+    world.close()
+    world.open()

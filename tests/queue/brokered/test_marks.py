@@ -228,3 +228,10 @@ def test_times_that_32_bits_cannot_hold_are_the_nearest_that_they_can() -> None:
     assert [second(time) for time in times] == [0, 0, 1, 2**32 - 1]
     assert list(seconds(times)) == [0, 0, 1, 2**32 - 1]
     assert list(seconds(times[1:3])) == [0, 1]
+
+
+def test_messages_that_were_not_tried_have_no_tries() -> None:
+    marks = Marks()
+    marks.begun(0)
+    queue = scanned(Rows(*[head("mtl", NAMES[0])] * 3), marks).queues[NAMES[0]]
+    assert (list(queue.places), queue.tries) == ([0, 1, 2], {})
