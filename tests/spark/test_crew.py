@@ -52,3 +52,23 @@ def test_there_are_never_more_threads_than_the_crew_may_have() -> None:
     seen = some.gather({n: lambda: len(threads("bounded")) for n in range(50)}, PATIENCE_SECONDS)
     assert len(seen) == 50
     assert max(map(int, seen.values())) <= 3  # type: ignore[arg-type]
+
+
+def test_a_thread_that_hangs_is_relieved_once_and_ends_with_its_work() -> None:
+    some, begun, hangs = Crew(1, "relieved"), threading.Event(), threading.Event()
+
+    def hang() -> None:
+        begun.set()
+        hangs.wait(PATIENCE_SECONDS)
+
+    some.submit(hang)
+    assert begun.wait(PATIENCE_SECONDS)
+    for _ in range(2):
+        some.relieve(0.0)
+        assert (some._threads, some._unfinished) == (0, 0)
+    [thread] = threads("relieved")
+    assert some.gather({1: lambda: 2}, PATIENCE_SECONDS) == {1: 2}
+    hangs.set()
+    thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
+    assert some.gather({1: lambda: 3}, PATIENCE_SECONDS) == {1: 3}
