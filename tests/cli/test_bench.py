@@ -412,7 +412,9 @@ def test_the_rows_of_the_table_without_java_are_measured(launch: Launcher) -> No
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 def test_all_rows_of_spark_are_measured(launch: Launcher) -> None:
-    """Three more, each with a bridge or a stream: the same two sides, rates, and their own ends."""
+    """The short form, in the two tests above, leaves three out: each has a bridge, or the streams
+    of the first row once more.
+    """
     pytest.importorskip("pyspark")
     rows = rows_of(launch, "spark", scale=0.001)
     _, rate, delay, _, _, end = rows.values()
