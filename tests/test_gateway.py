@@ -226,7 +226,7 @@ def test_the_gateway_listens_and_ends_on_sigterm(launch: Launcher, file: Path) -
     assert gateway.address("lumberjack").startswith("tcp:127.0.0.1:")
     gateway.signal(signal.SIGTERM)
     # twistd shuts down in peace and then ends by the same signal, as a shell expects it.
-    assert gateway.wait(seconds=10) == -signal.SIGTERM
+    assert gateway.wait() == -signal.SIGTERM
     assert "Server Shut Down." in gateway.output
     assert (launch.directory / "spool").is_dir()
     assert not list(launch.directory.glob("*.pid"))

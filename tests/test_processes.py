@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -16,23 +17,29 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from twisted.application.service import MultiService
 from twisted.internet.error import CannotListenError, ProcessTerminated
-from twisted.internet.task import Clock
+from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
 
 from tests.chaos.clients import GoodClients
 from tests.tools.five import CLIENTS
 from tests.tools.processes import START_SECONDS, Launched, Launcher, wait_gone
 from tests.tools.queues import batch, put
 from twisted_msgproto import cli
-from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.core.errors import ConfigurationError, QueueAway
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.gateway import Configuration
 from twisted_msgproto.net.control.asking import GatewayBroker
 from twisted_msgproto.net.factory import COMMON_LIMITS
+from twisted_msgproto.net.gateway import Gateway
+from twisted_msgproto.net.processes import supervisor
 from twisted_msgproto.net.processes.figures import together
 from twisted_msgproto.net.processes.ports import HeldPorts
 from twisted_msgproto.net.processes.shares import OF_THE_GATEWAY, OF_THE_SERVER, Share
+from twisted_msgproto.net.processes.supervisor import Plan
 from twisted_msgproto.net.processes.worker import Job, State, Worker
 from twisted_msgproto.net.trying import BindingReactor
 from twisted_msgproto.queue import QueueReader, QueueWriter
@@ -171,6 +178,16 @@ def made_queue(directory: Path, first: int, count: int = 3) -> None:
     writer.close()
 
 
+def after_a_power_loss(directory: Path) -> None:
+    """A queue of three messages whose published end is older than they are."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with contextlib.closing(QueueWriter(directory)):
+        old = (directory / "end").read_bytes()
+    made_queue(directory, 0)
+    (directory / "end").write_bytes(old)
+    assert QueueReader(directory).end() == 0
+
+
 def test_a_directory_stands_for_the_queues_of_all_processes_also_of_former_ones(
     tmp_path: Path,
 ) -> None:
@@ -183,6 +200,24 @@ def test_a_directory_stands_for_the_queues_of_all_processes_also_of_former_ones(
     assert BridgeOptions([str(tmp_path)], "t").locations == below
     made_queue(tmp_path, 0)
     assert queues_at(tmp_path) == [str(tmp_path), *below]
+
+
+def test_one_process_publishes_what_former_ones_had_acknowledged_before_a_power_loss(
+    tmp_path: Path,
+) -> None:
+    """Nobody else would: the bridge waited for messages that were never published."""
+    for name in ("0", "1"):
+        after_a_power_loss(tmp_path / name)
+    (tmp_path / "0" / "broker").mkdir()
+    gateway: Any = Gateway(MemoryReactorClock(), str(tmp_path))
+    with capturedLogs() as logged, contextlib.closing(QueueWriter(tmp_path / "2")):
+        gateway.startService()
+    gateway.sink.writer.close()
+    assert [QueueReader(tmp_path / name).end() for name in ("0", "1")] == [3, 3]
+    lines = [event["line"] for event in logged if "line" in event]
+    assert sum("no process has the queue" in line for line in lines) == 3
+    assert any(f"broker's queues of {tmp_path / '0'} are not delivered" in line for line in lines)
+    assert f"queue {tmp_path / '2'} is open for writing already" in lines[-1]
 
 
 def test_tail_shows_the_last_of_all_queues_and_whose_they_are(
@@ -221,14 +256,17 @@ def test_a_held_port_can_be_shared_and_other_programs_cannot_have_it() -> None:
             held.listenUNIX("nowhere", None)
 
 
-class Spawning(Clock):
+class Spawning(MemoryReactorClock):
     """Starts no process, and remembers what was to be started."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.runs: list[Any] = []
+        self.failures: list[OSError] = []
 
     def spawnProcess(self, protocol: Any, *words: Any, **settings: Any) -> Any:
+        if self.failures:
+            raise self.failures.pop()
         protocol.transport = SimpleNamespace(pid=7, write=lambda octets: None)
         self.runs.append(protocol)
         return protocol.transport
@@ -311,6 +349,74 @@ def test_of_latencies_the_greatest_is_shown_and_rates_are_added_up() -> None:
     parts = {0: part_of(True, "", flow=flow(1.0, 2.0)), 1: part_of(True, "", flow=flow(5.0))}
     shown = together(parts, 2)["flow"]["protocols"]["a"]
     assert shown == {"messages_per_second": [1.0, 7.0], "ack_p99_seconds": [1.0, 5.0]}
+
+
+def test_a_process_for_which_there_is_no_memory_is_started_later() -> None:
+    """It was never started again."""
+    reactor = Spawning()
+    job = Job(["python"], {}, None, b"")
+    worker = Worker(1, reactor, lambda n: job, lambda one: None, lambda one, line: None)
+    worker.start()
+    reactor.failures = [OSError(errno.EAGAIN, "Resource temporarily unavailable")]
+    reactor.end()
+    reactor.advance(0.51)
+    assert (worker.state, worker.pid) == (State.WAITING, None)
+    assert worker.ended_because == "could not be started: Resource temporarily unavailable"
+    reactor.advance(1.01)
+    assert (worker.state, worker.restarts, len(reactor.runs)) == (State.STARTING, 2, 2)
+
+
+class Answering(SynchronousTestCase):
+    """A supervisor of three processes that start, and what it asks them."""
+
+    def setUp(self) -> None:
+        self.reactor = Spawning()
+        self.asked: list[tuple[str, str]] = []
+        self.silent: set[str] = set()
+        self.patch(supervisor, "ask", self.answer)  # type: ignore[no-untyped-call]
+        plan = Plan(
+            count=3,
+            queue=None,
+            sockets="sockets",
+            job=lambda number, ports: Job(["python"], {}, None, b""),
+            gateway=Gateway(self.reactor),
+            alone=MultiService(),
+        )
+        self.service = supervisor.Supervisor(self.reactor, plan)
+        self.service.startService()
+
+    async def answer(self, reactor: Any, directory: str, path: str, **settings: Any) -> Any:
+        self.asked.append((os.path.basename(directory), path))
+        if os.path.basename(directory) in self.silent:
+            raise QueueAway("it does not answer")
+        return {"done": ["a file"], "later": []}
+
+    def serves(self, *numbers: int) -> None:
+        for number in numbers:
+            line = b'{"text": "", "event": "process serves"}\n'
+            self.reactor.runs[number].childDataReceived(1, line)
+
+    def test_a_process_that_starts_while_files_are_read_again_reads_them_when_it_serves(
+        self,
+    ) -> None:
+        """It may have read them before they changed: a certificate or password of before."""
+        self.serves(0, 2)
+        self.successResultOf(self.service.reload())
+        assert self.asked == [("0", "reload"), ("2", "reload")]
+        self.serves(1)
+        assert self.asked[2:] == [("1", "reload")]
+        self.serves(1)
+        assert len(self.asked) == 3
+
+    def test_a_process_that_does_not_answer_keeps_no_other_from_reading_files_again(self) -> None:
+        """It may die just then; the others kept what was to be replaced."""
+        self.serves(0, 1, 2)
+        self.silent = {"1"}
+        reloading = self.service.reload()
+        failure: Any = self.failureResultOf(reloading, ConfigurationError)  # type: ignore[no-untyped-call]
+        assert [number for number, _ in self.asked] == ["0", "1", "2"]
+        told = "2 of 3 processes have changed, then: process 1: it does not answer"
+        assert str(failure.value) == told
 
 
 # ── whole processes ─────────────────────────────────────────────────────────────────────────────
@@ -447,8 +553,15 @@ def test_a_bridge_finds_the_queue_of_a_further_process_while_it_runs(launch: Lau
 def test_processes_end_with_their_supervisor_and_a_start_that_cannot_be_is_one_line(
     launch: Launcher,
 ) -> None:
+    """What one process, and a third one, have acknowledged before a power loss, is published."""
     text = f'processes = 2\n[queue]\ndirectory = "spool"\n[lumberjack]\nendpoint = "{LOOPBACK}"\n'
+    former = [launch.directory / "spool" / name for name in ("2", "")]
+    for place in former:
+        after_a_power_loss(place)
     server = started(launch, text)
+    for place in former:
+        server.line(f"no process has the queue .*{place.relative_to(launch.directory)}; the bridge")
+        assert QueueReader(place).end() == 3
     pids = [
         one["pid"] for one in GatewayBroker(str(launch.directory / "spool")).figures()["processes"]
     ]

@@ -79,12 +79,12 @@ def check_queue_place(configuration: Configuration) -> None:
     A queue that stands in the directory itself, from a time with one process, is landed like the
     others; but nobody would deliver a broker's messages in it.
     """
-    from .queue.below import is_queue, queue_of
+    from .queue.below import has_broker, is_queue, queue_of
 
     directory = configuration.queue.get("directory")
     if directory is None or not is_queue(directory):
         return
-    if os.path.isdir(os.path.join(directory, "broker")):
+    if has_broker(directory):
         first = queue_of(directory, 0)
         raise ConfigurationError(
             f"[queue]: directory {directory!r} is the queue of a gateway without processes, and a"
@@ -143,12 +143,14 @@ def _plan(options: Options, servers: Servers, again: FileAgain) -> Plan:
 
 
 def _leftovers(directory: str, count: int) -> list[str]:
-    """Return the queues at ``directory`` that none of ``count`` processes has."""
-    from .queue.below import is_queue, numbered
+    """Mend the queues at ``directory`` that none of ``count`` processes has; return lines for the
+    log.
+    """
+    from .queue.below import is_queue, mend_former, numbered
 
     own = {str(number) for number in range(count)}
-    itself = [directory] if is_queue(directory) else []
-    return itself + [place for place in numbered(directory) if os.path.basename(place) not in own]
+    below = [place for place in numbered(directory) if os.path.basename(place) not in own]
+    return mend_former([directory, *below] if is_queue(directory) else below)
 
 
 def _job(options: Options, again: FileAgain, plan: Plan, number: int, ports: list[int]) -> Job:

@@ -24,6 +24,7 @@ from tests.tools.certificates import Authority, Pair
 from tests.tools.cluster import Cluster, cluster
 from tests.tools.processes import Launched, Launcher, command_of, descendants
 from tests.tools.s3 import Store, running_store
+from twisted_msgproto.cli.benches.endpoints import reserved
 from twisted_msgproto.queue import QueueReader
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
@@ -35,10 +36,13 @@ BATCH = r"batch \d+: [1-9]\d* rows"
 class Site:
     """A machine with a gateway: a Lumberjack server, its queue, and the queue's Flight server."""
 
-    def __init__(self, launch: Launcher, name: str, pair: Pair, token: Path) -> None:
+    def __init__(
+        self, launch: Launcher, name: str, pair: Pair, token: Path, ports: tuple[int, int]
+    ) -> None:
         self._launch = launch
         self._pair = pair
         self._token = token
+        self.port, self._flight_port = ports
         self.queue = launch.directory / f"queue-{name}"
         self.start_gateway()
         self.shipper = Shipper(name, self.port)
@@ -46,17 +50,18 @@ class Site:
         self.shipper.await_more(1)
         self.start_flight()
 
-    def start_gateway(self, port: int = 0) -> None:
-        """Starts the gateway, at ``port`` if it had one."""
-        where = f"tcp:{port}:interface=127.0.0.1"
+    def start_gateway(self) -> None:
+        """Starts the gateway."""
+        where = f"tcp:{self.port}:interface=127.0.0.1"
         words = ("lumberjack", "-e", where, "--queue", self.queue)
         self.gateway = self._launch(*words, module="twisted")
-        self.port = self.gateway.port("lumberjack")
+        self.gateway.address("lumberjack")
 
-    def start_flight(self, port: int = 0) -> None:
-        """Starts the Flight server, at ``port`` if it had one."""
+    def start_flight(self) -> None:
+        """Starts the Flight server, after a kill as well."""
+        where = f"grpc+tls://127.0.0.1:{self._flight_port}"
         self.flight = self._launch(
-            *("flight", "--queue", self.queue, "--listen", f"grpc+tls://127.0.0.1:{port}"),
+            *("flight", "--queue", self.queue, "--listen", where),
             *("--tls-cert", self._pair.cert, "--tls-key", self._pair.key),
             *("--token-file", self._token),
         )
@@ -65,11 +70,7 @@ class Site:
     def kill_gateway(self) -> None:
         """kill -9, and a start at the same port."""
         self.gateway.kill()
-        self.start_gateway(self.port)
-
-    def restart_flight(self) -> None:
-        """A start at the same port, after a kill."""
-        self.start_flight(int(self.address.rpartition(":")[2]))
+        self.start_gateway()
 
     def finish(self) -> None:
         """Ends the load and the gateway."""
@@ -91,13 +92,16 @@ def sites(launch: Launcher, tmp_path: Path) -> Iterator[list[Site]]:
     token = tmp_path / "token"
     token.write_text("a secret of three gateways\n")
     token.chmod(0o600)
-    made = [Site(launch, name, pair, token) for name in ("a", "b", "c")]
-    try:
-        yield made
-    finally:
-        for site in made:
-            with contextlib.suppress(AssertionError):
-                site.shipper.finish()
+    # Nobody else uses their ports while they are down.
+    with reserved(6) as ports:
+        each = zip(("a", "b", "c"), zip(ports[:3], ports[3:], strict=True), strict=True)
+        made = [Site(launch, name, pair, token, two) for name, two in each]
+        try:
+            yield made
+        finally:
+            for site in made:
+                with contextlib.suppress(AssertionError):
+                    site.shipper.finish()
 
 
 class Bridges:
@@ -196,7 +200,7 @@ def test_a_cluster_lands_each_offset_once_whatever_dies(
     before = landed(table)[others].total()
     while landed(table)[others].total() <= before + 100:
         next_batch(bridge)
-    sites[1].restart_flight()
+    sites[1].start_flight()
 
     spark_cluster.kill_worker(0)
     sites[0].shipper.await_more(100)

@@ -16,6 +16,7 @@ import pytest
 from tests.chaos.shippers import Shipper
 from tests.tools.dying import POINTS
 from tests.tools.processes import Launched, Launcher, command_of, descendants, wait_gone
+from twisted_msgproto.cli.benches.endpoints import reserved
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.spark.table import LandedTable
 
@@ -53,12 +54,20 @@ def kills(chance: random.Random, long: bool) -> Iterator[Kill]:
         yield Kill(point, chance.randint(1, 3), java=True)
 
 
-def gateway(launch: Launcher, queue: Path, port: int = 0) -> tuple[Launched, int]:
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port that nobody else uses while the gateway is down."""
+    with reserved(1) as [one]:
+        yield one
+
+
+def gateway(launch: Launcher, queue: Path, port: int) -> Launched:
     server = launch(
         *("lumberjack", "-e", f"tcp:{port}:interface=127.0.0.1", "--queue", queue),
         module="twisted",
     )
-    return server, server.port("lumberjack")
+    server.address("lumberjack")
+    return server
 
 
 def draining(launch: Launcher, queue: Path, table: Path) -> Launched:
@@ -83,7 +92,7 @@ def chance_of_run() -> random.Random:
 
 
 def test_nothing_acknowledged_is_lost_and_nothing_lands_twice(
-    launch: Launcher, tmp_path: Path, pytestconfig: pytest.Config
+    launch: Launcher, tmp_path: Path, port: int, pytestconfig: pytest.Config
 ) -> None:
     """LJ-13, LJ-15, TB-01, TB-02: gateway killed twice, bridge twelve times, under load.
 
@@ -91,7 +100,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_lands_twice(
     """
     planned = list(kills(chance_of_run(), pytestconfig.getoption("--long")))
     queue, table = tmp_path / "queue", tmp_path / "table"
-    server, port = gateway(launch, queue)
+    server = gateway(launch, queue, port)
     shippers = [Shipper(name, port) for name in ("a", "b")]
     for shipper in shippers:
         shipper.start()
@@ -104,7 +113,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_lands_twice(
             landing = dying_bridge(launch, queue, table, kill)
             if number % 6 == 5:
                 assert server.kill() == -signal.SIGKILL
-                server, _ = gateway(launch, queue, port)
+                server = gateway(launch, queue, port)
             if frozen:
                 # What a dead bridge had started goes on while the next one lands.
                 landing.line("bridge running from|gateway", seconds=START_SECONDS)

@@ -17,6 +17,7 @@ from twisted.trial.unittest import TestCase
 
 from tests.tools.five import ANYWHERE, CLIENTS, SERVERS, rows
 from tests.tools.processes import Launched, launching
+from twisted_msgproto.cli.benches.endpoints import reserved
 from twisted_msgproto.core.errors import ConnectionClosed
 
 pytestmark = pytest.mark.slow
@@ -137,13 +138,14 @@ class Killed(TestCase):
         directory = Path(self.mktemp())
         directory.mkdir()
         queue, file = directory / "queue", directory / "gateway.toml"
-        with launching(directory) as launch:
+        with launching(directory) as launch, reserved(len(ANYWHERE)) as held:
+            there = dict(zip(ANYWHERE, held, strict=True))
+            file.write_text(SERVERS.format(queue=queue, **there))
 
-            def serve(ports: dict[str, Any]) -> Launched:
-                file.write_text(SERVERS.format(queue=queue, **ports))
+            def serve() -> Launched:
                 return launch("gateway", "--config", file)
 
-            server = serve(ANYWHERE)
+            server = serve()
             ports = {
                 name: int(
                     (
@@ -156,7 +158,6 @@ class Killed(TestCase):
                 )
                 for name, client in CLIENTS.items()
             }
-            there = {**ports, "websocket": ports["sabc over WebSocket, safe"]}
             services = {name: client.make(ports[name]) for name, client in CLIENTS.items()}
             ledgers = {name: self.ledger(name, service) for name, service in services.items()}
             for service in services.values():
@@ -165,7 +166,7 @@ class Killed(TestCase):
                 await self.all_stand(ledgers.values())
                 await gatherResults([ledger.more(LOAD) for ledger in ledgers.values()])
                 self.assertEqual(await deferToThread(server.kill), -signal.SIGKILL)
-                server = serve(there)
+                server = serve()
             await self.all_stand(ledgers.values())
             await gatherResults([ledger.landed() for ledger in ledgers.values()])
             for name, service in services.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from twisted_msgproto.core.packed import (
     joined,
     kept_packed,
     listed,
+    shift_python,
 )
 
 COLUMNS: list[tuple[Packed[Any], list[Any]]] = [
@@ -97,3 +99,9 @@ def test_a_list_is_added_to_as_it_is_and_anything_else_as_a_copy() -> None:
     assert listed(values) is values
     assert listed(rows([b"a"])) == [b"a"]
     assert type(listed((1,))) is list
+
+
+def test_bounds_are_moved_as_far_as_31_bits_go() -> None:
+    assert shift_python(array("i", [0, 5]), 3) == array("i", [3, 8]).tobytes()
+    with pytest.raises(OverflowError):
+        shift_python(array("i", [1]), 2**31 - 1)

@@ -10,6 +10,7 @@ from twisted_msgproto.core.reasons import (
     client_tls,
     ended_because,
     reason,
+    speaks_tls,
     tls_text,
 )
 from twisted_msgproto.umq import SessionRefused
@@ -123,3 +124,26 @@ def test_what_openssl_says_of_an_error() -> None:
     assert tls_text(TLSError([("a", "b", "one"), ("a", "b", "two")])) == "one, two"
     assert tls_text(TLSError(-1, "Unexpected EOF")) == "Unexpected EOF"
     assert tls_text(TLSError()) == tls_text(None) == "the connection ended in the middle of it"
+
+
+@pytest.mark.parametrize(
+    ("said", "endpoint", "words"),
+    [
+        (ConnectionClosed("the server closed the connection"), "tcp:h:1", "if it speaks TLS there"),
+        (ConnectionClosed("the server closed the connection"), "tls:h:1", ""),
+        (TimedOut("no session in time"), "wss://h:1", "if it does not speak TLS there, try ws:"),
+        (TimedOut("no session in time"), "ws://h:1", ""),
+    ],
+)
+def test_who_was_not_served_is_told_that_tls_may_be_what_is_wrong(
+    said: Exception, endpoint: str, words: str
+) -> None:
+    plain = reason(said, endpoint)
+    assert reason(said, endpoint, served=False).startswith(plain)
+    hint = reason(said, endpoint, served=False).removeprefix(plain)
+    assert (words in hint) if words else not hint
+
+
+@pytest.mark.parametrize(("octets", "speaks"), [(b"\x16\x03\x01", True), (b"\x16", False)])
+def test_tls_is_known_by_its_first_two_octets(octets: bytes, speaks: bool) -> None:
+    assert speaks_tls(octets) is speaks

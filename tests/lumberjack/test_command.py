@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.lumberjack.test_client import Host
 from tests.tools.processes import Launcher
+from twisted_msgproto.cli.benches.endpoints import reserved
 from twisted_msgproto.cli.send import deliver
 from twisted_msgproto.cli.waiting import ALIVE_FACTOR, PATIENCE_SECONDS
 from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, TimedOut
@@ -337,10 +337,11 @@ def test_there_is_nothing_to_receive(launch: Launcher) -> None:
 @pytest.mark.slow
 def test_send_outlives_a_killed_gateway(launch: Launcher, tmp_path: Path) -> None:
     """LJ-15, LJ-13: kill -9 twice while lines come; every line is in the queue at the end."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with reserved(1) as [port]:
+        _outlives_killed_gateways(launch, tmp_path, port)
 
+
+def _outlives_killed_gateways(launch: Launcher, tmp_path: Path, port: int) -> None:
     def serve():
         serving = launch(
             *("--log-format=text", "lumberjack", "-e", f"tcp:{port}:interface=127.0.0.1"),

@@ -10,6 +10,7 @@ from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.lumberjack.machine import Reader, Writer
 from twisted_msgproto.lumberjack.terms import (
+    READER_LIMITS,
     WRITER_LIMITS,
     KeptAlive,
     ReaderCounters,
@@ -120,3 +121,47 @@ def test_an_empty_window_within_a_compressed_frame_is_answered_in_line__LJ_07__L
     whole = encode_window(2) + events_of(1, 2)
     octets = encode_compressed(whole + encode_window(0))
     assert Session().receive(octets) == [(2, 2), (2, 0)]
+
+
+def test_a_decoder_between_two_frames_reads_no_compressed_one():
+    decoder = Decoder()
+    assert decoder.compressed_version == 0
+    decoder.feed(encode_compressed(events_of(1))[:-1])
+    assert decoder.compressed_version == b"2"[0]
+
+
+def test_a_writer_that_waits_for_nothing_has_no_time_when_the_transport_goes_on__LJ_15():
+    machine = writer()
+    machine.paused(1.0)
+    machine.resumed(2.0)
+    assert machine.deadline is None
+    machine.send(documents(1))
+    sent(machine)
+    machine.paused(3.0)
+    machine.resumed(4.0)
+    assert machine.deadline is not None
+
+
+def in_slices(*inner):
+    """A reader that has begun with a C frame of these frames, which needs several turns."""
+    reader = Reader(Limits.of(READER_LIMITS).replace({"slice-octets": 1000}))
+    reader.receive(encode_compressed(b"".join(inner)), 0.0)
+    for _ in range(5):
+        reader.receive(b"", 1.0)
+    assert reader.unfinished
+    return reader
+
+
+def test_an_ack_within_a_compressed_frame_of_a_writer_is_a_fault__LJ_17():
+    reader = in_slices(*[encode_ack(1) + events_of(1)] * 80)
+    while reader.unfinished:
+        reader.receive(b"", 2.0)
+    assert reader.fault is not None
+
+
+def test_a_compressed_frame_of_version_1_gets_no_keep_alive_while_it_is_read__LJ_14():
+    for version, alive in ((VERSION_1, False), (b"2"[0], True)):
+        windows = [encode_window(1, version) + events_of(1, version=version)] * 80
+        reader = in_slices(*windows)
+        reader.advance(60.0)
+        assert bool(reader.outputs()) is alive

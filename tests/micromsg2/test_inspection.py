@@ -141,6 +141,16 @@ def test_however_it_is_cut_the_events_say_the_same_in_the_same_order() -> None:
             assert said(chunks, eager) == (expected, answers)
 
 
+def test_what_came_while_a_body_was_inspected_is_read_once__MM_28() -> None:
+    server = server_with("json;" + BATCH + "9")
+    second = message(2, LARGE)
+    events = receive(server, message(1, LARGE)) + receive(server, second[:9])
+    events += rest(server) + receive(server, second[9:])
+    events += rest(server) + receive(server, message(3, b"3"))
+    assert bodies(events) == [LARGE, LARGE, b"3"]
+    assert (server.fault, server.held) == (None, 0)
+
+
 def test_what_breaks_the_protocol_behind_a_body_comes_after_its_verdict() -> None:
     """MM-28, MM-33"""
     server = server_with("json;" + BATCH + "9")
@@ -181,6 +191,18 @@ def test_an_ack_which_waits_behind_a_body_is_not_late() -> None:
     server.send("a", b"x")
     server.advance(31.0)
     assert server.fault is not None
+
+
+def test_a_body_which_waits_behind_another_s_inspection_is_not_idle__MM_32() -> None:
+    server = server_with("json;" + BATCH + "9", idle_close=10)
+    receive(server, message(1, LARGE) + message(2)[:-1], 5.0)
+    server.advance(15.0)
+    assert (server.fault, server.tick(15.0)) == (None, 25.0)
+    while server.unfinished:
+        server.receive(b"", 16.0)
+    server.advance(26.0)
+    assert server.fault is not None
+    assert server.fault.reason == "idle-timeout"
 
 
 def test_a_vendors_extension_may_inspect_in_slices_too() -> None:

@@ -136,11 +136,13 @@ def test_the_system_says_how_long_a_connection_is_silent() -> None:
             before = silent_seconds(far.fileno())
             assert before is not None
             deadline = time.monotonic() + 60
-            while (silent_seconds(far.fileno()) or 0.0) < before + 0.05:
+            while (longest := silent_seconds(far.fileno()) or 0.0) < before + 0.05:
                 assert time.monotonic() < deadline
-            near.sendall(b"x")
-            assert far.recv(1) == b"x"
-            assert (silent_seconds(far.fileno()) or 0.0) < before + 0.05
+            # Again, as long as this process itself comes too late to see that it is short.
+            while (silent_seconds(far.fileno()) or 0.0) >= longest:
+                near.sendall(b"x")
+                assert far.recv(1) == b"x"
+                assert time.monotonic() < deadline
         with socket.socket(socket.AF_UNIX) as other:
             assert silent_seconds(other.fileno()) is None
 

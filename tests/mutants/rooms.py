@@ -71,8 +71,8 @@ ROOMS: dict[str, Room] = {
         "mtl",
         "wire machine terms",
         "addresses backpressure client client_flow connections false_servers honest_confirm"
-        " limits_of_a_client reading server_control server_data server_profiles server_readers"
-        " server_writers slices wire",
+        " limits_of_a_client machine_edges reading server_control server_data server_profiles"
+        " server_readers server_writers slices wire",
     ),
     "link": Room(
         (
@@ -80,9 +80,11 @@ ROOMS: dict[str, Room] = {
             *("net/backpressure.py", "net/wires"),
         ),
         (
-            *("tests/net/test_link.py", "tests/net/test_outbox.py", "tests/net/test_output.py"),
+            *("tests/net/test_link.py", "tests/net/test_link_edges.py"),
+            *("tests/net/test_outbox.py", "tests/net/test_output.py"),
             *("tests/net/test_sink.py", "tests/net/test_backpressure.py"),
-            *("tests/net/test_websocket.py", "tests/net/test_keepalive.py"),
+            *("tests/net/test_websocket.py", "tests/net/test_websocket_edges.py"),
+            *("tests/net/test_websocket_cases.py", "tests/net/test_keepalive.py"),
             *("tests/net/test_timer.py", "tests/net/test_turns.py", "tests/net/test_stopping.py"),
             *("tests/contract/test_sessions.py", "tests/contract/test_ends.py"),
             *("tests/contract/test_flow.py", "tests/sabc/test_websocket.py"),
@@ -104,8 +106,14 @@ ROOMS: dict[str, Room] = {
         (
             *("spark/options.py", "spark/edges.py", "spark/ranges.py", "spark/opening.py"),
             *("spark/filters.py", "spark/offsets.py", "spark/gateways.py", "spark/flight.py"),
-            *("spark/marks.py", "spark/report.py", "spark/lateness.py"),
+            *("spark/marks.py", "spark/report.py", "spark/lateness.py", "spark/loop.py"),
+            *("spark/crew.py", "spark/releasing.py"),
         ),
-        ("tests/spark",),
+        _tests(
+            "spark",
+            "bridge_failures bridge_loop bridge_options crew filters flight gateways lateness"
+            " offsets releasing report source",
+        ),
+        "WithSpark",
     ),
 }

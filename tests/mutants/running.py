@@ -115,7 +115,7 @@ class Measured:
             data.read()
             found: defaultdict[int, set[str]] = defaultdict(set)
             for name in data.measured_files():
-                if name.endswith(f"/{file}"):
+                if name.endswith(file):
                     for line, contexts in data.contexts_by_lineno(name).items():
                         found[line] |= {context.partition("|")[0] for context in contexts}
             self.lines[file] = dict(found)

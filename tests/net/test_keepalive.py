@@ -91,6 +91,17 @@ def test_a_connection_may_end_others_while_all_are_due() -> None:
     assert clock.getDelayedCalls() == []
 
 
+def test_one_that_stopped_is_passed_over_when_its_time_comes() -> None:
+    clock = Clock()
+    every = Keepalives(clock, 10, 10)
+    stopped, lives = (Peer(clock, every, answers=True) for _ in range(2))
+    stopped.keepalive.stop()
+    clock.advance(10)
+    assert [len(peer.pings) for peer in (stopped, lives)] == [0, 1]
+    lives.keepalive.stop()
+    assert clock.getDelayedCalls() == []
+
+
 def test_without_an_interval_nothing_is_sent() -> None:
     clock = Clock()
     peer = Peer(clock, Keepalives(clock, 0, 30), answers=False)

@@ -216,3 +216,9 @@ def test_nothing_is_left_after_a_loss():
     way.output.stopProducing()
     assert way.output.octets == 0
     assert way.clock.getDelayedCalls() == []
+
+
+def test_who_is_cut_off_while_memory_is_short_counts_as_one_who_takes_nothing__NB_02():
+    way = Way()
+    way.output.cutOff(5000, 4096.0)
+    assert way.stalled == 1

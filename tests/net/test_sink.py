@@ -158,7 +158,7 @@ class Unopened(TestCase):
     async def test_a_queue_is_not_touched_before_it_is_opened(self):
         """For what is made before the process becomes a daemon."""
         directory = self.mktemp()
-        sink = DurableSink.unopened(directory, reactor)
+        sink = DurableSink.unopened(directory)  # the process's reactor is meant
         self.assertFalse(os.path.exists(directory))
         sink.open()
         self.addCleanup(sink.close)

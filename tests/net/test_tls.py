@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import ssl as standard_ssl
+from itertools import accumulate
+from random import Random
 from typing import Any
 
+from OpenSSL import SSL
 from twisted.internet import reactor, ssl
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import SSL4ClientEndpoint, serverFromString
 from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
 
 from tests.tools.certificates import Authority
@@ -15,6 +23,8 @@ from tests.tools.directories import temporary
 from tests.tools.sinks import SafeSink
 from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactory
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
+from twisted_msgproto.net.reloading import ServedEndpoint
+from twisted_msgproto.net.tls import tls_with
 
 
 class Writer(Protocol):
@@ -73,3 +83,207 @@ class Ends(TestCase):
     async def test_a_hook_may_drain_the_server(self) -> None:
         came = await self.ended(lambda server: server.factory.drain())
         self.assertEqual(came, b"2A\0\0\0\1")
+
+
+class Gathered(TestCase):
+    """What is written over TLS leaves with the next turn, together, and is never more than fits."""
+
+    timeout = 60
+
+    async def connected(self) -> tuple[Any, Any]:
+        """A server's end over TLS, and the socket of its client."""
+        made: Deferred[Any] = Deferred()
+
+        class Server(Protocol):
+            def connectionMade(self) -> None:
+                made.callback(self)
+
+            def connectionLost(self, reason: Any = None) -> None:
+                test.lost.callback(None)
+
+        test, self.lost = self, Deferred[None]()
+        files = Authority(temporary(self)).server()
+        where = f"ssl:0:interface=127.0.0.1:privateKey={files.key}:certKey={files.cert}"
+        port: Any = await ServedEndpoint(reactor, where).listen(Factory.forProtocol(Server))
+        self.addCleanup(port.stopListening)
+        context = standard_ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, standard_ssl.CERT_NONE
+        line = socket.create_connection(("127.0.0.1", port.getHost().port), timeout=60)
+        client = await deferToThread(context.wrap_socket, line)
+        self.addCleanup(client.close)
+        await deferToThread(client.send, b"hello")
+        return (await made).transport, client
+
+    async def test_small_writes_of_a_turn_are_one_record_which_the_system_has_at_once__NB_11(
+        self,
+    ) -> None:
+        transport, client = await self.connected()
+        sent: list[int] = []
+        raw = transport.transport
+        write = raw.write
+        raw.write = lambda octets: (sent.append(len(octets)), write(octets))
+        started: list[object] = []
+        raw.startWriting = lambda: started.append(None)  # the reactor would be asked
+        for piece in (b"ping", b" and", b" pong"):
+            transport.write(piece)
+        self.assertEqual(sent, [])
+        await deferLater(reactor, 0)
+        self.assertEqual(len(sent), 1)
+        self.assertEqual(started, [])
+        self.assertEqual(await deferToThread(client.recv, 100), b"ping and pong")
+        transport.abortConnection()
+        await self.lost
+
+    async def test_a_peer_that_reads_nothing_pauses_its_producer_and_gets_all_in_order(
+        self,
+    ) -> None:
+        transport, client = await self.connected()
+        paused: Deferred[None] = Deferred()
+        told: list[str] = []
+
+        class Producer:
+            def pauseProducing(self) -> None:
+                told.append("pause")
+                if not paused.called:
+                    paused.callback(None)
+
+            def resumeProducing(self) -> None:
+                told.append("resume")
+
+            def stopProducing(self) -> None:
+                pass
+
+        transport.registerProducer(Producer(), True)
+        piece, count = bytes(range(256)) * 200, 0
+        while not told and count < 2000:
+            transport.write(piece)
+            count += 1
+            await deferLater(reactor, 0)
+        self.assertEqual(told, ["pause"])
+        self.assertLess(count, 2000)
+        transport.write(b"last")
+        transport.unregisterProducer()
+        transport.loseConnection()
+
+        def all_of_it() -> bytes:
+            came = b""
+            while octets := client.recv(1 << 20):  # an end without close_notify would be an error
+                came += octets
+            client.unwrap()
+            return came
+
+        self.assertEqual(await deferToThread(all_of_it), piece * count + b"last")
+        await self.lost
+
+    async def test_close_notify_follows_what_was_written_in_the_same_turn(self) -> None:
+        transport, client = await self.connected()
+        raw = transport.transport
+        transport.write(b"the last words")
+        transport.loseConnection()
+        self.assertEqual(await deferToThread(client.recv, 100), b"the last words")
+        # An end without close_notify would be an SSLEOFError.
+        self.assertEqual(await deferToThread(client.recv, 100), b"")
+        await deferToThread(client.unwrap)
+        await self.lost
+        transport.write(b"too late")
+        await deferLater(reactor, 0)
+        self.assertNotIn("write", vars(raw))
+
+    async def test_what_is_written_before_an_abort_is_dropped(self) -> None:
+        transport, _ = await self.connected()
+        transport.write(b"no")
+        transport.abortConnection()
+        await self.lost
+
+
+def handshaken(files: Any) -> tuple[SSL.Connection, SSL.Connection]:
+    """A client's connection and a server's of ours, which can talk."""
+    context = SSL.Context(SSL.TLS_SERVER_METHOD)
+    context.use_privatekey_file(str(files.key))
+    context.use_certificate_file(str(files.cert))
+
+    class Options:
+        def getContext(self) -> SSL.Context:
+            return context
+
+    server = tls_with(Options(), Factory())._creatorCallable(None)  # type: ignore[arg-type]
+    client = SSL.Connection(SSL.Context(SSL.TLS_CLIENT_METHOD), None)
+    client.set_connect_state()
+    for _ in range(4):
+        for one, other in ((client, server), (server, client)):
+            with contextlib.suppress(SSL.WantReadError):
+                one.do_handshake()
+            with contextlib.suppress(SSL.WantReadError):
+                other.bio_write(one.bio_read(1 << 16))
+    return client, server
+
+
+def read(connection: SSL.Connection) -> bytes:
+    """All that it has, as Twisted reads it."""
+    came = b""
+    with contextlib.suppress(SSL.WantReadError):
+        while True:
+            came += connection.recv(1 << 15)
+    with contextlib.suppress(SSL.WantReadError):
+        assert not connection.bio_read(1 << 15), "nothing has to be answered"
+    return came
+
+
+class Records(TestCase):
+    def test_all_data_is_there_with_the_record_that_ends_it__NB_11(self) -> None:
+        """However records are joined and cut, at heads as well; closing too."""
+        files, random = Authority(temporary(self)).server(), Random(11)
+        for world in range(40):
+            client, server = handshaken(files)
+            read(server)
+            sent = came = wire = b""
+            lengths: list[tuple[int, int]] = []  # octets on the wire → octets of data
+            on_wire = 0
+            for _ in range(25):
+                data = random.randbytes(random.choice((1, 6, 300, 5000, 16384)))
+                client.send(data)
+                sent += data
+                octets = client.bio_read(1 << 16)
+                wire += octets
+                lengths.append((len(octets), len(data)))
+            while wire:
+                ends = [end - on_wire for end in accumulate(one for one, _ in lengths)]
+                cut = random.choice([end for end in ends if end > 0][:3])  # whole records
+                if world % 4:
+                    heads_too = world % 4 == 1
+                    cut = max(1, cut + random.randrange(-4 if heads_too else -20, 1))
+                    if not heads_too and any(
+                        0 < end - cut < 5 or 0 < cut - end < 5 for end in ends
+                    ):
+                        continue
+                server.bio_write(wire[:cut])
+                on_wire += len(wire[:cut])
+                wire = wire[cut:]
+                came += read(server)
+                whole, end = 0, 0
+                for octets_of, data_of in lengths:
+                    end += octets_of
+                    whole += data_of if end <= on_wire else 0
+                self.assertEqual(len(came), whole)
+            self.assertEqual(came, sent)
+            server.send(b"answer")
+            client.bio_write(server.bio_read(1 << 15))
+            self.assertEqual(client.recv(100), b"answer")
+            client.shutdown()
+            server.bio_write(client.bio_read(1 << 15))
+            with self.assertRaises(SSL.ZeroReturnError):
+                server.recv(1 << 15)
+            server.shutdown()
+            self.assertTrue(server.bio_read(1 << 15), "it closes as well")
+
+    def test_a_spoiled_record_is_an_error_with_an_alert(self) -> None:
+        client, server = handshaken(Authority(temporary(self)).server())
+        read(server)
+        client.send(b"{}")
+        octets = bytearray(client.bio_read(1 << 15))
+        octets[-1] ^= 1
+        server.bio_write(bytes(octets))
+        with self.assertRaises(SSL.Error) as told:
+            server.recv(1 << 15)
+        self.assertIn("bad record mac", str(told.exception))
+        self.assertTrue(server.bio_read(1 << 15), "the peer is told")

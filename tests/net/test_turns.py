@@ -12,7 +12,7 @@ from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs, formatEvent
 from twisted.python import usage
 
-from tests.net.test_link import LineServer
+from tests.tools.small_link import LineServer
 from twisted_msgproto.lumberjack.service import Options
 from twisted_msgproto.net.factory import MsgprotoServerFactory
 from twisted_msgproto.net.gateway import Gateway

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.queue import columns, ipc
+from twisted_msgproto.queue import arrays, columns, ipc
 from twisted_msgproto.queue.schema import (
     ATTACHMENTS_GIVEN,
     BODY,
@@ -34,6 +37,8 @@ OTHERS: dict[int, st.SearchStrategy[Any]] = {
     DESTINATION: st.none() | TEXTS | st.just("orders"),
     FIELDS_GIVEN: st.none() | st.dictionaries(TEXTS, TEXTS, max_size=3),
     BODY: st.none() | st.binary(max_size=9),
+    ATTACHMENTS_GIVEN: st.none() | st.lists(st.binary(max_size=3), max_size=3),
+    TRUNCATED: st.booleans(),
     ENVELOPE: st.none() | st.binary(max_size=9),
 }
 
@@ -72,6 +77,50 @@ def test_lists_are_written_as_arrow_writes_them(case: tuple[int, dict[int, list[
     assert bytes(written[0]) == by_arrow(given_values)
 
 
+@given(given_columns())
+def test_arrays_are_those_that_arrow_makes(case: tuple[int, dict[int, list[Any]]]) -> None:
+    for bit, values in case[1].items():
+        rows = values
+        if bit == FIELDS_GIVEN:
+            rows = [None if row is None else list(row.items()) for row in values]
+        made = arrays.array_of(values, KINDS[bit])
+        made.validate(full=True)
+        assert made.equals(pa.array(rows, KINDS[bit]))
+        assert arrays.scalar_of(values[0], KINDS[bit]).equals(made[0])
+
+
+NO_PANDAS = r"""
+import sys, threading
+from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.queue import QueueReader, QueueWriter
+
+writer = QueueWriter(sys.argv[1], report=print)
+done = threading.Semaphore(0)
+batches = [
+    MessageBatch("p", "k", 1, count=2, message_id=[1, 2], body=[b"x", b"y"]),
+    MessageBatch("p", "k", 2, count=2, message_id=["a", None], fields=[{"a": "b"}, None]),
+    MessageBatch("p", "k", 3, count=1, attachments=[[b"x", b"y"]], truncated=[True]),
+    MessageBatch("p", "k", 4, count=1, destination=["\udcff"], fields=[{"\udcff": "b"}]),
+]
+for batch in batches + [batches[0], batches[1]]:
+    writer.submit(batch, lambda error, first: done.release())
+for _ in range(6):
+    done.acquire()
+assert writer.close()
+reader = QueueReader(sys.argv[1])
+rows = sum(batch.num_rows for batch in reader.read(0, reader.end()))
+print(rows, "pandas" in sys.modules)
+"""
+
+
+def test_a_gateway_does_not_import_pandas(tmp_path: Path) -> None:
+    """Arrow would import it for every list: 0.4 s of a start, and 44 MB."""
+    pytest.importorskip("pandas", reason="pandas is missing: pip install '.[pandas]'")
+    words = [sys.executable, "-c", NO_PANDAS, str(tmp_path / "queue")]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.stdout.split() == ["10", "False"], ended.stdout + ended.stderr
+
+
 @pytest.mark.parametrize("octets", [ipc.JOINED_OCTETS // 8, ipc.JOINED_OCTETS])
 def test_large_messages_are_written_in_pieces_without_another_copy(octets: int) -> None:
     bodies = [bytes(octets), b"", b"x" * (octets + 3)]
@@ -94,8 +143,9 @@ def test_large_messages_are_written_in_pieces_without_another_copy(octets: int) 
         {BODY: [{}]},
         {BODY: [None, 0]},
         {BODY: [memoryview(bytes(8)).cast("I")]},
-        {ATTACHMENTS_GIVEN: [[b"x"]]},
-        {TRUNCATED: [True]},
+        {ATTACHMENTS_GIVEN: [b"x"]},
+        {ATTACHMENTS_GIVEN: [["text"]]},
+        {TRUNCATED: [1]},
     ],
     ids=lambda unknown: type(next(iter(unknown.values()))[0]).__name__,
 )

@@ -240,10 +240,11 @@ def test_a_segment_given_up_is_not_all_that_is_left() -> None:
     with pytest.raises(OSError, match="Input/output"):
         appended(log, 1)
     commit(disk, 2)
+    disk.fail_next("sync", errno.ENOSPC, f"{2:020d}")
     assert log.trim() == 1
     assert log.begin == 1
-    appended(log, 1)
     assert log.trim() == 1
+    disk.lose_power(random.Random(1))
     assert a_reader(disk).place(2) == place
 
 

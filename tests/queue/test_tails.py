@@ -6,13 +6,16 @@ All of it serves NB-12: after a loss of power ``end`` may be older than the reco
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 import pytest
 
 from tests.sim.disk import SimulatedDisk
 from tests.tools.queues import frame, ids, rows
+from twisted_msgproto.core.errors import QueueAway, QueueMismatch
 from twisted_msgproto.queue import QueueReader, SegmentLog, consumers, damage, quarantine
 from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, FRAME_HEADER_OCTETS, Segment
+from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.queue.proven import proven
 
 DIRECTORY = "/queue"
@@ -73,6 +76,42 @@ def goes_on(disk: SimulatedDisk, log: SegmentLog, *lost: tuple[int, int]) -> Non
     here = [n for n in range(end + 2) if not any(lo <= n < hi for lo, hi in lost)]
     assert ids(rows(DIRECTORY, disk=disk)) == here
     again.close()
+
+
+# -- readers before the gateway has started ------------------------------------------------------
+
+
+def test_who_reads_before_the_gateway_has_started_waits_for_it__NB_12() -> None:
+    """A bridge that began first called the queue an older copy, and advised to rewind the table."""
+    disk = SimulatedDisk()
+    an_old_end(disk)
+    old = {path: disk.octets_of(path) for path in (END, f"{DIRECTORY}/lineage")}
+    reopened(disk).close()
+    landed = QueueReader(DIRECTORY, disk=disk).place(6)
+    for path, octets in old.items():
+        disk.spoil(path, octets)
+    reader = QueueReader(DIRECTORY, disk=disk)
+    assert reader.end() == 3
+    for ask in (reader.describe, reader.check, lambda place: reader.commit("spark", 6, place)):
+        with pytest.raises(QueueAway, match="mends that when it starts"):
+            ask(landed)
+    for other in (replace(landed, witness=1), replace(landed, offset=7), Landed(6)):
+        with pytest.raises(QueueMismatch, match="rewind"):
+            reader.check(other)
+    reopened(disk).close()
+    assert reader.describe(landed).landed == landed
+
+
+def test_what_a_consumer_has_committed_is_no_older_copy_either__NB_12() -> None:
+    """The last record is damaged: only the gateway's start can say what that costs."""
+    disk = SimulatedDisk()
+    a_spoilt_header(disk)
+    reader = QueueReader(DIRECTORY, disk=disk)
+    with pytest.raises(QueueMismatch, match="rewind"):
+        reader.check(Landed(6))
+    consumers.write(disk, DIRECTORY, "spark", reader.queue_id, 6)
+    with pytest.raises(QueueAway, match="mends that when it starts"):
+        reader.check(Landed(6))
 
 
 # -- proofs of what was published -----------------------------------------------------------------

@@ -760,6 +760,16 @@ def test_an_idle_writer_trims_and_checks_what_the_start_left_out() -> None:
 
 
 @pytest.mark.usefixtures("short_idle")
+def test_an_idle_writer_publishes_what_could_not_be_published_at_once() -> None:
+    """What was acknowledged could be read only after the next message, or the next start."""
+    disk = SimulatedDisk()
+    with a_writer(disk) as writer:
+        disk.fail_next("write", errno.EIO, "/end", times=3)
+        assert put(writer, batch(0)) == [None]
+        wait_until(lambda: QueueReader(DIRECTORY, disk=disk).end() == 1)
+
+
+@pytest.mark.usefixtures("short_idle")
 def test_a_disk_error_while_idle_is_told_and_costs_nothing() -> None:
     disk = SimulatedDisk()
     told: list[str] = []

@@ -6,6 +6,7 @@ import pytest
 
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.machine import IllegalTransition
+from twisted_msgproto.sabc.machine import Client
 from twisted_msgproto.sabc.terms.events import MessagesReceived
 from twisted_msgproto.sabc.terms.tables import Serving
 from twisted_msgproto.sabc.wire import Connected, Error, encode
@@ -21,6 +22,7 @@ from .sides import (
     msg,
     open_client,
     open_server,
+    requests,
     server_in,
 )
 from .sides import Connecting as ClientState
@@ -179,3 +181,33 @@ def test_a_part_is_sent_as_soon_as_it_is_known_that_the_next_may_begin__SA_21() 
     client = open_client(limits=limits(part_octets=4))
     client.open_message("w", NOW).write(b"abcd\0xyz")
     assert client.data_to_send().endswith(b"\r\n\r\nabcd\0")
+
+
+def test_the_end_of_a_frame_counts_for_twice_the_limit_too__SA_22() -> None:
+    for octets, state in ((600, Serving.OPEN), (601, Serving.CLOSED)):  # 300 is the limit
+        server = open_server(limits=SMALL)
+        frame = msg(b"x" * (octets - len(msg(b"x", msg_id="1")) + 1), msg_id="1")
+        assert len(frame) == octets
+        assert server.receive(frame[:-5], NOW) == []
+        assert server.receive(frame[-5:], NOW) != []
+        assert server.state is state
+
+
+def test_on_websocket_a_client_tells_a_server_that_it_was_too_late__SA_27() -> None:
+    for framed, said in ((False, 0), (True, 1)):
+        client = Client(framed=framed)
+        client.connect("me", now=NOW)
+        client.outputs()
+        assert client.deadline is not None
+        (event,) = client.advance(client.deadline)
+        assert isinstance(event, Fault)
+        assert bytes(b"".join(client.outputs())).count(b"error-code::408") == said
+
+
+def test_a_part_does_not_end_in_what_would_pass_for_a_head_with_the_next__SA_26() -> None:
+    body = b"\r\nMESSAGE\r\na::b\n" + b"c" * 20
+    client, server = open_client(limits=limits(part_octets=14)), open_server()
+    outgoing = client.open_message("w", NOW)
+    outgoing.write(body)
+    outgoing.finish()
+    assert [row[1] for row in requests(server.receive(client.data_to_send(), NOW))] == [body]

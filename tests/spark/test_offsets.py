@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from twisted_msgproto.core.errors import QueueMismatch
+from twisted_msgproto.core.errors import QueueAway, QueueMismatch
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.spark.offsets import (
     Place,
@@ -29,6 +29,8 @@ class FakeQueue:
     epoch: int = 0
     incarnation: int = 0
     witness: int = 0
+    stale: bool = False
+    """Its end is older than its rows: its machine has lost power."""
 
     def begin(self) -> int:
         return self.first
@@ -41,7 +43,10 @@ class FakeQueue:
 
     def damaged(self) -> Any: ...
     def describe(self, landed: Landed | None = None) -> Any: ...
-    def check(self, landed: Landed) -> None: ...
+    def check(self, landed: Landed) -> None:
+        if landed.offset > self.last:
+            raise (QueueAway if self.stale else QueueMismatch)("beyond the end")
+
     def read(self, lo: int, hi: int, rows: int = 0, *, landed: Landed | None = None) -> Any: ...
     def register(self, consumer: str) -> Any: ...
     def commit(self, consumer: str, offset: int, landed: Landed | None = None) -> None: ...
@@ -169,6 +174,15 @@ def test_a_checkpoint_ahead_of_the_queue_fails_loudly() -> None:
     assert "ahead of queue q1" in text
     assert "offset 950" in text and "ends at 900" in text
     assert "new table" in text and "--accept-loss" in text
+
+
+@pytest.mark.parametrize("accept_loss", [False, True])
+def test_after_a_power_loss_the_gateway_is_waited_for__NB_12(accept_loss: bool) -> None:
+    """With accepted losses the stream went back to the old end, and read rows once more."""
+    queue = FakeQueue(witness=7, stale=True)
+    start: Places = {"q1": {"offset": 1001, "epoch": 0, "witness": 7}}
+    with pytest.raises(QueueAway):
+        run({"q1": queue}, start, accept_loss=accept_loss)
 
 
 def test_an_older_copy_of_the_queue_is_told_by_its_epoch() -> None:

@@ -53,8 +53,12 @@ def _has_published(self: Landing) -> bool:
 
 
 def _has_bridge(self: Landing) -> bool:
-    """A bridge does not read a queue whose gateway has not started since a loss of power."""
-    return self.site.bridge is not None and not self.site.dark
+    return self.site.bridge is not None
+
+
+def _has_bridge_and_light(self: Landing) -> bool:
+    """An operator asks nothing of a queue whose gateway has not started since a power loss."""
+    return _has_bridge(self) and not self.site.dark
 
 
 class Landing(RuleBasedStateMachine):
@@ -139,7 +143,7 @@ class Landing(RuleBasedStateMachine):
     def release(self) -> None:
         self.site.send_marks()
 
-    @precondition(lambda self: self.site.bridge is not None)
+    @precondition(_has_bridge)
     @rule()
     def kill_bridge(self) -> None:
         self.site.bridge = None
@@ -149,7 +153,7 @@ class Landing(RuleBasedStateMachine):
     def start_bridge(self) -> None:
         self.site.start_bridge()
 
-    @precondition(_has_bridge)
+    @precondition(_has_bridge_and_light)
     @rule(share=st.sampled_from([0.0, 0.5, 1.0]))
     def reset(self, share: float) -> None:
         self.site.reset(share)

@@ -126,7 +126,7 @@ class Launched:
         self._reader.join(seconds)
         return status
 
-    def end(self, *, seconds: float = 10.0) -> int:
+    def end(self, *, seconds: float = PATIENCE_SECONDS) -> int:
         """End it: SIGTERM, and SIGKILL if that does not help in time; its exit status."""
         self.signal(signal.SIGTERM)
         try:

@@ -69,3 +69,17 @@ def test_the_clock_of_a_client_goes_with_the_time_and_never_back():
     machine.advance(7.0)
     machine.advance(5.0)
     assert machine.clock == 7.0
+
+
+def test_each_topic_that_closes_has_its_own_time__UM_14():
+    machine = client()
+    first, second = machine.subscribe(), machine.subscribe()
+    feed(machine, "T1:x", now=10.0)
+    machine.unsubscribe(first)
+    feed(machine, "T2:x", now=30.0)
+    machine.unsubscribe(second)
+    machine.data_to_send()
+    machine.advance(70.0)
+    assert machine.snapshot()["closing"] == 1
+    machine.advance(machine.deadline)
+    assert (machine.clock, machine.snapshot()["closing"]) == (90.0, 0)

@@ -262,6 +262,7 @@ class Gateway(MultiService):
                 why = ERRNO.sub("", str(error))
                 raise CannotStart(f"{self._title}: queue {directory!r}: {why}") from None
             self._unopened = None
+            _mend_former(directory)
         for name, own in self._sinks.items():
             try:
                 getattr(own, "open", lambda: None)()
@@ -323,6 +324,14 @@ def _rules_again(options: ServerOptions, factory: Any) -> Iterator[Change]:
         factory.authoriser = rules
 
     yield Change(f"{options.protocolName}: rules of {options['access']}", apply)
+
+
+def _mend_former(directory: str) -> None:
+    """Mend the queues of processes that this gateway had once: no other process does it."""
+    from ..queue.below import mend_former, numbered
+
+    for line in mend_former(numbered(directory)):
+        log.warn("{line}", line=line)
 
 
 def queue_sink(directory: str, reactor: Any, **queue_options: Any) -> DurableSink:

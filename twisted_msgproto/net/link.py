@@ -298,8 +298,8 @@ class Link(Protocol):
         stretch = next_stretch(octets, took, READ_OCTETS_MIN, most)
         if stretch != self._stretch:
             self._stretch = stretch
-            if isinstance(self.wire, StreamWire):
-                self.wire.readAtMost(stretch)
+            assert isinstance(self.wire, StreamWire)  # the others call ``received``
+            self.wire.readAtMost(stretch)
 
     def received(self, inputs: Any) -> None:
         """Inputs of one read came from a wire."""

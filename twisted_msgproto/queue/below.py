@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import Final
+
+from twisted_msgproto.core.errors import QueueError
 
 from .disk import IDENTITY_FILE
 
@@ -41,4 +44,50 @@ def queues_at(directory: str | os.PathLike[str]) -> list[str]:
     return [os.fspath(directory), *below] if is_queue(directory) or not below else below
 
 
-__all__ = ["is_queue", "numbered", "queue_of", "queues_at"]
+def has_broker(directory: str | os.PathLike[str]) -> bool:
+    """Return whether a broker keeps, or has kept, its queues over the queue in ``directory``."""
+    return os.path.isdir(os.path.join(directory, "broker"))
+
+
+def mend(directory: str) -> list[str]:
+    """Start and end the writer of a queue that no process has; return what it has found.
+
+    After a loss of power the published end may be older than the messages, and nobody else would
+    publish those again that were acknowledged.  Raises QueueLocked while another process has the
+    queue, QueueError if it cannot be opened.
+    """
+    from .log import SegmentLog  # it loads Arrow, for which most starts have no use here
+
+    log = SegmentLog(directory, check_octets=0)
+    log.close()
+    return log.recovery.lines
+
+
+def mend_former(directories: Iterable[str]) -> list[str]:
+    """Mend the queues of former processes; return lines for the log that say what becomes of
+    each.
+    """
+    lines = []
+    for place in directories:
+        lines.append(f"no process has the queue {place}; the bridge lands it like the others")
+        if has_broker(place):
+            lines.append(
+                f"messages in the broker's queues of {place} are not delivered until a process has "
+                "them again"
+            )
+        try:
+            lines += mend(place)
+        except (QueueError, OSError) as error:
+            lines.append(str(error))
+    return lines
+
+
+__all__ = [
+    "has_broker",
+    "is_queue",
+    "mend",
+    "mend_former",
+    "numbered",
+    "queue_of",
+    "queues_at",
+]

@@ -19,13 +19,13 @@ from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from twisted_msgproto.core.errors import LimitExceeded, QueueCorrupt
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.core.packed import PackedMaps, PackedNumbers, PackedOctets, kept_packed
 
 from . import ipc
+from .arrays import UNKNOWN, array_of, compute, scalar_of
 from .checksum import crc32
 from .format import ALIGNMENT, FRAME_OCTETS_MAX
 from .schema import (
@@ -44,6 +44,7 @@ from .schema import (
     TEXT,
     TIME,
     TRUNCATED,
+    empty,
     stored_schema,
 )
 
@@ -196,16 +197,21 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if isinstance(values, PackedNumbers):
         buffers = [None, pa.py_buffer(values)]
         return pa.Array.from_buffers(pa.int64(), len(values), buffers)
-    return _whole(pa.array(values, kind))
+    try:
+        return array_of(values, kind)
+    except UnicodeEncodeError:
+        raise  # Arrow would say the same
+    except UNKNOWN:
+        return _whole(pa.array(values, kind))  # which says what is wrong
 
 
 def _texts(values: Sequence[str | None]) -> tuple[pa.Array, int]:
     """A text column, and how many of its values had to be cleaned."""
     try:
-        return pa.array(values, TEXT), 0
+        return _array(values, TEXT), 0
     except UnicodeEncodeError:
         cleaned = [(None, 0) if value is None else clean(value) for value in values]
-        return pa.array([text for text, _ in cleaned], TEXT), sum(n for _, n in cleaned)
+        return _array([text for text, _ in cleaned], TEXT), sum(n for _, n in cleaned)
 
 
 def _message_ids(stretches: list[Sequence[Any]]) -> tuple[int, pa.Array, int]:
@@ -214,6 +220,8 @@ def _message_ids(stretches: list[Sequence[Any]]) -> tuple[int, pa.Array, int]:
     """
     integer = pa.int64()
     try:
+        if any(type(some) is list and str in map(type, some) for some in stretches):
+            raise TypeError("texts among the ids")
         numbers = _joined([_array(some, integer) for some in stretches], integer)
         return MESSAGE_ID_INTEGER, numbers, 0
     except (pa.ArrowException, OverflowError, TypeError):
@@ -244,19 +252,8 @@ def _fields(values: Sequence[Any]) -> tuple[pa.Array, int]:
             pa.int32(), len(values) + 1, [None, pa.py_buffer(values.bounds)]
         )
         return pa.MapArray.from_arrays(bounds, *texts), 0
-    offsets: list[int | None] = []
-    keys: list[str] = []
-    items: list[str] = []
-    for pairs in values:
-        if pairs is None:
-            offsets.append(None)
-        else:
-            offsets.append(len(keys))
-            keys.extend(pairs)
-            items.extend(pairs.values())
-    offsets.append(len(keys))
     try:
-        columns = pa.array(keys, TEXT), pa.array(items, TEXT)
+        return _array(values, FIELDS), 0
     except UnicodeEncodeError:
         replaced = 0
         cleaned: list[dict[str, str] | None] = []
@@ -271,8 +268,7 @@ def _fields(values: Sequence[Any]) -> tuple[pa.Array, int]:
                 row[key] = item
                 replaced += changed + also
             cleaned.append(row)
-        return _fields(cleaned)[0], replaced
-    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), *columns), 0
+        return _array(cleaned, FIELDS), replaced
 
 
 def encode(batches: Sequence[MessageBatch]) -> Encoded:
@@ -390,7 +386,7 @@ class _Writers(threading.local):
             schema, pieces = stored_schema(columns), _Pieces()
             writer = pa.ipc.new_stream(pieces, schema)
             # The schema comes out with the first batch, and is not wanted.
-            writer.write_batch(pa.RecordBatch.from_pylist([], schema=schema))
+            writer.write_batch(empty(schema))
             self._known[columns] = writer, pieces
         return self._known[columns]
 
@@ -541,7 +537,7 @@ class Assembly:
             zip(*self._run_origins, strict=True) if self._run_origins else ((),) * ORIGIN_VALUES
         )
         columns = [
-            pa.repeat(pa.scalar(self.gateway, TEXT), self.rows),
+            pa.repeat(scalar_of(self.gateway, TEXT), self.rows),
             _joined([pa.arange(lo, hi) for lo, hi in self._spans], pa.int64()),
             self._expanded(self._times, pa.int64()).cast(TIME),
             self._expanded(protocol, TEXT),
@@ -554,7 +550,7 @@ class Assembly:
             _stored_column(parts, FIELDS_GIVEN),
             _stored_column(parts, BODY),
             _stored_column(parts, ATTACHMENTS_GIVEN),
-            pc.fill_null(_stored_column(parts, TRUNCATED), False),
+            compute().fill_null(_stored_column(parts, TRUNCATED), _FALSE),
         ]
         self.rows = self.octets = 0
         for gathered in (self._spans, self._times, self._ends, self._run_origins, self._parts):
@@ -564,11 +560,12 @@ class Assembly:
     def _expanded(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         """Return a column from one value per run."""
         if len(values) == 1:
-            return pa.repeat(pa.scalar(values[0], kind), self.rows)
-        runs = pa.RunEndEncodedArray.from_arrays(
-            pa.array(self._ends, pa.int32()), pa.array(values, kind)
+            return pa.repeat(scalar_of(values[0], kind), self.rows)
+        children = [array_of(self._ends, pa.int32()), array_of(values, kind)]
+        runs = pa.RunEndEncodedArray.from_buffers(
+            pa.run_end_encoded(pa.int32(), kind), self.rows, [None], 0, children=children
         )
-        return pc.run_end_decode(runs)
+        return compute().run_end_decode(runs)
 
 
 def _without_envelopes(columns: int, body: pa.RecordBatch) -> tuple[int, pa.RecordBatch | None]:
@@ -578,6 +575,8 @@ def _without_envelopes(columns: int, body: pa.RecordBatch) -> tuple[int, pa.Reco
         return columns, None
     return columns, pa.RecordBatch.from_arrays(body.columns[:-1], schema=stored_schema(columns))
 
+
+_FALSE = scalar_of(False, pa.bool_())
 
 _Arrays = Sequence[tuple[int, dict[int, pa.Array]]]
 """These are the rows and the stored columns (by their bits) of each part."""
@@ -608,4 +607,4 @@ def _joined(arrays: list[pa.Array], kind: pa.DataType) -> pa.Array:
     """Return one array of many."""
     if len(arrays) == 1:
         return arrays[0]
-    return pa.concat_arrays(arrays) if arrays else pa.array([], kind)
+    return pa.concat_arrays(arrays) if arrays else pa.nulls(0, kind)

@@ -10,24 +10,14 @@ what is wrong with it, if something is.
 from __future__ import annotations
 
 import struct
-from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from .schema import (
-    BODY,
-    DESTINATION,
-    ENVELOPE,
-    FIELDS_GIVEN,
-    MESSAGE_ID_INTEGER,
-    MESSAGE_ID_TEXT,
-    STORED,
-    stored_schema,
-)
+from .arrays import UNKNOWN, Column, array_of, column_of
+from .schema import ATTACHMENTS, FIELDS, OCTETS, STORED, TEXT, stored_schema
 
 ALIGNMENT: Final = 8
 """Arrow fills each buffer up to a multiple of this many octets."""
@@ -44,110 +34,15 @@ _HEADER, _BODY_LENGTH = 2, 3
 _LENGTH, _NODES, _BUFFERS = 0, 1, 2
 """A record batch has these fields: its rows, its columns and their buffers."""
 
-UNKNOWN: Final = (TypeError, ValueError, AttributeError, OverflowError, struct.error)
-"""What this module does not know raises one of these; UnicodeEncodeError is a ValueError."""
+_KINDS: Final = {bit: kind for bit, _, kind in STORED}
 
-
-class Column(NamedTuple):
-    """Holds a column as Arrow describes it: its nodes, then their buffers."""
-
-    nodes: tuple[int, ...]
-    """These are the length and the number of nulls of each node, one after the other."""
-    buffers: tuple[bytes, ...]
-
-
-def _validity(values: Sequence[Any]) -> tuple[int, bytes]:
-    """Return how many values are None, and Arrow's bitmap of the others; none if all are there."""
-    nulls = values.count(None)
-    if not nulls:
-        return 0, b""
-    bits = "".join(["0" if value is None else "1" for value in reversed(values)])
-    return nulls, int(bits, 2).to_bytes((len(values) + 7) // 8, "little")
-
-
-def _spans(pieces: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Return the bounds of the pieces, and their octets."""
-    octets = b"".join(pieces)
-    bounds = array("i", accumulate(map(len, pieces), initial=0))
-    if bounds[-1] != len(octets):
-        raise TypeError("something other than octets")
-    return bounds.tobytes(), octets
-
-
-def _octets(values: Sequence[bytes | None]) -> Column:
-    nulls, validity = _validity(values)
-    pieces = [b"" if value is None else value for value in values] if nulls else values
-    return Column((len(values), nulls), (validity, *_spans(pieces)))  # type: ignore[arg-type]
-
-
-def _texts(values: Sequence[str | None]) -> Column:
-    first, count = values[0] if values else None, len(values)
-    if first is not None and values.count(first) == count:  # a destination, say
-        piece = first.encode()
-        bounds = array("i", [number * len(piece) for number in range(count + 1)])
-        return Column((count, 0), (b"", bounds.tobytes(), piece * count))
-    nulls, validity = _validity(values)
-    if nulls:
-        pieces = [b"" if value is None else value.encode() for value in values]
-    else:
-        pieces = [value.encode() for value in values]  # type: ignore[union-attr]
-    return Column((count, nulls), (validity, *_spans(pieces)))
-
-
-def _numbers(values: Sequence[int | None]) -> Column:
-    nulls, validity = _validity(values)
-    numbers = [0 if value is None else value for value in values] if nulls else values
-    return Column((len(values), nulls), (validity, array("q", numbers).tobytes()))  # type: ignore[type-var]
-
-
-def _maps(values: Sequence[Mapping[str, str] | None]) -> Column:
-    count = len(values)
-    if values.count({}) == count:  # as usual as pairs are
-        return Column((count, 0, *_NO_PAIRS.nodes), (b"", bytes(4 * count + 4), *_NO_PAIRS.buffers))
-    keys: list[str] = []
-    items: list[str] = []
-    bounds = array("i", [0])
-    for pairs in values:
-        if pairs is not None:
-            keys.extend(pairs)
-            items.extend(pairs.values())
-        bounds.append(len(keys))
-    nulls, validity = _validity(values)
-    pairs_of_all = _pairs(keys, items)
-    return Column(
-        (count, nulls, *pairs_of_all.nodes), (validity, bounds.tobytes(), *pairs_of_all.buffers)
-    )
-
-
-def _pairs(keys: Sequence[str], items: Sequence[str]) -> Column:
-    if len(keys) != len(items):
-        raise TypeError("not a mapping")
-    names, values = _texts(keys), _texts(items)
-    return Column(
-        (len(keys), 0, *names.nodes, *values.nodes), (b"", *names.buffers, *values.buffers)
-    )
-
-
-_NO_PAIRS: Final = _pairs([], [])
-
-
-_KNOWN: Final[dict[int, Callable[[Any], Column]]] = {
-    MESSAGE_ID_TEXT: _texts,
-    MESSAGE_ID_INTEGER: _numbers,
-    DESTINATION: _texts,
-    FIELDS_GIVEN: _maps,
-    BODY: _octets,
-    ENVELOPE: _octets,
-}
-"""This maps the bit of a column to what writes it."""
-
-_PROBES: Final[dict[int, Any]] = {
-    MESSAGE_ID_TEXT: "x",
-    MESSAGE_ID_INTEGER: 1,
-    DESTINATION: "x",
-    FIELDS_GIVEN: [("x", "x")],
-    BODY: b"x",
-    ENVELOPE: b"x",
+_PROBES: Final[dict[pa.DataType, Any]] = {
+    TEXT: "x",
+    pa.int64(): 1,
+    FIELDS: {"x": "x"},
+    OCTETS: b"x",
+    ATTACHMENTS: [b"x"],
+    pa.bool_(): True,
 }
 
 
@@ -190,7 +85,7 @@ class Form(NamedTuple):
 def form_of(columns: int) -> Form:
     """Return the form of a record batch with these columns (a sum of bits)."""
     schema = stored_schema(columns)
-    probe = [pa.array([_PROBES[bit]], kind) for bit, _, kind in STORED if columns & bit]
+    probe = [array_of([_PROBES[kind]], kind) for bit, _, kind in STORED if columns & bit]
     message = pa.RecordBatch.from_arrays(probe, schema=schema).serialize().to_pybytes()
     metadata = message[: _PREFIX.size + _PREFIX.unpack_from(message)[1]]
     places = _places_in(metadata)
@@ -238,8 +133,8 @@ def message(rows: int, columns: Mapping[int, Sequence[Any]]) -> list[Any] | None
     ``rows`` values, and there is a column.
     """
     try:
-        made = [_KNOWN[bit](values) for bit, values in columns.items()]
-    except (*UNKNOWN, KeyError):
+        made = [column_of(values, _KINDS[bit]) for bit, values in columns.items()]
+    except UNKNOWN:
         return None
     pieces: list[Any] = form_of(sum(columns)).filled(rows, made)
     octets = sum(map(len, pieces))

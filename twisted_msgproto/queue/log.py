@@ -104,7 +104,8 @@ class SegmentLog:
         self._headless = False
         self._frame_octets = 0
         self.publish_failures = 0
-        """Ends that could not be published at once; the next one publishes them too."""
+        """Ends that could not be published at once; see :meth:`publish_again`."""
+        self._unpublished = False
         self.trimmed_segments = 0
         self.withheld = False
         """It is True if the last trim kept what no consumer needs, because of a broker's queues."""
@@ -301,10 +302,14 @@ class SegmentLog:
                 self._disk.sync_directory(self.directory)
                 self._nameless = False
         except OSError as error:
-            if error.errno in NO_ROOM:
+            full = error.errno in NO_ROOM
+            if full and not self._headless:
                 self._cut_back()
+            else:
+                # The next append writes the head again: the one that is there may be in no file.
+                self._give_up_segment()
+            if full:
                 raise QueueFull(f"no room on the disk of {self.directory}: {error}") from error
-            self._give_up_segment()
             raise
         self._sizes[self._first] = position + octets
         self.octets += octets
@@ -455,6 +460,14 @@ class SegmentLog:
             self._end_file.write(0, [published])
         except OSError:
             self.publish_failures += 1
+            self._unpublished = True
+        else:
+            self._unpublished = False
+
+    def publish_again(self) -> None:
+        """Publish the end if the last try has failed: nobody may append for hours."""
+        if self._unpublished:
+            self._publish()
 
     # -- trimming and checking --------------------------------------------------------------------
 
@@ -516,12 +529,25 @@ class SegmentLog:
         return removed
 
     def _head_durable(self) -> bool:
-        """Make the newest segment's head durable: it alone will say whose row came before."""
-        if self._headless:
-            if self._file is None:
-                return False  # given up; the next one that is begun has a head again
+        """Make the newest segment's head durable: it alone will say whose row came before.
+
+        Returns False if there is no room for it.  Raises OSError.
+        """
+        if not self._headless:
+            return True
+        try:
+            if self._file is None:  # given up
+                self._begin_segment()
+            assert self._file is not None
             self._file.sync()
-            self._headless = False
+        except QueueFull:
+            return False
+        except OSError as error:
+            self._give_up_segment()
+            if error.errno in NO_ROOM:
+                return False
+            raise
+        self._headless = False
         return True
 
     def _trim_lineage(self) -> None:

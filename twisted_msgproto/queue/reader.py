@@ -12,16 +12,17 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueMismatch
+from twisted_msgproto.core.errors import QueueAway, QueueCorrupt, QueueError, QueueMismatch
 
 from . import consumers, damage, lineage, recovery
 from .checksum import crc32
 from .columns import Assembly
 from .damage import Range
 from .disk import OS_DISK, Disk, read_whole
-from .format import Published, Record, Segment, segment_name
+from .format import OFFSET_MAX, Published, Record, Segment, segment_name
 from .lineage import Description, Landed
 from .places import Places
+from .proven import proven
 from .source import Rows
 
 READ_ROWS = 10_000
@@ -37,6 +38,8 @@ Note = Callable[[int, int, str], None]
 """This is called with each range lo ≤ offset < hi that a read finds damaged, and the reason."""
 
 NOTHING_PUBLISHED = Published(0, 0, 0, 0)
+WHATEVER_STANDS_THERE = Published(OFFSET_MAX, OFFSET_MAX, 0, 0)
+"""With this a search goes on behind the published end."""
 
 
 class QueueReader:
@@ -115,7 +118,8 @@ class QueueReader:
         on.
 
         Costs a few small reads, whatever the queue holds.  Raises QueueMismatch if ``landed`` is
-        not this queue's history, OSError from the disk.
+        not this queue's history, QueueAway if that will only be known when the gateway has started
+        (as :meth:`check` does, too), OSError from the disk.
         """
 
         def look(published: Published, firsts: Sequence[int]) -> Description:
@@ -202,9 +206,26 @@ class QueueReader:
         firsts: Sequence[int],
         known: lineage.Lineage,
     ) -> None:
+        if landed.offset > published.offset and self._had_published(landed, firsts, known):
+            raise QueueAway(
+                f"the published end {published.offset} of the queue {self.queue_id} is older than "
+                f"its messages, of which {landed.offset} have landed: its machine has lost power, "
+                "and its gateway mends that when it starts"
+            )
         self._check_bounds(landed, published, firsts)
         here = self._landed(landed.offset, published, firsts, known)
         lineage.check_proof(self.queue_id, landed, here)
+
+    def _had_published(self, landed: Landed, firsts: Sequence[int], known: lineage.Lineage) -> bool:
+        """Return whether what is beyond the published end is this queue's history all the same.
+
+        The file ``end`` is not synced with every group, so a power loss may leave an older one.
+        Until the gateway has started again, the messages themselves and other files prove more.
+        """
+        if proven(self._disk, self.directory, self.queue_id).offset >= landed.offset:
+            return True
+        here = self._places.landed(landed.offset, firsts, WHATEVER_STANDS_THERE, known)
+        return here.witness != 0 and here.witness == landed.witness
 
     def _check_bounds(self, landed: Landed, published: Published, firsts: Sequence[int]) -> None:
         begin = firsts[0] if firsts else published.offset

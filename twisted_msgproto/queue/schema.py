@@ -69,3 +69,8 @@ def stored_schema(columns: int) -> pa.Schema:
     bits).
     """
     return pa.schema([(name, kind) for bit, name, kind in STORED if columns & bit])
+
+
+def empty(schema: pa.Schema) -> pa.RecordBatch:
+    """Return a record batch of this schema without rows."""
+    return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)

@@ -23,7 +23,7 @@ from .damage import Range
 from .disk import Disk
 from .lineage import Description, Landed
 from .reader import READ_ROWS, QueueReader
-from .schema import SCHEMA
+from .schema import SCHEMA, empty
 from .streams import Streams
 
 REQUEST_OCTETS_MAX = 4096
@@ -37,7 +37,7 @@ Chunk = tuple[pa.RecordBatch, bytes | None]
 
 DESCRIBED = [part.name for part in fields(Description)]
 PLACED = [part.name for part in fields(Landed)]
-NO_ROWS = pa.RecordBatch.from_pylist([], schema=SCHEMA)
+NO_ROWS = empty(SCHEMA)
 
 
 class Served:

@@ -416,7 +416,8 @@ class QueueWriter:
             )
 
     def _tidy(self) -> None:
-        """Nothing waits: trim, and check one segment that the start left out."""
+        """Nothing waits: publish, trim, and check one segment that the start left out."""
+        self._log.publish_again()
         self._trim()
         try:
             lines = self._log.check_older()

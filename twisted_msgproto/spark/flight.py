@@ -246,8 +246,8 @@ def _ours(location: str, error: Exception) -> QueueError:
         kind, text = "", _line(error)
     if "token is missing or wrong" in text:
         text = "it wants its token: give the right one with --token-file FILE"
-    mismatch = kind == QueueMismatch.__name__
-    return (QueueMismatch if mismatch else QueueError)(f"{location}: {text}")
+    known = {each.__name__: each for each in (QueueAway, QueueMismatch)}
+    return known.get(kind, QueueError)(f"{location}: {text}")
 
 
 def _line(error: Exception) -> str:

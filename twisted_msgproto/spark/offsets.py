@@ -20,11 +20,13 @@ again, and ``latest`` is another offset by then.  The place where a stream begin
 ``since`` that is its own offset.
 
 What does not fit raises :class:`~twisted_msgproto.core.errors.QueueMismatch`: one line that says
-what happened and what to do.
+what happened and what to do.  What only a start of the gateway can tell raises
+:class:`~twisted_msgproto.core.errors.QueueAway`, as a gateway does that does not answer.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Collection, Mapping
 from typing import NamedTuple, NotRequired, TypedDict
@@ -242,6 +244,8 @@ def check_place(queue: Source, place: Place, behind: int | None = None) -> None:
     ``behind`` is the earliest offset wanted, by default ``place["offset"]``.
     """
     begin, end, epoch, wanted = queue.begin(), queue.end(), queue.epoch, place["offset"]
+    if wanted > end:
+        check_end(queue, place)
     earliest = wanted if behind is None else behind
     advice = f"{NEW_TABLE.format(begin=begin)}, {GO_ON}"
     if wanted > end or place["epoch"] > epoch:
@@ -255,6 +259,17 @@ def check_place(queue: Source, place: Place, behind: int | None = None) -> None:
             f"the checkpoint is behind what queue {queue.queue_id} trimmed: offset {earliest} is "
             f"wanted, the earliest kept is {begin}; {advice}"
         )
+
+
+def check_end(queue: Source, place: Place) -> None:
+    """Raise QueueAway when the end of ``queue`` is below ``place`` only because of a power loss.
+
+    The gateway mends that when it starts.
+    """
+    known = proof(place)
+    if known is not None:
+        with contextlib.suppress(QueueMismatch):
+            queue.check(known)
 
 
 def check_history(queue: Source, place: Place) -> None:
@@ -291,4 +306,7 @@ def _begin_of_next(queue: Source, before: Place | None, accept_loss: bool) -> in
     if not accept_loss:
         check_place(queue, before)
         return before["offset"]
-    return min(max(before["offset"], queue.begin()), queue.end())
+    end = queue.end()
+    if before["offset"] > end:
+        check_end(queue, before)
+    return min(max(before["offset"], queue.begin()), end)

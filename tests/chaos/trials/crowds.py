@@ -11,7 +11,7 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +33,8 @@ IDLE, SHORT, GREEDY = 10_000, 100_000, 1_000
 IDLE_SECONDS = 60.0
 SETTLED_SECONDS = 12.0
 """The timers of a log-in are over then: they are the price of a connection that begins."""
+OPENED_AT_ONCE = 200
+"""After so many more connections the pings of those that stand are answered."""
 HELD_MIB = 256
 SPARE_MIB = 64
 FEW_MB = 20
@@ -131,30 +133,57 @@ def opened(port: int, kind: Kind, context: ssl.SSLContext | None) -> socket.sock
     return line
 
 
-def stay(lines: Sequence[socket.socket], seconds: float, pong: bytes) -> None:
-    """Say nothing for so long, but answer pings with ``pong``."""
-    end = time.monotonic() + seconds
-    with select.epoll() as poll:
-        by_number = {line.fileno(): line for line in lines}
-        for number in by_number:
-            poll.register(number, select.EPOLLIN)
+class Silent:
+    """Holds connections that say nothing, except that they answer pings.
+
+    They do so while others are still being opened as well: on a busy machine that takes longer
+    than a server waits for an answer.
+    """
+
+    def __init__(self, port: int, kind: Kind, context: ssl.SSLContext | None) -> None:
+        self._port, self._kind, self._context = port, kind, context
+        self._pong = PONG if "WebSocket" in kind.wire else b""
+        self._lines: dict[int, socket.socket] = {}
+        self._poll = select.epoll()
+
+    def open(self, count: int) -> None:
+        """Open so many more."""
+        for number in range(count):
+            line = opened(self._port, self._kind, self._context)
+            self._lines[line.fileno()] = line
+            self._poll.register(line.fileno(), select.EPOLLIN)
+            if number % OPENED_AT_ONCE == 0:
+                self._answer(0.0)
+
+    def stay(self, seconds: float) -> None:
+        """Say nothing for so long, but answer pings."""
+        end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            for number, _ in poll.poll(left):
-                assert by_number[number].recv(4096), "an idle connection was closed"
-                if pong:
-                    by_number[number].sendall(pong)
+            self._answer(left)
+
+    def close(self) -> None:
+        """Close all."""
+        self._poll.close()
+        for line in self._lines.values():
+            line.close()
+
+    def _answer(self, seconds: float) -> None:
+        for number, _ in self._poll.poll(seconds):
+            assert self._lines[number].recv(4096), "an idle connection was closed"
+            if self._pong:
+                self._lines[number].sendall(self._pong)
 
 
 def weighed(
     server: Launched, name: str, kind: Kind, context: ssl.SSLContext | None, count: int
-) -> tuple[list[socket.socket], float]:
+) -> tuple[Silent, float]:
     """So many connections, and the MB by which they made the server grow."""
-    port = server.port(name)
-    lines = [opened(port, kind, context)]
+    silent = Silent(server.port(name), kind, context)
+    silent.open(1)
     before = resident(server)
-    lines += [opened(port, kind, context) for _ in range(count - 1)]
-    time.sleep(1.0)
-    return lines, (resident(server) - before) / 1e6
+    silent.open(count - 1)
+    silent.stay(1.0)
+    return silent, (resident(server) - before) / 1e6
 
 
 def idle(kind: Kind, scale: float) -> Found:
@@ -179,21 +208,18 @@ def idle(kind: Kind, scale: float) -> Found:
             others, alone = weighed(router, "bare", kind, context, count)
             limit, bare = BARE_TIMES * alone, f" (the ROUTER alone: {alone:.0f} MB)"
             router.end()
-            for line in others:
-                line.close()
+            others.close()
         elif scale < 1:
             limit *= scale
         server = launch(kind.protocol, *words, module="twisted")
-        lines, added = weighed(server, kind.protocol, kind, context, count)
-        pong = PONG if "WebSocket" in kind.wire else b""
-        stay(lines, SETTLED_SECONDS * min(scale, 1.0), pong)
+        silent, added = weighed(server, kind.protocol, kind, context, count)
+        silent.stay(SETTLED_SECONDS * min(scale, 1.0))
         seconds = max(1.0, IDLE_SECONDS * scale)
         began = cpu_seconds(server.pid)
-        stay(lines, seconds, pong)
+        silent.stay(seconds)
         spent = cpu_seconds(server.pid) - began
         standing = accepted(server.port(kind.protocol))
-        for line in lines:
-            line.close()
+        silent.close()
     if scale < 1:
         limit += FEW_MB  # with few of them what every process needs once counts as well
     return Found(

@@ -20,6 +20,7 @@ from tests.chaos.report import Found, NotHere, Row
 from tests.tools.certificates import Authority
 from tests.tools.filebeat import BINARY, filebeat
 from tests.tools.processes import Launched, Launcher, launching
+from twisted_msgproto.cli.benches.endpoints import reserved
 from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.queue import QueueReader
 
@@ -85,11 +86,12 @@ class Landed:
             pass  # it is not there yet, or is being recovered
 
 
-def gateway(launch: Launcher, port: int, tls: str) -> tuple[Launched, int]:
+def gateway(launch: Launcher, port: int, tls: str) -> Launched:
     kind = f"ssl:{port}:interface=127.0.0.1:{tls}" if tls else f"tcp:{port}:interface=127.0.0.1"
     words = ("-e", kind, "--queue", launch.directory / "queue")
     server = launch("--log-format=text", "lumberjack", *words, module="twisted")
-    return server, server.port("lumberjack")
+    server.address("lumberjack")
+    return server
 
 
 class Shipped(NamedTuple):
@@ -107,6 +109,11 @@ def ship(launch: Launcher, load: Load, bulk: int, tls: bool, kills: int) -> Ship
     Where that is too quick for a kill, as many lines are added, and the gateway is killed as soon
     as it has some of them.
     """
+    with reserved(1) as [port]:  # nobody else uses it while the gateway is down
+        return _ship(launch, port, load, bulk, tls, kills)
+
+
+def _ship(launch: Launcher, port: int, load: Load, bulk: int, tls: bool, kills: int) -> Shipped:
     file = launch.directory / "lines.log"
     wanted = write_lines(file, load)
     secured, trusted = "", None
@@ -114,7 +121,7 @@ def ship(launch: Launcher, load: Load, bulk: int, tls: bool, kills: int) -> Ship
         trusted = Authority(launch.directory)
         ours = trusted.server()
         secured = f"privateKey={ours.key}:certKey={ours.cert}"
-    server, port = gateway(launch, 0, secured)
+    server = gateway(launch, port, secured)
     shipper = filebeat(launch, file, port, bulk=bulk, authority=trusted)
     landed, killed, peak = Landed(launch.directory / "queue"), 0, 0.0
     chance = Random(bulk)
@@ -135,7 +142,7 @@ def ship(launch: Launcher, load: Load, bulk: int, tls: bool, kills: int) -> Ship
             look_seconds = LOOK_SECONDS
             server.kill()
             killed += 1
-            server, _ = gateway(launch, port, secured)
+            server = gateway(launch, port, secured)
         landed.look()
         assert shipper.process.poll() is None, shipper.output
     shipper.end()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tests.core.broker.world import NOW, ORDERS, Reader, broker, letters, subscribed
 from twisted_msgproto.core.broker import (
+    DEAD_LETTER,
     LETTER_OCTETS,
     Broker,
     Letter,
@@ -152,3 +153,24 @@ def test_a_place_which_left_while_it_was_read_cannot_be_unreadable() -> None:
     one.loaded(ORDERS, [], [0])
     assert one.counters.unreadable == 1
     assert [row.place for row in one.peek(ORDERS, 10)] == [1]
+
+
+def test_a_letter_whose_body_is_being_read_may_become_a_dead_one() -> None:
+    one = broker(durable=True, when_full=DEAD_LETTER, queue_messages=3)
+    one.restore(ORDERS, [0, 1, 2], [LETTER_OCTETS] * 3, [int(NOW)] * 3, NOW)
+    reader = subscribed(one)  # the three are asked for
+    one.publish(ORDERS, letters([3]), NOW)
+    assert [row.place for row in one.peek(ORDERS.dead, 9)] == [0]
+    one.loaded(ORDERS, letters(range(3)))
+    assert reader.places == [1, 2, 3]
+
+
+def test_a_dead_letter_stays_in_memory_only_where_there_is_room() -> None:
+    one = broker(
+        durable=True, when_full=DEAD_LETTER, queue_messages=3, broker_memory=4 * LETTER_OCTETS
+    )
+    for place in range(12):
+        one.publish(ORDERS, letters([place], body=b""), NOW)
+    dead = list(one.peek(ORDERS.dead, 99))
+    assert [row.place for row in dead] == list(range(9))
+    assert 0 < sum(row.letter is not None for row in dead) < 9

@@ -342,8 +342,8 @@ def _rows(subjects: Subjects, count: int) -> Iterator[Row]:
         "cpu",
         lambda: durable(4, 2),
         reader_and_write,
-        mark=2.2,
-        goal=1.5,
+        mark=1.8,
+        goal=1.4,
         follows=True,
     )
 

@@ -383,11 +383,11 @@ class Inbox:
 
     def resume(self) -> None:
         """Continue the inspection, and read behind that body once there is a verdict."""
-        if self.inspected is not None:
-            self._inspect(self.inspected)
-            if self.inspected is None:
-                behind, self._behind = self._behind, _NO_PARTS
-                self._receive_rows(behind)
+        assert self.inspected is not None
+        self._inspect(self.inspected)
+        if self.inspected is None:
+            behind, self._behind = self._behind, _NO_PARTS
+            self._receive_rows(behind)
 
     def forget(self) -> None:
         """The session is over: what has no verdict yet gets none."""

@@ -64,11 +64,6 @@ class Stored:
     body: bytes
     deliveries: int = 0
 
-    @property
-    def octets(self) -> int:
-        """Return what it weighs while it waits."""
-        return len(self.body) + len(self.properties)
-
 
 @dataclass(slots=True, eq=False)
 class Flow:

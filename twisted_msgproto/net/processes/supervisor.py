@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -15,8 +15,9 @@ from typing import Any, Final
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, fail, gatherResults
 from twisted.logger import ILogObserver, Logger
+from twisted.python.failure import Failure
 
-from ...core.errors import ConfigurationError, MsgprotoError, QueueError
+from ...core.errors import ConfigurationError, MsgprotoError, QueueAway, QueueError
 from ..control.shapes import BrokerView
 from ..gateway import STOP_SECONDS, CannotStart, Gateway, ListeningService, announce
 from ..jsonlog import JsonLog
@@ -54,7 +55,8 @@ class Plan:
         drain: the longest time that connections may take to end, in seconds.
         before: what is checked before anything starts; raises ConfigurationError or QueueError.
         after: what is removed when everything has ended.
-        leftovers: returns the directories of queues that no process has.
+        leftovers: mends the queues that no process has, and returns lines for the log.  This is
+            called before the directory is locked, which may be such a queue itself.
     """
 
     count: int
@@ -98,6 +100,8 @@ class Supervisor(MultiService):
         self._held: HeldPorts | None = None
         self._unlock: Callable[[], None] | None = None
         self._announced: set[str] = set()
+        # The files have changed since these processes have started, perhaps after they read them.
+        self._behind: set[int] = set()
         self._refused = False
         self._ending = False
         self._observer: JsonLog | None = None
@@ -156,15 +160,14 @@ class Supervisor(MultiService):
         """Hold every port, then start the processes; CannotStart, one line, if that cannot be."""
         try:
             self._plan.before()
+            lines = self._plan.leftovers()
             self._lock()
         except (MsgprotoError, OSError) as error:
             raise CannotStart(f"{self._title}: {error}") from None
         self._hold_ports()
         super().startService()  # type: ignore[no-untyped-call]
-        for place in self._plan.leftovers():
-            log.warn(
-                "no process has the queue {place}; the bridge lands it like the others", place=place
-            )
+        for line in lines:
+            log.warn("{line}", line=line)
         for worker in self.workers:
             worker.start()
 
@@ -233,6 +236,9 @@ class Supervisor(MultiService):
                 count=len(self.workers),
                 event="process serves",
             )
+            if worker.number in self._behind:
+                self._behind.discard(worker.number)
+                self._catch_up(worker)
         elif worker.state is State.WAITING and not worker.served and not self._ending:
             self._refuse(f"{self._title}: process {worker.number} {worker.ended_because}")
 
@@ -245,7 +251,7 @@ class Supervisor(MultiService):
         print(text, file=sys.stderr, flush=True)
         # twistd knows no exit status of its own: leave with one when all is shut down.
         self.reactor.addSystemEventTrigger("after", "shutdown", os._exit, 1)
-        self.reactor.stop()
+        self.reactor.callWhenRunning(self.reactor.stop)
 
     def _plain(self, worker: Worker, line: str) -> None:
         """A process has said a line that is no log's: where it listens is said once for all."""
@@ -321,22 +327,26 @@ class Supervisor(MultiService):
         done: list[str] = []
         later: list[str] = []
         changed = 0
+        silent: list[str] = []
         try:
             own = list(self._own_changes())
             for worker in self.workers:
                 if worker.state is not State.SERVING:
-                    continue  # it reads them when it starts
-                answer = await ask(
-                    self.reactor,
-                    self._socket(worker.number),
-                    "reload",
-                    method="POST",
-                    seconds=RELOAD_SECONDS,
-                )
+                    self._behind.add(worker.number)
+                    continue
+                try:
+                    answer = await self._reload_one(worker)
+                except QueueAway as error:
+                    # It may have died just now; the others are to have what is new all the same.
+                    self._behind.add(worker.number)
+                    silent.append(f"process {worker.number}: {error}")
+                    continue
                 changed += 1
                 done += answer["done"]
                 later += answer["later"]
             done += reload([partial(iter, own)])
+            if silent:
+                raise QueueAway("; ".join(silent))
         except MsgprotoError as error:
             text = str(error)
             if changed:
@@ -347,6 +357,19 @@ class Supervisor(MultiService):
         for line in told(*told_once) if any(told_once) else ["nothing to read again"]:
             log.info("{title}: reload: {line}", title=self._title, line=line)
         return told_once
+
+    def _reload_one(self, worker: Worker) -> Coroutine[Any, Any, Any]:
+        place = self._socket(worker.number)
+        return ask(self.reactor, place, "reload", method="POST", seconds=RELOAD_SECONDS)
+
+    def _catch_up(self, worker: Worker) -> None:
+        """Let a process read its files again that was not reached when they changed."""
+
+        def failed(failure: Failure) -> None:
+            text = failure.getErrorMessage()
+            log.error("process {process}: reload: {text}", process=worker.number, text=text)
+
+        Deferred.fromCoroutine(self._reload_one(worker)).addErrback(failed)
 
     def _own_changes(self) -> Iterator[Any]:
         for reread in self.rereads:

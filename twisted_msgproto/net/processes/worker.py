@@ -143,13 +143,17 @@ class Worker:
         self._call = None
         self._complaint = ""
         job = self._job(self.number)
-        self._transport = self._reactor.spawnProcess(
-            _Run(job.octets, self._said, self._ended),
-            job.command[0],
-            job.command,
-            env=job.environment,
-            path=job.directory,
-        )
+        try:
+            self._transport = self._reactor.spawnProcess(
+                _Run(job.octets, self._said, self._ended),
+                job.command[0],
+                job.command,
+                env=job.environment,
+                path=job.directory,
+            )
+        except OSError as error:  # there may be memory, or a file descriptor, later
+            self._startLater(f"could not be started: {error.strerror}")
+            return
         self.pid = self._transport.pid
         self._become(State.STARTING)
 
@@ -188,8 +192,11 @@ class Worker:
         now = self._reactor.seconds()
         if self.state is State.SERVING and now - self._serving_since >= STEADY_SECONDS:
             self._wait = RESTART_SECONDS_FIRST
+        self._startLater(why_ended(reason, self._complaint))
+
+    def _startLater(self, why: str) -> None:
         wait, self._wait = self._wait, min(2 * self._wait, RESTART_SECONDS_MOST)
-        self.ended_because = why_ended(reason, self._complaint)
+        self.ended_because = why
         self._call = self._reactor.callLater(wait, self._again)
         self._become(State.WAITING)
         if self._call is not None and self._call.active():

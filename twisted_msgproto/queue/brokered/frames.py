@@ -10,12 +10,12 @@ from itertools import pairwise
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from twisted_msgproto.core.broker.envelopes import head_of
 from twisted_msgproto.core.broker.terms import LETTER_OCTETS
 from twisted_msgproto.core.errors import QueueCorrupt
 
+from ..arrays import compute, scalar_of
 from ..checksum import crc32
 from ..columns import RUNS
 from ..format import Record, Segment
@@ -25,6 +25,9 @@ COLUMNS_WORD = struct.Struct("<I")
 SECOND = 1_000_000
 """A second has this many µs."""
 WEIGHT_MAX = 2**32 - 1
+
+_NONE = scalar_of(0, pa.int32())
+_LETTER = scalar_of(LETTER_OCTETS, pa.int64())
 
 
 def second(time: int) -> int:
@@ -118,15 +121,17 @@ class Frame:
             head = head_of(self.envelopes[0].as_py())
         except ValueError:
             return None
+        pc = compute()
         return head if pc.all(pc.starts_with(self.envelopes, head)).as_py() else None
 
     def weights(self) -> array[int]:
         """Return what each message weighs; see :class:`Messages`."""
+        pc = compute()
         octets = pc.add(
-            pc.fill_null(pc.binary_length(self.envelopes), 0),
-            pc.fill_null(pc.binary_length(self.bodies), 0),
+            pc.fill_null(pc.binary_length(self.envelopes), _NONE),
+            pc.fill_null(pc.binary_length(self.bodies), _NONE),
         )
-        column = pc.add(octets.cast(pa.int64()), LETTER_OCTETS).cast(pa.uint32())
+        column = pc.add(octets.cast(pa.int64()), _LETTER).cast(pa.uint32())
         weights = array("I")
         start = weights.itemsize * column.offset
         weights.frombytes(column.buffers()[1].slice(start, weights.itemsize * self.count))

@@ -12,10 +12,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from twisted_msgproto.core.broker.terms import QueueName
 
+from ..arrays import compute
 from ..damage import Range
 
 OPEN_END = 2**63 - 1
@@ -113,6 +113,7 @@ class Segment:
             return range(hi - lo)
         octets = number.to_bytes((hi - lo + 7) >> 3, "little")
         marked = pa.Array.from_buffers(pa.bool_(), hi - lo, [None, pa.py_buffer(octets)])
+        pc = compute()
         rows: list[int] = pc.indices_nonzero(pc.invert(marked)).to_pylist()
         return rows
 
@@ -133,7 +134,7 @@ def bit_ranges(bits: bytes | bytearray, first: int) -> list[Range]:
     number = int.from_bytes(bits, "little")
     edges = (number ^ number << 1).to_bytes(len(bits) + 1, "little")
     packed = pa.Array.from_buffers(pa.bool_(), 8 * len(edges), [None, pa.py_buffer(edges)])
-    at = iter([first + bit for bit in pc.indices_nonzero(packed).to_pylist()])
+    at = iter([first + bit for bit in compute().indices_nonzero(packed).to_pylist()])
     return list(zip(at, at, strict=True))
 
 

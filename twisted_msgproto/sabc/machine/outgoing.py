@@ -130,8 +130,8 @@ class OutgoingMessage:
         self.finished = True
         self._release()
         side = self._side
-        if self.id is not None:
-            side.forget(self.id)
+        assert self.id is not None  # the side itself finishes what it sends without one
+        side.forget(self.id)
         if self._begun and not side.closed and (side.lengths or side._framed):
             length = f"{CONTENT_LENGTH}::0\r\n" if side.lengths else ""
             side._out.append(f"{side._prefix}{self._lines}{length}\r\n".encode())

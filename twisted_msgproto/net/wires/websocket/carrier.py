@@ -44,6 +44,9 @@ fragments would need 60 ms (``NB-07``).
 _UNTIMED_OCTETS: Final = 1 << 10
 """So small a read is not timed: reading the clock costs some microseconds."""
 
+_EMPTY_PONG: Final = bytes((PONG, 0x80))
+"""The answer to our ping begins with this; four octets of a mask follow."""
+
 _PIECES = 256
 """A message that came in more pieces is put together as it comes."""
 
@@ -262,6 +265,15 @@ class Carrier(_Mixin):
         if self._reading_paused or self._rest_call is not None:
             self.data += data
             return
+        if (  # an idle connection brings nothing else
+            data[:2] == _EMPTY_PONG
+            and len(data) == 6
+            and not self.data
+            and self._upgraded
+            and self.current_frame is None
+            and self.factory.isServer
+        ):
+            return
         if self.state == _CONNECTING and self.factory.isServer and speaks_tls(self.data + data):
             self.factory.spokeTls(self.transport.getPeer())
             self.abort(TLS_HERE)
@@ -330,8 +342,7 @@ class Carrier(_Mixin):
                     self._stretchEnds()
                     continue
                 if self.current_frame is None and not self.inside_message:
-                    if self.data:
-                        self.data = self._takeWhole(self.data)
+                    self.data = self._takeWhole(self.data)
                     if not self.data or self._held_back:  # by the session, just now
                         break
                 if self._arrived:
@@ -471,7 +482,7 @@ class Carrier(_Mixin):
             self._held = 0
             self.frame_data = []
             self.message_data = []
-        elif not self.failedByMe:
+        else:
             self._held += len(payload)
             self.frame_data.append(payload)
             if len(self.frame_data) > _PIECES:

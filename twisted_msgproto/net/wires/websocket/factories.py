@@ -224,18 +224,6 @@ class WebSocketClientFactory(_Bounds, autobahn.WebSocketClientFactory):
         self._build = build
         self.bound(limits)
 
-    def spokeTls(self, address: IAddress) -> None:
-        """A client speaks TLS, and this endpoint does not: log and count that at once."""
-        self.sessions.countFault("tls")
-        self.sessions.writeOf(
-            log,
-            host_of(address),
-            "{peer}: closed: {text}",
-            reason="tls",
-            peer=peer_name(address),
-            text=TLS_HERE,
-        )
-
     def buildProtocol(self, address: Any) -> Any:
         """Return a connection with a session in it."""
         session = self._build(address)

@@ -21,7 +21,7 @@ WEBSOCKET_LIMITS: Final = (
     Limit("websocket-upgrade-seconds", 10.0, "s", "from connect to upgrade", 0.001),
     Limit("websocket-close-seconds", 5.0, "s", "from our close to the peer's", 0.001),
     # Proxies often end a connection that was silent for a minute.
-    Limit("websocket-ping-seconds", 50.0, "s", "between pings; 0 sends none"),
+    Limit("websocket-ping-seconds", 55.0, "s", "between pings; 0 sends none"),
     Limit("websocket-pong-seconds", 30.0, "s", "a ping's answer, or anything else", 0.001),
     Limit("unread-octets", 1 << 20, "octets", "unread output before the producer is paused", 1),
     Limit("unread-seconds", 30.0, "s", "a peer that reads nothing for this long is dropped", 0.001),

@@ -1,0 +1,214 @@
+"""What seldom happens to the machines of MTL, and the defaults of its profiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.mtl.broker import FULL, Broker, bodies, contents, write
+from tests.mtl.test_client_flow import Flowing, reader
+from twisted_msgproto.core.broker import QueueName
+from twisted_msgproto.core.broker.terms import TooManyQueues
+from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.mtl.application import IngestProfile, QueueProfile
+from twisted_msgproto.mtl.machine import Profile
+from twisted_msgproto.mtl.machine.queues import QueuesInMemory, broker_limits
+from twisted_msgproto.mtl.machine.server import Arrival, Channel
+from twisted_msgproto.mtl.terms.events import FlowSuspended
+from twisted_msgproto.mtl.terms.limits import SERVER_LIMITS
+from twisted_msgproto.mtl.wire import data
+from twisted_msgproto.mtl.wire.data import Confirm, Content, Ping, Reject, Response, Summon
+
+LIMITS = Limits.of(SERVER_LIMITS)
+
+
+# ── a client's flow ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_ill_formed_content_is_rejected_once__MT_13() -> None:
+    flowing = reader()
+    header = data.encode(Content(7, "a"))[0]
+    for expected in ([Reject(7)], []):
+        assert flowing.flow.receive_parts([[header[:-1], b""]], flowing.now) == []
+        assert flowing.sent == expected
+
+
+def test_a_paused_flow_does_not_miss_the_answer_to_its_lease__MT_21() -> None:
+    flowing = Flowing(True, request_timeout=10, request_tries=1)
+    flowing.flow.renew("lease", 0.0)
+    flowing.flow.paused(0.0)
+    assert flowing.wait(100) == []
+    flowing.flow.resumed(flowing.now)
+    assert [type(event) for event in flowing.wait(10)] == [FlowSuspended]
+
+
+def test_each_command_has_its_own_time_for_an_answer__MT_18() -> None:
+    flowing = reader(request_timeout=10, request_tries=1, heartbeat=100, liveness=1000)
+    flowing.flow.summon("a", flowing.now)
+    flowing.now += 5
+    flowing.flow.summon("b", flowing.now)
+    first = next(one for one in flowing.sent if isinstance(one, Summon))
+    flowing.get(Response(first.sequence, 200))
+    assert flowing.wait(9) == []
+    assert [type(event) for event in flowing.wait(1.5)] == [FlowSuspended]
+
+
+# ── profiles ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_profile_that_overrides_nothing_recycles_what_its_reader_leaves__MT_26() -> None:
+    called: list[Any] = []
+
+    class Plain(Profile):
+        name = "plain"
+
+        def rejected(self, flow: Any, found: list[Any], recycle: bool) -> None:
+            called.append((found, recycle))
+
+        def dismiss(self, flow: Any, resource: str) -> None:
+            called.append(resource)
+
+    plain = Plain()
+    broker = Broker([plain])
+    broker.leave(broker.reader(profile="plain"))
+    broker.wait(LIMITS["session-idle"] + 1)
+    assert called == [([], True), "a"]
+    assert plain.envelopes(None, ["a"], [b""]) is None  # type: ignore[arg-type]
+
+
+def test_a_profile_which_fails_twice_ends_a_flow_once__MT_26() -> None:
+    profile = QueueProfile(LIMITS)
+    broker = Broker([profile])
+    broker.reader()
+    (flow,) = broker.server._flows.values()
+    for _ in range(2):
+        profile.end_flow(flow, ValueError("it cannot"))
+    assert broker.server.counters["flows_failed"] == 1
+    assert len(broker.server.take_profile_errors()) == 2
+
+
+class Durable(QueuesInMemory):
+    """Says that it is durable: what comes is kept with its envelope, and is not published again."""
+
+    durable = True
+
+
+def test_a_durable_broker_has_envelopes_and_nothing_is_published_twice__BK_01() -> None:
+    queues = Durable(broker_limits(LIMITS))
+    profile = QueueProfile(LIMITS, broker=queues, space="shared")
+    profile.serve(QueuesInMemory(broker_limits(LIMITS)))  # there is one already
+    broker = Broker([profile])
+    write(broker, 1)
+    assert queues.machine.knows(QueueName("shared", "a"))
+    assert bodies(broker.command(broker.reader())) == []
+    (flow,) = [one for one in broker.server._flows.values() if hasattr(one, "window")]
+    (envelope,) = profile.envelopes(flow, ["a"], [b"table"]) or [None]  # type: ignore[arg-type]
+    assert envelope is not None and envelope.endswith(b"table")
+    assert queues.snapshot() == queues.machine.snapshot()
+
+
+def test_a_queue_that_finds_no_room_after_another_went_is_refused__BK_05() -> None:
+    class Full(QueuesInMemory):
+        tries = 0
+
+        def declare(self, name: QueueName, *, kept: bool = False) -> None:
+            self.tries += 1
+            raise TooManyQueues("full")
+
+        def reclaim(self, spaces: str) -> bool:
+            return True
+
+    queues = Full(broker_limits(LIMITS))
+    profile = QueueProfile(LIMITS, broker=queues)
+    broker = Broker([profile])
+    writing = broker.flow("Writer")
+    assert Confirm(1, True) not in broker.command(writing, *contents(1))
+    assert queues.tries == 2
+    assert profile.counters["too_many_queues"] == 1
+
+
+def test_a_flow_that_has_summoned_nothing_is_sent_nothing() -> None:
+    profile = QueueProfile(LIMITS)
+    broker = Broker([profile])
+    peer = broker.flow("Reader")
+    (flow,) = broker.server._flows.values()
+    profile.ready(flow)  # type: ignore[arg-type]
+    assert broker.got(peer) == []
+
+
+# ── the server ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_state_of_the_server_is_open_then_draining_then_closed() -> None:
+    broker = Broker()
+    server, states = broker.server, [broker.server.state]
+    server.drain(broker.now)
+    states.append(server.state)
+    server.lost(broker.now)
+    states.append(server.state)
+    assert states == ["open", "draining", "closed"]
+    assert server.receive(Arrival(Channel.CONTROL, [[b"x", b""]]), broker.now) == []
+    assert not server.counters
+
+
+def test_the_older_name_of_receive_does_the_same() -> None:
+    for name in ("old", "new"):
+        broker = Broker()
+        peer = broker.flow("Writer")
+        parts = [[peer, *data.encode(Ping())]]
+        if name == "old":
+            broker.collect(broker.server.receive_parts(Channel.DATA, parts, broker.now))
+        else:
+            broker.receive(Channel.DATA, *parts)
+        assert broker.got(peer) == [data.Pong()]
+
+
+def test_names_of_resources_are_forgotten_when_there_are_too_many__MT_18(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("twisted_msgproto.mtl.machine.receiving.NAMES_REMEMBERED", 2)
+    broker = Broker()
+    peer = broker.flow("Writer", ["a", "b", "c"])
+    for number, resource in enumerate("abcab", 1):
+        broker.command(peer, *contents(number, resource=resource))
+    (flow,) = broker.server._flows.values()
+    assert 1 <= len(flow.names) <= 2  # type: ignore[attr-defined]
+    assert not broker.dropped
+
+
+def test_what_a_session_may_not_use_is_no_lease__MT_12() -> None:
+    broker = Broker(may=lambda session, reads, resource: reads)
+    peer = broker.session()
+    asked = {"resources": ["a"], "confirm": FULL}
+    assert broker.ask(peer, "Reader", asked)[0] == 202
+    code, reply = broker.ask(peer, "Writer", asked)
+    assert code == 403
+    assert "not allowed to publish to a" in str(reply)
+
+
+def test_what_is_due_of_what_has_ended_in_the_same_moment_changes_nothing__MT_21() -> None:
+    broker = Broker([IngestProfile()])
+    peer = broker.session("ingest")
+    (session,) = broker.server._sessions.values()
+    token = broker.lease(peer, "Writer")
+    grant = broker.server._leases[token]
+    broker.connect(broker.lease(peer, "Writer"))
+    (flow,) = broker.server._flows.values()
+    broker.server.close(broker.now)
+    counted = dict(broker.server.counters)
+    for key in (session, flow, grant):
+        broker.server._due(key, broker.now + 1000, [])
+    broker.server._watch(session)
+    assert dict(broker.server.counters) == counted
+    assert broker.server.deadline is None
+
+
+def test_an_ill_formed_content_of_a_flow_whose_peer_has_left_is_counted__MT_13() -> None:
+    broker = Broker()
+    peer = write(broker, 1)
+    (flow,) = broker.server._flows.values()
+    flow.lost_at = broker.now
+    header = data.encode(Content(2, "a"))[0]
+    broker.receive(Channel.DATA, [peer, header[:-1], b""])
+    assert sum(broker.dropped.values()) == 1

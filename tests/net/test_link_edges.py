@@ -1,0 +1,281 @@
+"""What the link does at its edges: hooks that fail, hooks that end it, calls after the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.error import ConnectionLost
+from twisted.internet.interfaces import ISSLTransport
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from tests.tools.small_link import LineMachine, LinkCase, Sink, Writes
+from twisted_msgproto.core.errors import Fault, QueueError
+from twisted_msgproto.core.message import Message, MessageBatch
+from twisted_msgproto.net.counters import Places
+
+
+class Silent(LineMachine):
+    """Has no last words."""
+
+    def outputs(self) -> bytes:
+        return b""
+
+
+@implementer(ISSLTransport)
+class Encrypted(Writes):
+    """Says that it is TLS."""
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """No socket is behind this."""
+
+    setTcpKeepAlive = setTcpNoDelay
+
+
+class Edges(LinkCase):
+    def test_figures_may_stand_at_places_which_a_protocol_names(self) -> None:
+        server, _ = self.link(counted=Places({"lines": "machine.counters.lines"}))
+        server.dataReceived(b"a\nb\n")
+        self.assertEqual(server.connectionCounters(), {"lines": 2})
+        self.assertEqual(self.factory.counters["lines"], 2)
+        self.lose()
+
+    def test_a_hook_which_fails_is_logged_and_ends_nothing(self) -> None:
+        later: Deferred[None] = Deferred()
+
+        async def sessionLost(self: Any, reason: Failure) -> None:
+            await later
+
+        hooks = {"sessionEstablished": lambda self: 1 / 0, "sessionLost": sessionLost}
+        server, transport = self.link(**hooks)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        server.dataReceived(b"a\n")
+        self.assertEqual(transport.value(), b"ok 1\n")
+        self.assertEqual(self.tracebacks, 1)
+        self.lose()
+        later.errback(Failure(RuntimeError("later")))
+        self.assertEqual(self.tracebacks, 2)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
+    def test_a_peer_that_does_not_read_is_not_read_until_it_reads__HO_27(self) -> None:
+        for while_unread, state in ((False, "paused"), (True, "producing")):
+            server, transport = self.link(readsWhileUnread=while_unread)
+            server.outputChanged(True)
+            self.assertEqual((transport.producerState, server.reading), (state, while_unread))
+            server.outputChanged(False)
+            self.assertEqual((transport.producerState, server.reading), ("producing", True))
+            self.lose()
+
+    def test_a_hand_shake_in_time_makes_the_connection_usable_once(self) -> None:
+        secured: list[object] = []
+        hooks = {"transportSecured": lambda self: secured.append(self)}
+        server, transport = self.link(transport=Encrypted(), **hooks)
+        self.assertEqual(secured, [])
+        server.handshakeCompleted()
+        server.handshakeCompleted()
+        self.assertEqual(secured, [server])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.assertFalse(transport.aborted)
+        self.lose()
+
+    def test_a_hand_shake_that_ends_too_late_is_told_unless_the_end_was_told__HO_27(self) -> None:
+        server, transport = self.link()
+        server.abort()
+        server._handshakeExpired()
+        self.assertTrue(transport.aborted)
+        self.assertEqual(self.logged, [])
+        self.lose()
+
+    def test_calls_that_wait_are_cancelled_with_the_connection(self) -> None:
+        server, _ = self.link()
+        server._handshake = self.clock.callLater(5, server._handshakeExpired)
+        server.dataReceived(b"x\n" * 7)
+        self.assertEqual(len(self.clock.getDelayedCalls()), 3)  # and the machine's timer
+        self.lose()
+
+    def test_who_shuts_the_side_that_we_write_to_is_given_up(self) -> None:
+        server, transport = self.link()
+        server.writeConnectionLost()
+        self.assertTrue(transport.aborted)
+        self.lose()
+
+    def test_what_a_verb_has_changed_is_written_by_flush(self) -> None:
+        server, transport = self.link()
+        server.machine.out.append(b"?\n")
+        server.flush()
+        self.assertEqual(transport.value(), b"?\n")
+        self.lose()
+        server.flush()
+        self.assertEqual(transport.value(), b"?\n")
+
+    def test_nothing_is_read_on_while_something_else_pauses__NB_07(self) -> None:
+        server, transport = self.link()
+        server.dataReceived(b"x\n" * 7)
+        server.holdBack(True)
+        self.clock.advance(0)
+        self.assertEqual(transport.value().count(b"ok"), 3)
+        self.assertEqual(transport.producerState, "paused")
+        server.holdBack(False)
+        self.clock.advance(0)
+        self.assertEqual(transport.value().count(b"ok"), 7)
+        self.assertEqual(transport.producerState, "producing")
+        self.lose()
+
+    def test_who_is_held_back_is_read_again_unless_it_has_gone__NB_02(self) -> None:
+        server, transport = self.link()
+        server.holdBack(True)
+        self.assertEqual((transport.producerState, server.reading), ("paused", False))
+        server.holdBack(False)
+        self.assertEqual((transport.producerState, server.reading), ("producing", True))
+        server.holdBack(True)
+        self.lose()
+        server.holdBack(False)
+        self.assertEqual(transport.producerState, "paused")
+
+    def test_a_connection_owes_while_a_batch_is_not_safe_or_a_line_not_whole__NB_08(self) -> None:
+        sink = Sink(held=True)
+        server, _ = self.link(sink)
+        self.assertFalse(server.owes)
+        server.dataReceived(b"a\n")
+        self.assertTrue(server.owes)
+        sink.waiting[0].callback(None)
+        self.assertFalse(server.owes)
+        self.factory.budget.held.uncounted = 0
+        server.dataReceived(b"b")
+        self.assertTrue(server.owes)
+        self.lose()
+
+    def test_after_our_end_nothing_that_comes_or_pauses_reaches_the_machine(self) -> None:
+        server, _ = self.link()
+        server.abort()
+        server.machine.paused = server.machine.receive = None  # a call would raise
+        server.received(b"a\n")
+        server.dataReceived(b"a\n")
+        server.holdBack(True)
+        self.lose()
+
+    def test_a_wire_has_both_addresses_of_its_transport(self) -> None:
+        server, transport = self.link()
+        self.assertEqual(server.wire.getPeer(), transport.getPeer())
+        self.assertEqual(server.wire.getHost(), transport.getHost())
+        self.lose()
+
+    def test_a_silent_connection_makes_room_for_a_newcomer__NB_08(self) -> None:
+        server, transport = self.link()
+        server.displace()
+        self.assertTrue(transport.aborted)
+        self.lose()
+        self.assertEqual(str(server.ending), "silent while connections were short")
+
+    def test_what_the_sink_says_after_the_end_is_not_answered(self) -> None:
+        sink = Sink(held=True)
+        server, transport = self.link(sink)
+        server.dataReceived(b"a\nb\n")
+        self.lose()
+        sink.waiting[0].callback(None)
+        sink.waiting[1].errback(Failure(QueueError("the disk is full")))
+        self.assertEqual(transport.value(), b"")
+        self.assertEqual(self.factory.counters["unsafe_batches"], 1)
+
+    def test_a_fault_of_a_machine_without_last_words_closes_and_writes_nothing(self) -> None:
+        server, transport = self.link(makeMachine=lambda self: Silent())
+        server.dataReceived(b"!\n")
+        self.assertEqual((transport.value(), transport.disconnecting), (b"", True))
+        self.lose()
+
+    def test_who_is_given_up_is_not_told_of_as_unread(self) -> None:
+        server, _ = self.link()
+        server.abort()
+        server.unread()
+        self.assertEqual(self.logged, [])
+        self.assertEqual(self.factory.counters["fault:unread"], 0)
+        self.lose()
+
+    def test_work_of_ours_is_all_that_a_lost_connection_tells_of(self) -> None:
+        server, _ = self.link()
+        lost = server.machine.lost
+        server.machine.lost = lambda now: [Fault("late", "not told"), *lost(now)]
+        server.ask()
+        self.lose()
+        self.assertEqual(server.lost, [0])
+        self.assertEqual(self.logged, [])
+
+
+class Hooks(LinkCase):
+    def test_each_message_is_seen_and_its_ack_waits_for_hook_and_sink(self) -> None:
+        seen: list[Deferred[None]] = []
+
+        def messageReceived(self: Any, message: Message) -> Deferred[None]:
+            seen.append(Deferred())
+            return seen[-1]
+
+        sink = Sink(held=True)
+        server, transport = self.link(sink, messageReceived=messageReceived)
+        server.dataReceived(b"a\n")
+        seen[0].callback(None)
+        self.assertEqual(transport.value(), b"")
+        sink.waiting[0].callback(None)
+        self.assertEqual(transport.value(), b"ok 1\n")
+        server.dataReceived(b"b\n")
+        seen[1].errback(Failure(QueueError("not today")))
+        self.assertEqual(transport.value(), b"ok 1\nlost 2\n")
+        self.assertEqual(
+            [line.partition(": ")[2] for line in self.logged], ["not acknowledged: not today"]
+        )
+        self.lose()
+
+    def test_without_a_sink_hooks_alone_decide_over_the_ack(self) -> None:
+        refused = fail(QueueError("not today"))
+        answers: list[Any] = [None, refused]
+        server, transport = self.link(messageReceived=lambda self, message: answers.pop(0))
+        self.factory.sink = None
+        server.dataReceived(b"a\nb\n")
+        self.assertEqual(transport.value(), b"ok 1\nlost 2\n")
+        self.lose()
+
+    def test_a_batch_without_messages_is_safe_at_once(self) -> None:
+        server, _ = self.link(messageReceived=lambda self, message: None)
+        self.factory.sink = None
+        empty = MessageBatch("lines", "line", 0, server.peer, server.session, None, 0, 0, body=[])
+        self.assertIsNone(server.batchReceived(empty))
+        self.lose()
+
+    def test_the_log_of_sessions_has_the_beginning_and_the_end_of_one_that_stood(self) -> None:
+        told: list[str] = []
+
+        class Log:
+            def began(self, session: Any) -> None:
+                told.append(f"{session.session} began")
+
+            def ended(self, session: Any, why: Exception) -> None:
+                told.append(f"{session.session} ended: {why}")
+
+        server, _ = self.link(transportSecured=lambda self: None)
+        self.factory.sessionLog = Log()
+        self.assertFalse(server.established)
+        server.establish()
+        self.assertTrue(server.established)
+        name = server.session
+        server.connectionLost(Failure(ConnectionLost("cable")))
+        self.assertFalse(server.established)
+        self.assertEqual(told[0], f"{name} began")
+        self.assertRegex(told[1], f"^{name} ended: the connection was lost: .*cable")
+        self.assertEqual(len(told), 2)
+
+    def test_an_authoriser_is_asked_once_for_an_action_and_a_name(self) -> None:
+        asked: list[Any] = []
+
+        class Nobody:
+            def allows(self, access: Any) -> bool:
+                asked.append(access)
+                return False
+
+        server, _ = self.link()
+        server.clientId = None
+        self.factory.authoriser = Nobody()
+        self.assertTrue(server.refuses("publish", "orders"))
+        self.assertTrue(server.refuses("publish", "orders", 2))
+        self.assertEqual(len(asked), 1)
+        self.assertEqual(len(self.logged), 1)
+        self.lose()

@@ -1,0 +1,140 @@
+"""The WebSocket room at its edges: calls that change nothing, hooks that fail, addresses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.logger import capturedLogs, formatEvent
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.net.test_websocket import after_head, client_frame, frames, lose, server, server_with
+from twisted_msgproto.net.wires.origins import origin_of
+from twisted_msgproto.net.wires.websocket import OctetWire
+
+
+class Edges(SynchronousTestCase):
+    def test_who_pauses_or_resumes_twice_has_done_it_once__UM_21(self) -> None:
+        connection, transport, _ = server()
+        wire = connection.session.wire
+        wire.resumeProducing()
+        self.assertEqual(transport.producerState, "producing")
+        wire.pauseProducing()
+        wire.pauseProducing()
+        connection.dataReceived(client_frame(b"a"))
+        self.assertEqual(connection.session.messages(), [])
+        wire.resumeProducing()
+        self.assertEqual(connection.session.messages(), ["a"])
+        self.assertEqual(transport.producerState, "producing")
+        lose(connection)
+
+    def test_who_resumes_while_a_connection_rests_waits_for_its_turn__NB_07(self) -> None:
+        connection, transport, clock = server()
+        connection._rest()
+        connection.pauseReading()
+        connection.resumeReading()
+        connection.dataReceived(client_frame(b"a"))
+        self.assertEqual(connection.session.messages(), [])
+        self.assertEqual(transport.producerState, "paused")
+        clock.advance(0)
+        self.assertEqual(connection.session.messages(), ["a"])
+        self.assertEqual(transport.producerState, "producing")
+        lose(connection)
+
+    def test_turns_of_a_connection_are_measured_where_turns_are_watched__NB_07(self) -> None:
+        measured: list[Any] = []
+
+        class Watch:
+            def measure(self, one: Any, *methods: str, peer: str, host: str) -> None:
+                measured.append((one, methods, peer, host))
+
+        connection, _, _ = server()
+        connection.factory.sessions.turnWatch = Watch()
+        other, _ = server_with(connection.factory)
+        methods = ("dataReceived", "resumeReading")
+        self.assertEqual(measured, [(other, methods, "192.168.1.1:54321", "192.168.1.1")])
+        for one in (connection, other):
+            lose(one)
+
+    def test_who_speaks_tls_where_none_is_spoken_is_told_of_and_counted__NB_11(self) -> None:
+        connection, transport, _ = server(upgrade=False)
+        with capturedLogs() as logged:
+            connection.dataReceived(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+        self.assertTrue(transport.disconnected)
+        self.assertEqual(connection.factory.sessions.counters["fault:tls"], 1)
+        [line] = [formatEvent(event) for event in logged if event.get("reason") == "tls"]
+        self.assertRegex(line, "^192.168.1.1:54321: closed: .*TLS")
+        lose(connection)
+
+    def test_a_session_which_fails_at_its_beginning_closes_its_connection(self) -> None:
+        connection, transport, _ = server(upgrade=False)
+
+        def makeConnection(wire: Any) -> None:
+            raise ZeroDivisionError
+
+        connection.session.makeConnection = makeConnection
+        with capturedLogs() as logged:
+            connection.dataReceived(
+                b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+            )
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertTrue(any("makeConnection" in str(formatEvent(event)) for event in logged))
+        self.assertTrue(transport.disconnecting or transport.disconnected or connection.state != 3)
+        lose(connection)
+
+    def test_no_ping_is_sent_once_the_connection_closes(self) -> None:
+        connection, transport, _ = server()
+        connection.session.wire.close(False)
+        before = transport.value()
+        connection._ask()
+        connection.session.wire.write([b"late"])
+        self.assertEqual(transport.value(), before)
+        lose(connection)
+
+    def test_octets_are_not_sent_once_the_connection_closes__SA_25(self) -> None:
+        connection, transport, _ = server(wire=OctetWire)
+        connection.session.wire.close(False)
+        before = transport.value()
+        connection.session.wire.write([b"late"])
+        self.assertEqual(transport.value(), before)
+        lose(connection)
+
+    def test_a_refused_upgrade_is_given_up_once_when_its_answer_is_not_read(self) -> None:
+        connection, transport, clock = server(upgrade=False, unread_seconds=7.0)
+        connection._closeConnection()
+        connection._closeConnection()
+        self.assertTrue(transport.disconnecting)
+        waits = [call.getTime() for call in clock.getDelayedCalls() if call.getTime() == 7.0]
+        self.assertEqual(len(waits), 1)
+        lose(connection)
+
+    def test_before_the_upgrade_no_session_hears_that_its_peer_does_not_read(self) -> None:
+        connection, _, _ = server(upgrade=False)
+        connection._outputChanged(True)
+        self.assertEqual(connection.session.seen, [])
+        lose(connection)
+
+    def test_a_wire_says_what_its_transport_is_and_what_waits_for_it(self) -> None:
+        connection, transport, clock = server()
+        wire = connection.session.wire
+        self.assertEqual(wire.getHost(), transport.getHost())
+        self.assertEqual((wire.full, wire.unread, wire.waiting), (False, False, 0))
+        clock.advance(3)
+        connection.output.pauseProducing()
+        wire.write(["x" * 10])
+        self.assertEqual((wire.full, wire.unread, wire.waiting > 10), (True, True, True))
+        self.assertEqual(wire.movedAt, connection.output.movedAt)
+        wire.abortConnection()
+        self.assertTrue(transport.disconnected)
+        lose(connection)
+
+    def test_a_wire_closes_in_order_as_transports_do(self) -> None:
+        connection, transport, _ = server()
+        connection.session.wire.loseConnection()
+        [(kind, payload)] = frames(after_head(transport))
+        self.assertEqual((kind, payload[:2]), (8, b"\x03\xe8"))
+        lose(connection)
+
+    def test_an_origin_with_an_address_of_ipv6_keeps_its_brackets__UM_20(self) -> None:
+        self.assertEqual(origin_of("https://[2001:DB8::1]"), "https://[2001:db8::1]:443")
+        self.assertEqual(origin_of("http://[::1]:8080"), "http://[::1]:8080")
