@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl as standard_ssl
-from itertools import accumulate
-from random import Random
 from typing import Any
 
-from OpenSSL import SSL
 from twisted.internet import reactor, ssl
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import SSL4ClientEndpoint, serverFromString
@@ -24,7 +20,6 @@ from tests.tools.sinks import SafeSink
 from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactory
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
 from twisted_msgproto.net.reloading import ServedEndpoint
-from twisted_msgproto.net.tls import tls_with
 
 
 class Writer(Protocol):
@@ -194,96 +189,3 @@ class Gathered(TestCase):
         transport.write(b"no")
         transport.abortConnection()
         await self.lost
-
-
-def handshaken(files: Any) -> tuple[SSL.Connection, SSL.Connection]:
-    """A client's connection and a server's of ours, which can talk."""
-    context = SSL.Context(SSL.TLS_SERVER_METHOD)
-    context.use_privatekey_file(str(files.key))
-    context.use_certificate_file(str(files.cert))
-
-    class Options:
-        def getContext(self) -> SSL.Context:
-            return context
-
-    server = tls_with(Options(), Factory())._creatorCallable(None)  # type: ignore[arg-type]
-    client = SSL.Connection(SSL.Context(SSL.TLS_CLIENT_METHOD), None)
-    client.set_connect_state()
-    for _ in range(4):
-        for one, other in ((client, server), (server, client)):
-            with contextlib.suppress(SSL.WantReadError):
-                one.do_handshake()
-            with contextlib.suppress(SSL.WantReadError):
-                other.bio_write(one.bio_read(1 << 16))
-    return client, server
-
-
-def read(connection: SSL.Connection) -> bytes:
-    """All that it has, as Twisted reads it."""
-    came = b""
-    with contextlib.suppress(SSL.WantReadError):
-        while True:
-            came += connection.recv(1 << 15)
-    with contextlib.suppress(SSL.WantReadError):
-        assert not connection.bio_read(1 << 15), "nothing has to be answered"
-    return came
-
-
-class Records(TestCase):
-    def test_all_data_is_there_with_the_record_that_ends_it__NB_11(self) -> None:
-        """However records are joined and cut, at heads as well; closing too."""
-        files, random = Authority(temporary(self)).server(), Random(11)
-        for world in range(40):
-            client, server = handshaken(files)
-            read(server)
-            sent = came = wire = b""
-            lengths: list[tuple[int, int]] = []  # octets on the wire → octets of data
-            on_wire = 0
-            for _ in range(25):
-                data = random.randbytes(random.choice((1, 6, 300, 5000, 16384)))
-                client.send(data)
-                sent += data
-                octets = client.bio_read(1 << 16)
-                wire += octets
-                lengths.append((len(octets), len(data)))
-            while wire:
-                ends = [end - on_wire for end in accumulate(one for one, _ in lengths)]
-                cut = random.choice([end for end in ends if end > 0][:3])  # whole records
-                if world % 4:
-                    heads_too = world % 4 == 1
-                    cut = max(1, cut + random.randrange(-4 if heads_too else -20, 1))
-                    if not heads_too and any(
-                        0 < end - cut < 5 or 0 < cut - end < 5 for end in ends
-                    ):
-                        continue
-                server.bio_write(wire[:cut])
-                on_wire += len(wire[:cut])
-                wire = wire[cut:]
-                came += read(server)
-                whole, end = 0, 0
-                for octets_of, data_of in lengths:
-                    end += octets_of
-                    whole += data_of if end <= on_wire else 0
-                self.assertEqual(len(came), whole)
-            self.assertEqual(came, sent)
-            server.send(b"answer")
-            client.bio_write(server.bio_read(1 << 15))
-            self.assertEqual(client.recv(100), b"answer")
-            client.shutdown()
-            server.bio_write(client.bio_read(1 << 15))
-            with self.assertRaises(SSL.ZeroReturnError):
-                server.recv(1 << 15)
-            server.shutdown()
-            self.assertTrue(server.bio_read(1 << 15), "it closes as well")
-
-    def test_a_spoiled_record_is_an_error_with_an_alert(self) -> None:
-        client, server = handshaken(Authority(temporary(self)).server())
-        read(server)
-        client.send(b"{}")
-        octets = bytearray(client.bio_read(1 << 15))
-        octets[-1] ^= 1
-        server.bio_write(bytes(octets))
-        with self.assertRaises(SSL.Error) as told:
-            server.recv(1 << 15)
-        self.assertIn("bad record mac", str(told.exception))
-        self.assertTrue(server.bio_read(1 << 15), "the peer is told")

@@ -8,7 +8,7 @@ curves; :class:`.reloading.ServedEndpoint` restricts them here, whatever kind of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from weakref import WeakSet
 
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1
@@ -68,107 +68,12 @@ def _set_curves(context: Any) -> None:
         openssl.ERR_clear_error()  # a list that is not known leaves an error for whoever asks next
 
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
-"""OpenSSL accepts these."""
-
-_HEAD_OCTETS: Final = 5
-"""A record of TLS begins with its kind, its version and the length of the rest (RFC 8446, 5.1)."""
-
-
 class _Connection(SSL.Connection):
-    """Is a TLS connection that restricts the context of the name which the client asks for.
-
-    After each read Twisted asks for more data, and for something to send.  Most small reads are one
-    record, which leaves neither; this knows it without OpenSSL, which would need 5 microseconds to
-    say so (``NB-11``).
-    """
-
-    _missing = 0  # octets until the last record is whole; -1: it is not known where records begin
-    _alone = False  # what came last is one record, and all before it has been read
-    _nothing_came = _nothing_said = False
+    """Is a TLS connection that restricts the context of the name which the client asks for."""
 
     def set_context(self, context: SSL.Context) -> None:
         """Serve with this context from now on; Twisted's directories of certificates call it."""
         super().set_context(restrict(context))
-
-    def bio_write(self, buf: Buffer) -> int:
-        """Accept what came from the peer."""
-        before, self._missing = self._missing, _missing_of(buf, self._missing)
-        self._alone = (
-            self._nothing_came
-            and not before
-            and not self._missing
-            and len(buf) == _record_octets(buf, 0)
-        )
-        self._nothing_came = False
-        return super().bio_write(buf)
-
-    def recv(self, bufsiz: int, flags: int | None = None) -> bytes:
-        """Return data that the peer has sent; raise WantReadError if there is none."""
-        if self._nothing_came:
-            raise SSL.WantReadError
-        alone, self._alone = self._alone, False
-        if not alone:
-            self._nothing_said = False
-        try:
-            data = super().recv(bufsiz, flags)
-        except SSL.WantReadError:
-            self._nothing_came, self._nothing_said = True, False
-            raise
-        except SSL.Error:
-            self._nothing_said = False
-            raise
-        self._nothing_came = alone and not self.pending()
-        return data
-
-    def bio_read(self, bufsiz: int) -> bytes:
-        """Return what is to be sent to the peer; raise WantReadError if that is nothing."""
-        if self._nothing_said:
-            raise SSL.WantReadError
-        octets = super().bio_read(bufsiz)
-        self._nothing_said = len(octets) < bufsiz
-        return octets
-
-    def send(self, buf: Buffer, flags: int = 0) -> int:
-        """Encrypt ``buf``."""
-        self._nothing_said = False
-        return super().send(buf, flags)
-
-    def do_handshake(self) -> None:
-        """Continue the hand-shake."""
-        self._nothing_came = self._nothing_said = False
-        super().do_handshake()
-
-    def shutdown(self) -> bool:
-        """Say that no more data is sent."""
-        self._nothing_came = self._nothing_said = False
-        return super().shutdown()
-
-    def bio_shutdown(self) -> None:
-        """No more comes from the peer."""
-        self._nothing_came = False
-        super().bio_shutdown()
-
-
-def _record_octets(octets: Buffer, start: int) -> int:
-    """Return how many octets the record has that begins at ``start``; its head has come."""
-    return _HEAD_OCTETS + (octets[start + 3] << 8) + octets[start + 4]
-
-
-def _missing_of(octets: Buffer, missing: int) -> int:
-    """Return how many octets the last record lacks after ``octets``, which follow on others.
-
-    ``missing`` is what was returned for those: 0 in the beginning.  -1 means that a head was
-    divided; where later records begin is not known either.
-    """
-    start, size = missing, len(octets)
-    if start < 0:
-        return start
-    while start < size:
-        if size - start < _HEAD_OCTETS:
-            return -1
-        start += _record_octets(octets, start)
-    return start - size
 
 
 @implementer(IOpenSSLServerConnectionCreator)
