@@ -149,9 +149,11 @@ def test_an_older_table_is_looked_after(left: Left, capsys: pytest.CaptureFixtur
     assert Table.open(left.table).landed()[left.said["id"]].offset == len(left.rows)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 def test_a_real_bridge_goes_on_in_the_oldest_table(tmp_path: Path, launch: Launcher) -> None:
+    """The short form lands in each older table without Java: see the two tests of bridges above."""
     left = Left(next(iter(RELEASES)), tmp_path / "left")
     bridge = launch("bridge", "--queue", left.queue, "--table", left.table, "--once")
     assert bridge.wait(seconds=600.0) == 0, bridge.output

@@ -393,18 +393,36 @@ def test_the_limit_of_open_files_is_raised_as_far_as_needed(
 @pytest.mark.xdist_group("spark")
 def test_the_way_into_the_table_is_measured(launch: Launcher) -> None:
     pytest.importorskip("pyspark")
-    rows = rows_of(launch, "spark", scale=0.001)
-    cpu, rate, delay, plan, commit, end = rows.values()
+    [cpu] = rows_of(launch, "spark", "--only", "rows, cpu", scale=0.001).values()
     assert cpu["name"] == "queue → table, 1,000 rows, cpu"
     assert cpu["beside"] == "Spark's own Parquet → Parquet stream"
     assert cpu["mark"] == 0.6 and cpu["ratio"] > 0
+
+
+@pytest.mark.slow
+def test_the_rows_of_the_table_without_java_are_measured(launch: Launcher) -> None:
+    pytest.importorskip("pyspark")
+    [plan] = rows_of(launch, "spark", "--only", "batch plan", scale=0.001).values()
+    assert plan["mark"] == 1.0 and plan["notes"]["gateways"] == 900
+    [commit] = rows_of(launch, "spark", "--only", "CPU of a commit", scale=0.001).values()
+    assert commit["mark"] == 1.5 and commit["value"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+def test_all_rows_of_spark_are_measured(launch: Launcher) -> None:
+    """The short form, in the two tests above, leaves three out: each has a bridge, or the streams
+    of the first row once more.
+    """
+    pytest.importorskip("pyspark")
+    rows = rows_of(launch, "spark", scale=0.001)
+    _, rate, delay, _, _, end = rows.values()
     assert rate["mark"] == 1.5 and rate["ratio"] > 0
     assert delay["mark"] == 0.4 and delay["unit"] == "s (p95)"
     notes = delay["notes"]
     assert 0 < notes["p50_seconds"] <= notes["p95_seconds"] == delay["value"]
     assert notes["groups"] > 0 and notes["batches"] >= 6
-    assert plan["mark"] == 1.0 and plan["notes"]["gateways"] == 900
-    assert commit["mark"] == 1.5 and commit["value"] > 0
     assert end["mark"] == 5.0 and end["notes"]["status"] == 0
 
 

@@ -25,6 +25,8 @@ CHART = PROJECT / "docs" / "first-chart.png"
 CLONED = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "twisted", "twisted_msgproto",
           "examples", "docs")  # fmt: skip
 PORT = "5044"
+INSTALLING = ("python3 -m venv ", ". first/venv/", "pip install ")
+"""How the commands of the page begin which make an environment, enter it, and install into it."""
 
 
 def clone(directory: Path) -> None:
@@ -76,15 +78,20 @@ class Quarter:
         self.index = index
         clone(self.directory)
 
-    def run(self, alternative: str = "", *, until: str = "") -> list[Command]:
+    def run(
+        self, alternative: str = "", *, until: str = "", installed: bool = False
+    ) -> list[Command]:
         """Run the commands which belong to all and to ``alternative``; return them.
 
-        ``until`` ends it before the first command that begins so.
+        ``until`` ends it before the first command that begins so.  With ``installed`` the package
+        of this Python is used, and those that install it are left out.
         """
         ran = []
         for command in commands(PAGE.read_text()):
             if until and command.text.startswith(until):
                 break
+            if installed and command.text.startswith(INSTALLING):
+                continue
             if command.alternative in ("", alternative):
                 self.terminal.run(self.adapted(command))
                 self.after(command)

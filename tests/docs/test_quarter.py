@@ -77,11 +77,17 @@ def test_the_page_leads_from_nothing_to_a_chart(launch: Launcher) -> None:
 @needs_filebeat
 @pytest.mark.slow
 def test_filebeat_ships_what_msgproto_send_does(launch: Launcher) -> None:
-    """Its events have the members which the notebook takes out of them."""
+    """Its events have the members which the notebook takes out of them.
+
+    The test above installs the package as the page does; this one has it already.
+    """
     env = clean_environment(launch.directory)
     env["PATH"] = os.pathsep.join([str(BINARY.parent), env["PATH"]])
     quarter = Quarter(Terminal(launch, env))
-    quarter.run("filebeat", until="msgproto send")
+    ran = quarter.run("filebeat", until="msgproto send", installed=True)
+    assert [command.text.split()[0] for command in ran] == [
+        *("msgproto", "msgproto", "msgproto", "python", "filebeat")
+    ]
     queue = QueueReader(launch.directory / "first" / "queue")
     deadline = time.monotonic() + START_SECONDS
     while queue.end() < LINES and time.monotonic() < deadline:

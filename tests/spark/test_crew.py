@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 
@@ -29,6 +30,21 @@ def test_a_thread_without_work_ends_and_the_next_work_is_done_all_the_same(
         while threads("idle"):
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+
+def test_work_that_raises_leaves_its_place_to_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread counted for ever: after as many as there may be, nothing was done any more."""
+    raised: queue.SimpleQueue[str] = queue.SimpleQueue()
+    monkeypatch.setattr(threading, "excepthook", lambda told: raised.put(str(told.exc_value)))
+    some = Crew(2, "raising")
+
+    def wrong() -> None:
+        raise ValueError("a fault of ours")
+
+    for _ in range(3):
+        some.submit(wrong)
+    assert some.gather({"well": lambda: 1}, PATIENCE_SECONDS) == {"well": 1}
+    assert {raised.get(timeout=PATIENCE_SECONDS) for _ in range(3)} == {"a fault of ours"}
 
 
 def test_there_are_never_more_threads_than_the_crew_may_have() -> None:

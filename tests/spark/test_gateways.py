@@ -391,6 +391,25 @@ def test_a_hung_gateway_does_not_hold_up_the_end_nor_others_marks__TB_10() -> No
     hung.hangs.set()
 
 
+def test_marks_are_sent_though_a_report_fails() -> None:
+    """Their thread ended then: what had landed stayed on the gateways' disks for ever."""
+    queue, said, reports = FakeQueue("a"), list[str](), threading.Semaphore(0)
+
+    def report() -> None:
+        reports.release()
+        raise KeyError("a fault of ours")
+
+    marks = Marks("night", {"a": queue}.get, report, said.append)
+    marks._wake.set()  # no second between two reports
+    marks.start()
+    for _ in range(3):
+        assert reports.acquire(timeout=FOREVER)
+    marks.want({"a": Landed(5)})
+    assert queue.committing.wait(FOREVER)
+    marks.finish(FOREVER)
+    assert said == ["bridge: its status is not reported: KeyError: 'a fault of ours'"]
+
+
 def test_a_mark_which_is_not_taken_is_told_once_and_sent_again() -> None:
     queue, said = FakeQueue("a"), list[str]()
     queue.fails = QueueMismatch("it is another history")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.spark.conftest import damage_record, identity, messages, write
 from tests.tools.processes import Launched, Launcher, environment
-from tests.tools.s3 import running_store
+from tests.tools.s3 import Store
 from twisted_msgproto.core.errors import ConfigurationError, TableError
 from twisted_msgproto.queue import SCHEMA, QueueReader
 from twisted_msgproto.queue.lineage import Landed
@@ -338,48 +338,40 @@ class TestBridge:
         ended.wait(seconds=START_SECONDS)
         return ended
 
-    def test_the_bridge_lands_what_the_function_returns(
-        self, launch: Launcher, queue: Path, module: str
+    def test_what_the_function_returns_is_exact_in_an_object_store_over_a_kill_and_a_restart(
+        self, launch: Launcher, queue: Path, module: str, s3: Store
     ) -> None:
         import deltalake
 
-        """The next test starts a bridge anew over such a table."""
-        ended = self.run(launch, queue, f"{module}:even")
-        assert ended.process.returncode == 0, ended.output
-        table = deltalake.DeltaTable(str(queue.with_name("table"))).to_pyarrow_dataset().to_table()
-        assert sorted(table.column("offset").to_pylist()) == list(range(0, 1500, 2))
-        assert table.schema.names == ["gateway", "offset", "received_at", "day"]
-        assert set(QueueReader(queue).consumers().values()) == {1500}
-
-    def test_a_table_in_an_object_store_is_exact_over_a_kill_and_a_restart(
-        self, launch: Launcher, queue: Path, module: str
-    ) -> None:
-        import deltalake
-
-        with running_store() as store:
-            table = store.new_location()
-            words = ["bridge", "--queue", str(queue), "--table", table, "--master", "local[1]"]
-            words += ["--transform", f"{module}:even", "--max-rows", "600", "--trigger", "200ms"]
-            for pair in store.options.items():
-                words += ["--storage", "=".join(pair)]
-            running = launch(*words, env=environment(pandas=True))
-            running.line(r"batch \d+: ", seconds=START_SECONDS)  # a quick one has no line
-            running.signal(signal.SIGKILL)
-            running.wait()
-            write(queue, messages(1500, 100))
-            ended = launch(*words, "--once", env=environment(pandas=True))
-            assert ended.wait(seconds=START_SECONDS) == 0, ended.output
-            landed = deltalake.DeltaTable(table, storage_options=store.options)
-            rows = landed.to_pyarrow_dataset().to_table()
-            places = Table.open(table, store.options).landed()
+        table = s3.new_location()
+        words = ["bridge", "--queue", str(queue), "--table", table, "--master", "local[1]"]
+        words += ["--transform", f"{module}:even", "--max-rows", "600", "--trigger", "200ms"]
+        for pair in s3.options.items():
+            words += ["--storage", "=".join(pair)]
+        running = launch(*words, env=environment(pandas=True))
+        running.line(r"batch \d+: ", seconds=START_SECONDS)  # a quick one has no line
+        running.signal(signal.SIGKILL)
+        running.wait()
+        write(queue, messages(1500, 100))
+        ended = launch(*words, "--once", env=environment(pandas=True))
+        assert ended.wait(seconds=START_SECONDS) == 0, ended.output
+        landed = deltalake.DeltaTable(table, storage_options=s3.options)
+        rows = landed.to_pyarrow_dataset().to_table()
+        places = Table.open(table, s3.options).landed()
+        assert rows.schema.names == ["gateway", "offset", "received_at", "day"]
         assert rows.column("gateway").unique().to_pylist() == [identity(queue)]
         assert sorted(rows.column("offset").to_pylist()) == list(range(0, 1600, 2))
         assert {name: place.offset for name, place in places.items()} == {identity(queue): 1600}
         assert set(QueueReader(queue).consumers().values()) == {1600}
 
+    @pytest.mark.long
     def test_a_function_which_raises_moves_no_mark(
         self, launch: Launcher, queue: Path, module: str
     ) -> None:
+        """The short form has it in two parts: that the function's batch ends with this line and
+        lands nothing (above), and that such a batch ends the bridge and moves no mark (TB-11, in
+        tests/spark/test_bridge_failures.py).
+        """
         ended = self.run(launch, queue, f"{module}:raises_in_a_task")
         assert ended.process.returncode == 2, ended.output
         assert f"{module}:raises_in_a_task" in ended.lines[-1]
