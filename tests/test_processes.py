@@ -6,9 +6,13 @@ import contextlib
 import errno
 import json
 import os
+import re
 import signal
 import socket
+import ssl
+import sys
 import threading
+import time
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -25,8 +29,9 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.chaos.clients import GoodClients
+from tests.tools.certificates import Authority
 from tests.tools.five import CLIENTS
-from tests.tools.processes import START_SECONDS, Launched, Launcher, wait_gone
+from tests.tools.processes import PATIENCE_SECONDS, START_SECONDS, Launched, Launcher, wait_gone
 from tests.tools.queues import batch, put
 from twisted_msgproto import cli
 from twisted_msgproto.core.errors import ConfigurationError, QueueAway
@@ -334,6 +339,20 @@ def test_a_gateway_is_healthy_while_one_process_acknowledges_and_safe_while_all_
     assert away["safe"]["why"].startswith("Process 0 does not answer")
 
 
+def test_a_process_that_is_down_comes_first_in_the_answer_and_says_why() -> None:
+    good, bad = part_of(True, "Fine."), part_of(False, "Nothing lands.")
+    away = {2: "was ended by signal 9 (SIGKILL) and starts again soon"}
+    for parts in ({0: bad, 1: good}, {0: bad, 1: good, 2: good}):  # it may just have answered
+        found = together(parts, 3, away)
+        assert found["safe"] == {
+            "ok": False,
+            "why": "Process 2 was ended by signal 9 (SIGKILL) and starts again soon; what it has"
+            " acknowledged is on disk.",
+        }
+        assert found["healthy"]["ok"]
+        assert found["healthy"]["why"].startswith("Messages are acknowledged by 1 of 3 processes.")
+
+
 def test_figures_are_added_up_and_sessions_say_their_process() -> None:
     found = together({0: part_of(True, ""), 1: part_of(True, "")}, 2)
     assert found["protocols"]["sabc"] == {"connections": 2, "faults": {"a": 2}}
@@ -570,3 +589,110 @@ def test_processes_end_with_their_supervisor_and_a_start_that_cannot_be_is_one_l
     assert "another gateway has its queues there" in second.lines[-1]
     assert server.kill() == -signal.SIGKILL
     assert all(wait_gone(pid) for pid in pids), "their stdin has ended"
+
+
+# Three processes as a daemon, over TLS, with a page.
+DAEMON = """
+processes = 3
+[queue]
+directory = "spool"
+[status]
+endpoint = "unix:status"
+[lumberjack]
+endpoint = "ssl:0:interface=127.0.0.1:privateKey=server.key.pem:certKey=server.cert.pem"
+"""
+
+CONNECTIONS = 24
+"""The kernel spreads them: three processes have one each, but for one case in five thousand."""
+
+
+def shaken(port: int) -> ssl.SSLSocket:
+    """A connection whose hand-shake is done; nothing is checked."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    line = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
+    return context.wrap_socket(line)
+
+
+def acknowledged(line: ssl.SSLSocket) -> bool:
+    """Send one event of Lumberjack; is it acknowledged?"""
+    line.sendall(b"2W\0\0\0\x01" + b"2J\0\0\0\x01\0\0\0\x02{}")
+    came = b""
+    while len(came) < 6 and (more := line.recv(6 - len(came))):
+        came += more
+    return came == b"2A\0\0\0\x01"
+
+
+def wait_for(log: Path, text: str, times: int = 1) -> str:
+    """Wait until ``text`` is in a file so many times; return what is in it."""
+    deadline = time.monotonic() + START_SECONDS
+    while (found := log.read_text() if log.exists() else "").count(text) < times:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no daemons here")
+def test_a_daemon_of_three_processes_reloads_tls_says_who_is_down_and_ends_with_them(
+    launch: Launcher,
+) -> None:
+    here = launch.directory
+    Authority(here).server()
+    (here / "gateway.toml").write_text(DAEMON)
+    daemon = launch.command(
+        [
+            *(sys.executable, "-c", "from twisted.scripts.twistd import run; run()"),
+            *("--pidfile=gateway.pid", "--logfile=gateway.log"),
+            *("msgproto", "--config", "gateway.toml"),
+        ]
+    )
+    assert daemon.wait(seconds=START_SECONDS) == 0, daemon.output
+    pid, log = int((here / "gateway.pid").read_text()), here / "gateway.log"
+    control = GatewayBroker(str(here / "spool"))
+    try:
+        told = wait_for(log, "(3 of 3 do)")
+        listens = re.search(r"lumberjack listening on ssl:127\.0\.0\.1:(\d+)", told)
+        assert listens is not None, told
+        port = int(listens[1])
+        before = [shaken(port) for _ in range(CONNECTIONS)]
+        assert all(map(acknowledged, before))
+        processes = control.figures()["processes"]
+        assert [(one["state"], one["restarts"]) for one in processes] == [("serving", 0)] * 3
+        assert sum(one["sessions"] for one in processes) == CONNECTIONS
+        assert all(one["sessions"] for one in processes), processes
+
+        # SIGHUP: each process has the new certificate, and no connection is lost.
+        old = before[0].getpeercert(binary_form=True)
+        Authority(here).server()
+        os.kill(pid, signal.SIGHUP)
+        wait_for(log, "msgproto: reload: read again: lumberjack: certificates of")
+        after = [shaken(port) for _ in range(CONNECTIONS)]
+        new = {line.getpeercert(binary_form=True) for line in after}
+        assert len(new) == 1 and old not in new
+        assert all(map(acknowledged, before + after))
+        processes = control.figures()["processes"]
+        assert sum(one["sessions"] for one in processes) == 2 * CONNECTIONS
+
+        # A process that is down is counted, whether it has ended or starts again.
+        victim = processes[1]["pid"]
+        os.kill(victim, signal.SIGKILL)
+        wait_for(log, "process 1 was ended by signal 9 (SIGKILL)")
+        figures = control.figures()
+        while figures["processes"][1]["pid"] == victim:  # kept for a second
+            figures = control.figures()
+        if figures["processes"][1]["state"] != "serving":  # it is quick on an idle machine
+            assert not figures["safe"]["ok"]
+            assert figures["safe"]["why"].startswith("Process 1 ")
+        wait_for(log, "process 1 serves", 2)
+        pids = [one["pid"] for one in control.figures()["processes"]]
+        for line in before + after:
+            line.close()
+    finally:
+        os.kill(pid, signal.SIGTERM)
+        assert wait_gone(pid)
+    assert all(wait_gone(one) for one in pids)
+    assert not (here / "gateway.pid").exists()
+    assert "Traceback" not in log.read_text()
+    assert sum(sum(stored(here / "spool" / number).values()) for number in "012") == 3 * CONNECTIONS

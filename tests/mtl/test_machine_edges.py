@@ -8,7 +8,8 @@ import pytest
 
 from tests.mtl.broker import FULL, Broker, bodies, contents, write
 from tests.mtl.test_client_flow import Flowing, reader
-from twisted_msgproto.core.broker import QueueName
+from twisted_msgproto.core.broker import Letter, QueueName
+from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.broker.terms import TooManyQueues
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.mtl.application import IngestProfile, QueueProfile
@@ -52,6 +53,24 @@ def test_each_command_has_its_own_time_for_an_answer__MT_18() -> None:
     flowing.get(Response(first.sequence, 200))
     assert flowing.wait(9) == []
     assert [type(event) for event in flowing.wait(1.5)] == [FlowSuspended]
+
+
+def test_after_a_probe_out_of_turn_the_next_one_has_all_its_time__MT_21() -> None:
+    flowing = Flowing(False, liveness=15, heartbeat=100)
+    flowing.open()
+    flowing.write(1)
+    sequence = next(one.sequence for one in flowing.sent if isinstance(one, Content))
+    flowing.now = 10.0
+    flowing.get(Reject(sequence))
+    (probe,) = flowing.sent
+    assert isinstance(probe, Summon)
+    flowing.get(Response(probe.sequence, 400))
+    assert flowing.wait(6.0) == []  # the deadline of the former one, 15 s, has passed
+    assert flowing.sent == []
+    flowing.get(Ping())
+    assert [type(one) for one in flowing.sent] == [data.Pong]
+    flowing.wait(9.5)
+    assert any(isinstance(one, Summon) for one in flowing.sent)
 
 
 # ── profiles ────────────────────────────────────────────────────────────────────────────────────
@@ -128,6 +147,43 @@ def test_a_queue_that_finds_no_room_after_another_went_is_refused__BK_05() -> No
     assert profile.counters["too_many_queues"] == 1
 
 
+def test_all_that_one_call_may_not_do_is_done_by_the_next_ones__NB_07() -> None:
+    class Busy:
+        left = 3
+        events = 0
+
+        @property
+        def unfinished(self) -> bool:
+            return self.left > 0
+
+        def go_on(self) -> None:
+            self.left -= 1
+
+        def take_events(self) -> None:
+            self.events += 1
+
+    queues, busy = QueuesInMemory(broker_limits(LIMITS)), Busy()
+    queues.machine = busy  # type: ignore[assignment]
+    queues._do(lambda: None)
+    assert (busy.left, busy.events) == (0, 1)
+
+
+def test_a_message_of_another_protocol_has_the_properties_that_are_shared__BK_01() -> None:
+    profile = QueueProfile(LIMITS)
+    asked: list[Any] = []
+
+    def foreign(envelope: Any) -> dict[str, Any]:
+        asked.append(envelope)
+        return {"shared": "yes"}
+
+    profile.foreign = foreign
+    name = profile.queue("host", "a")
+    ((content, table),) = profile.given(name, [Letter(1, 10, head("umq", name), b"body", 0.0)])
+    assert len(asked) == 1
+    assert content.body == b"body"
+    assert b"shared" in table
+
+
 def test_a_flow_that_has_summoned_nothing_is_sent_nothing() -> None:
     profile = QueueProfile(LIMITS)
     broker = Broker([profile])
@@ -185,6 +241,14 @@ def test_what_a_session_may_not_use_is_no_lease__MT_12() -> None:
     code, reply = broker.ask(peer, "Writer", asked)
     assert code == 403
     assert "not allowed to publish to a" in str(reply)
+
+
+def test_where_a_lease_names_no_resource_each_one_is_asked_for__MT_18() -> None:
+    broker = Broker(may=lambda session, reads, resource: resource == "a")
+    peer = broker.flow("Writer", [])
+    got = broker.command(peer, *contents(1, resource="b"))
+    assert got == [Reject(1)]
+    assert broker.command(peer, *contents(2, resource="a")) == []  # until it is safe
 
 
 def test_what_is_due_of_what_has_ended_in_the_same_moment_changes_nothing__MT_21() -> None:

@@ -13,8 +13,6 @@ from .running import Verdict
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 EQUIVALENT = HERE / "equivalent.toml"
-BY_HAND = HERE / "by_hand.json"
-"""Survivors of the last run that were planted by hand since then, and that a test noticed."""
 PAGE = PROJECT / "docs" / "mutants.md"
 HEAD = HERE / "page.md"
 """The beginning of the page, as text."""
@@ -40,12 +38,6 @@ def known() -> dict[str, Any]:
     return rooms
 
 
-def noticed_by_hand() -> list[list[str]]:
-    """Return the changes that survived the last run and were noticed since, when made by hand."""
-    rows: list[list[str]] = json.loads(BY_HAND.read_text()) if BY_HAND.exists() else []
-    return rows
-
-
 def _left(verdicts: list[Verdict]) -> tuple[list[list[str]], list[list[str]]]:
     """Return the mutants that nobody noticed: those that change nothing, and the survivors."""
     why = reasons()
@@ -59,9 +51,6 @@ def _left(verdicts: list[Verdict]) -> tuple[list[list[str]], list[list[str]]]:
 
 def _keep(name: str, result: dict[str, Any]) -> dict[str, Any]:
     rooms = {**known(), name: result}
-    # What a run says counts from now on.
-    by_hand = [change for change in noticed_by_hand() if change not in result["survivors"]]
-    BY_HAND.write_text(json.dumps(by_hand, indent=1, ensure_ascii=False) + "\n")
     ordered = {room: rooms[room] for room in ROOMS if room in rooms}
     RESULTS.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
     return result
@@ -126,24 +115,18 @@ def write_page() -> None:
     why = reasons()
     lines = [HEAD.read_text().rstrip(), ""]
     lines += [
-        "| room | tried | killed at first | killed | change nothing | noticed by hand | survived "
-        "| killed of those"
+        "| room | tried | killed at first | killed | change nothing | survived | killed of those"
     ]
     lines[-1] += " which change something |"
-    lines += ["|---|---|---|---|---|---|---|---|"]
-    rooms, by_hand = known(), noticed_by_hand()
-    for result in rooms.values():
-        left = [change for change in result["survivors"] if change not in by_hand]
-        result["by_hand"] = len(result["survivors"]) - len(left)
-        result["survivors"] = left
+    lines += ["|---|---|---|---|---|---|---|"]
+    rooms = known()
     for name, result in rooms.items():
         changing = result["tried"] - len(result["nothing"])
         share = f"{100 * result['killed'] / changing:.1f} %" if changing else "–"
         first = result.get("killed_at_first", result["killed"])
         lines.append(
             f"| `{name}` | {result['tried']} | {first} | {result['killed']} "
-            f"| {len(result['nothing'])} | {result['by_hand']} | {len(result['survivors'])} "
-            f"| {share} |"
+            f"| {len(result['nothing'])} | {len(result['survivors'])} | {share} |"
         )
     for title, key in (("Survivors", "survivors"), ("Mutants that change nothing", "nothing")):
         lines += ["", f"## {title}"]

@@ -28,6 +28,7 @@ from twisted_msgproto.net.control.asking import GatewayBroker, _OverUnix
 from twisted_msgproto.net.control.site import CONNECTIONS_MAX, REQUEST_SECONDS
 from twisted_msgproto.net.counters import Counters
 from twisted_msgproto.net.gateway import Gateway, ListeningService
+from twisted_msgproto.net.status import stream
 from twisted_msgproto.net.status.access import check_access, read_token
 from twisted_msgproto.net.status.figures import KEPT_SECONDS, SESSIONS_SHOWN_MAX, _counters
 from twisted_msgproto.net.status.stream import LISTENERS_MAX
@@ -329,8 +330,16 @@ class Page(Served):
             await peer.until(b"data: {")
             self.assertNotIn(b'"sessions":', peer.octets)
         self.assertEqual((await self.get("/events"))[0], 503)
+        # Nor do 32 pages that never read keep others out for good.
+        self.patch(stream, "STALLED_SECONDS", 0.0)
+        self.assertEqual((await self.get("/events"))[0], 503, "they read")
+        next(iter(self.site._events._listeners.values())).pauseProducing()
+        newcomer = await self.peer(self.port)
+        newcomer.transport.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")  # type: ignore[union-attr]
+        await newcomer.until(b"data: {")
+        await peers[0].gone
         await self.gateway.stopService()
-        await peers[0].until(b"\r\n0\r\n\r\n")
+        await peers[1].until(b"\r\n0\r\n\r\n")
 
 
 def read_until_closed(connection: socket.socket) -> bytes:

@@ -25,6 +25,21 @@ BRIDGE = {
 WIDE = "document.documentElement.scrollWidth <= innerWidth"
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 
+PROCESSES = """
+[...document.getElementById("processes").rows].slice(1).map(
+  (row) => [...[...row.cells].map((cell) => cell.textContent), row.className])
+"""
+"""The table of processes: the texts of each row, and how it is marked."""
+
+WHOLE_HEADS = """
+(() => {
+  const table = document.getElementById("consumers"), box = table.parentElement;
+  const heads = [...table.querySelectorAll("th")];
+  return heads.length === 4 && box.scrollWidth <= box.clientWidth
+    && heads.every((head) => head.scrollWidth <= head.clientWidth);
+})()
+"""
+
 INJECT = """
 (() => {
   const figures = %s;
@@ -87,11 +102,28 @@ def test_the_live_page_shows_what_comes_and_runs_nothing_of_a_peer__FC_03(
             figures["broker"]["spaces"] = {HOSTILE: {
                 "queues": 1, "waiting_messages": 1, "in_flight_messages": 0, "octets": 1}
             }  # fmt: skip
+            figures["processes"] = [
+                {"number": number, "state": state, "pid": pid, "restarts": number,
+                 "ended_because": HOSTILE, "answers": answers, "sessions": sessions,
+                 "behind_messages": sessions}
+                for number, (state, pid, answers, sessions) in enumerate(
+                    [("serving", 4711, True, 12), ("waiting", None, False, None),
+                     ("serving", 4713, False, None)]
+                )
+            ]  # fmt: skip
             assert await page.value(INJECT % json.dumps(figures)) == 0
             assert HOSTILE in await page.shown("onerror")
+            rows = await page.value(PROCESSES)
+            assert [row[:6] for row in rows] == [
+                ["0", "serving", "4711", "0", "12", "12"],
+                ["1", "waiting", "–", "1", "–", "–"],
+                ["2", "does not answer", "4713", "2", "–", "–"],
+            ]
+            assert [row[-1] for row in rows] == ["", "down", "down"]
             assert "broken" not in await page.value("document.title")
             await page.open(f"http://{status}/")
             await page.shown("messages kept\\s+1")
+            assert await page.value("document.getElementById('several').hidden"), "it has one"
             shown = {
                 await page.look(pictures / "light.png"),
                 await page.look(pictures / "dark.png", dark=True),
@@ -99,6 +131,12 @@ def test_the_live_page_shows_what_comes_and_runs_nothing_of_a_peer__FC_03(
             }
             assert len(shown) == 3
             assert await page.value(WIDE), "a phone must not scroll sideways"
+            figures["queue"]["consumers"] = [
+                {"name": "spark-3f9c21aa", "offset": 17629, "behind_messages": 70,
+                 "still_seconds": 0}
+            ]  # fmt: skip
+            await page.value(INJECT % json.dumps(figures))
+            assert await page.value(WHOLE_HEADS), "a phone shows the heads of columns whole"
             gateway.end()
             await page.shown("does not answer")
 

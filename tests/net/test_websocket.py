@@ -730,7 +730,7 @@ class Closing(TestCase):
     def test_a_peer_without_pongs_is_dropped_unless_we_do_not_read(self):
         """UM-20: WebSocket ping."""
         connection, transport, clock = server()
-        clock.advance(50.1)
+        clock.advance(55.1)
         self.assertEqual(frames(after_head(transport))[0][0], 9)
         connection.session.wire.pauseProducing()
         clock.pump([10] * 12)
@@ -787,14 +787,14 @@ class Closing(TestCase):
 
     def test_a_pong_keeps_the_connection(self):
         connection, transport, clock = server()
-        clock.advance(49)
+        clock.advance(54)
         for _ in range(5):
             transport.clear()
             clock.pump([1] * 2)
             payload = frames(transport.value())[0][1]
             connection.dataReceived(b"\x8a" + bytes([0x80 | len(payload)]) + b"\0\0\0\0" + payload)
             transport.clear()
-            clock.pump([1] * 48)
+            clock.pump([1] * 53)
             self.assertEqual(transport.value(), b"")
         self.assertFalse(transport.disconnected)
         lose(connection)
@@ -809,7 +809,7 @@ class Closing(TestCase):
         connection.dataReceived(client_frame(b"a") + b"\x8a\x80\0\0\0\0" * 3 + client_frame(b"b"))
         self.assertEqual((connection.session.messages(), looked), (["a", "b"], []))
         for _ in range(5):
-            clock.advance(50)
+            clock.advance(55)
             connection.dataReceived(b"\x8a\x80\0\0\0\0")
             self.assertEqual(len(clock.getDelayedCalls()), 1)
         lose(connection)
@@ -968,7 +968,7 @@ class BothSides(TestCase):
         client, peer, clock = self.connect()
         self.pump(client, peer)
         for _ in range(6):
-            clock.pump([10] * 5)
+            clock.pump([5] * 11)
             self.assertEqual(client.transport.value()[:2], b"\x89\x80")
             self.assertEqual(peer.transport.value(), b"\x89\0")
             self.pump(client, peer)

@@ -18,7 +18,7 @@ from tests.tools.queues import batch, put
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter
 from twisted_msgproto.queue import served as served_room
-from twisted_msgproto.queue.bridges import read_statuses
+from twisted_msgproto.queue.bridges import read_statuses, status_path
 from twisted_msgproto.queue.flight import (
     ROWS_MAX,
     STREAM_IDLE_SECONDS,
@@ -631,3 +631,7 @@ def test_a_bridge_elsewhere_leaves_its_status_for_the_page(directory: str, ask: 
         assert read_statuses(directory) == [{"rows": 5, "consumer": "spark"}]
         with pytest.raises(flight.FlightServerError, match="there is no consumer"):
             caller.act("status", {**named, "consumer": "../../spark", "status": told})
+        status_path(directory, "spark").unlink()
+        status_path(directory, "spark").mkdir()
+        with pytest.raises(flight.FlightServerError, match="the status cannot be written"):
+            caller.act("status", {**named, "status": told})

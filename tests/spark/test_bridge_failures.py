@@ -13,7 +13,13 @@ from deltalake import DeltaTable
 
 from tests.spark.conftest import identity, messages, write
 from tests.tools.loops import drain, exactly, landed_offsets, loop_over
-from twisted_msgproto.core.errors import MsgprotoError, QueueError, RewindNeeded, TableError
+from twisted_msgproto.core.errors import (
+    MsgprotoError,
+    QueueError,
+    QueueMismatch,
+    RewindNeeded,
+    TableError,
+)
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.spark import loop as loops
 from twisted_msgproto.spark.bridge import Maintenance
@@ -290,3 +296,16 @@ def test_a_partitioned_table_reads_back(table: Path, queue: Path) -> None:
     rows = DeltaTable(table).to_pyarrow_table()
     assert rows.column("protocol").unique().to_pylist() == ["lumberjack"]
     assert pa.types.is_date(rows.schema.field("day").type)
+
+
+def test_when_no_gateway_can_be_landed_the_first_one_s_reason_is_told__TB_09(
+    table: Path, queue: Path, tmp_path: Path
+) -> None:
+    write(tmp_path / "other", messages(0, 3))
+    loop = loop_over(table, [queue, tmp_path / "other"], pace=Pace())
+    first, second = loop.gateways.all
+    loop.gateways.refuse(second, "the second is older")
+    loop._check_someone_answers()
+    loop.gateways.refuse(first, "the first is older")
+    with pytest.raises(QueueMismatch, match="the first is older"):
+        loop.run()

@@ -64,6 +64,21 @@ def test_the_end_moves_on(queue: Path, served: Served) -> None:
     assert far.end() == 1507
 
 
+def test_after_a_power_loss_it_is_away_until_its_gateway_starts__NB_12(
+    queue: Path, served: Served
+) -> None:
+    """It said that it was restored from an older copy: the bridge elsewhere ended."""
+    old = (queue / "end").read_bytes()
+    write(queue, messages(1500, 7))
+    landed = QueueReader(queue).place(1507)
+    (queue / "end").write_bytes(old)
+    far = FlightQueue(served.location)
+    with pytest.raises(QueueAway, match="mends that when it starts"):
+        far.describe(landed)
+    write(queue)  # the gateway starts, and ends
+    assert far.describe(landed).end == 1507
+
+
 def test_consumers_register_and_commit(queue: Path, served: Served) -> None:
     far = FlightQueue(served.location)
     assert far.register("night") == 0

@@ -315,7 +315,8 @@ def test_a_consumer_which_stands_still_is_named_once__TB_12(
     ask_until(some, 1)
     [line] = said
     assert "consumer 'dead' of gateway a (a) has stood at offset 10" in line
-    assert "keeps 90 rows" in line
+    hours = (STANDING_SECONDS + 1) / 3600
+    assert f"for {hours:.1f} h and keeps 90 rows" in line
     assert some.standing.named == {("a", "dead")}
     queue.moved["dead"] = int(clock.now * 1e6)
     ask_until(some, 1)
@@ -388,6 +389,25 @@ def test_a_hung_gateway_does_not_hold_up_the_end_nor_others_marks__TB_10() -> No
         assert time.monotonic() < deadline
         time.sleep(0.01)
     hung.hangs.set()
+
+
+def test_marks_are_sent_though_a_report_fails() -> None:
+    """Their thread ended then: what had landed stayed on the gateways' disks for ever."""
+    queue, said, reports = FakeQueue("a"), list[str](), threading.Semaphore(0)
+
+    def report() -> None:
+        reports.release()
+        raise KeyError("a fault of ours")
+
+    marks = Marks("night", {"a": queue}.get, report, said.append)
+    marks._wake.set()  # no second between two reports
+    marks.start()
+    for _ in range(3):
+        assert reports.acquire(timeout=FOREVER)
+    marks.want({"a": Landed(5)})
+    assert queue.committing.wait(FOREVER)
+    marks.finish(FOREVER)
+    assert said == ["bridge: its status is not reported: KeyError: 'a fault of ours'"]
 
 
 def test_a_mark_which_is_not_taken_is_told_once_and_sent_again() -> None:

@@ -107,6 +107,16 @@ def test_what_is_no_checkpoint_or_another_queues_is_one_line(queue: Path, tmp_pa
         release(beyond, str(queue), "night")
 
 
+def test_a_queue_which_joined_later_is_registered_and_the_others_are_released(
+    queue: Path, tmp_path: Path
+) -> None:
+    joined = tmp_path / "joined"
+    write(joined, messages(0, 3))
+    checkpoint = checkpoint_of(tmp_path / "c", queue, 300, committed=1)
+    assert release(checkpoint, f"{queue},{joined}", "night") == {identity(queue): 300}
+    assert (marks(queue), marks(joined)) == ({"night": 300}, {"night": 0})
+
+
 def test_many_late_marks_are_thinned_and_never_early() -> None:
     late = LateMarks(10.0)
     for number in range(3 * releasing.PENDING_MAX):

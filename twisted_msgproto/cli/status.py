@@ -178,18 +178,24 @@ def _processes(processes: list[Mapping[str, Any]]) -> Iterator[str]:
     """Yield a table of the processes of a gateway that has several."""
     if processes:
         yield from _section(
-            ("PROCESS", "STATE", "PID", "RESTARTS", "ENDED LAST"),
+            ("PROCESS", "STATE", "PID", "RESTARTS", "SESSIONS", "BEHIND", "ENDED LAST"),
             [
                 (
                     one["number"],
                     one["state"],
                     one["pid"] or "-",
                     one["restarts"],
+                    *(_known(one.get(name)) for name in ("sessions", "behind_messages")),
                     one["ended_because"] or "-",
                 )
                 for one in processes
             ],
         )
+
+
+def _known(value: object) -> object:
+    """Return ``value``, or a dash for None."""
+    return "-" if value is None else value
 
 
 def _queue(figures: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterator[str]:

@@ -7,7 +7,7 @@ curves; :class:`.reloading.ServedEndpoint` restricts them here, whatever kind of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 from weakref import WeakSet
 
@@ -214,6 +214,8 @@ class TlsConnection(TLSMemoryBIOProtocol):
 
     factory: TlsFactory
     _octets = 0  # of what is gathered
+    _records: list[bytes] | None = None  # what is encrypted just now
+    _leave: Callable[[bytes], None]  # hands octets to the system
 
     def __init__(self, factory: TlsFactory, wrappedProtocol: Any, _connectWrapped: bool = True):
         super().__init__(factory, wrappedProtocol, _connectWrapped)  # type: ignore[no-untyped-call]
@@ -221,10 +223,17 @@ class TlsConnection(TLSMemoryBIOProtocol):
 
     def makeConnection(self, transport: Any) -> None:
         """Note that the connection is made; what TLS writes to ``transport`` leaves at once."""
-        write = prompt_write(transport)
-        if write != transport.write:
-            transport.write = write
+        self._leave = prompt_write(transport)
+        if self._leave != transport.write:
+            transport.write = self._encrypted
         super().makeConnection(transport)  # type: ignore[no-untyped-call]
+
+    def _encrypted(self, octets: bytes) -> None:
+        """Send what TLS writes to its transport; the records of one flush are sent together."""
+        if self._records is None:
+            self._leave(octets)
+        else:
+            self._records.append(octets)
 
     def write(self, octets: bytes) -> None:
         """Write ``octets`` when this turn of the reactor is over, or as soon as they are many."""
@@ -246,7 +255,17 @@ class TlsConnection(TLSMemoryBIOProtocol):
             octets = b"".join(self._gathered)
             self._gathered.clear()
             self._octets = 0
-            super().write(octets)  # type: ignore[no-untyped-call]
+            if self._records is not None:  # a producer writes while it is told to pause
+                super().write(octets)  # type: ignore[no-untyped-call]
+                return
+            records: list[bytes] = []
+            self._records = records
+            try:
+                super().write(octets)  # type: ignore[no-untyped-call]
+            finally:
+                self._records = None
+                if records:
+                    self._leave(records[0] if len(records) == 1 else b"".join(records))
 
     def loseConnection(self) -> None:
         """Close the connection when what was written has left."""

@@ -37,7 +37,7 @@ class Crew:
         """Each thread has been at its piece of work since this time (monotonic seconds)."""
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Has ``work`` done soon; it must not raise."""
+        """Has ``work`` done soon; what it raises ends its thread, and another one goes on."""
         self._work.put(work)
         with self._lock:
             self._unfinished += 1
@@ -83,14 +83,17 @@ class Crew:
                 self._busy[own] = time.monotonic()
             try:
                 work()
-            finally:
+            except BaseException:
                 with self._lock:
-                    relieved = own not in self._busy
-                    if not relieved:
-                        del self._busy[own]
-                        self._unfinished -= 1
-            if relieved:
-                return
+                    if own in self._busy:
+                        self._let_go(own)
+                        self._fill()
+                raise
+            with self._lock:
+                if own not in self._busy:
+                    return  # it was relieved
+                del self._busy[own]
+                self._unfinished -= 1
 
     def gather(
         self, calls: Mapping[Key, Callable[[], Answer]], seconds: float

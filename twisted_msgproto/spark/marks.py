@@ -7,7 +7,6 @@ may writing a status on a far disk: neither is waited for by the loop or by the 
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -51,6 +50,7 @@ class Marks:
         self._sent: dict[str, Landed] = {}
         self._on_their_way: set[str] = set()
         self._refused: dict[str, str] = {}
+        self._unreported = ""
         self._wake = threading.Event()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="marks", daemon=True)
@@ -143,7 +143,18 @@ class Marks:
             self._wake.wait(SECONDS)
             ending = self._ending.is_set()
             self.send()
-            with contextlib.suppress(OSError):
-                self._report()
+            self._report_once()
             if ending:
                 return
+
+    def _report_once(self) -> None:
+        """Report, whatever becomes of it: marks that nobody sends any more fill gateways' disks."""
+        try:
+            self._report()
+        except OSError:
+            pass  # a disk without room, or a pipe that nobody reads
+        except Exception as error:
+            line = f"bridge: its status is not reported: {type(error).__name__}: {error}"
+            if line != self._unreported:
+                self._unreported = line
+                self._say(line)

@@ -11,8 +11,10 @@ import pytest
 from tests.queue.brokered.world import DIRECTORY, NAMES, World
 from tests.tools.queues import batch, put
 from twisted_msgproto.core.broker.terms import QueueName
-from twisted_msgproto.core.errors import QueueFull
+from twisted_msgproto.core.errors import QueueError, QueueFull
 from twisted_msgproto.queue import QueueWriter
+from twisted_msgproto.queue.brokered import BrokerState
+from twisted_msgproto.queue.brokered import state as state_room
 from twisted_msgproto.queue.log import SegmentLog
 
 BROKER = f"{DIRECTORY}/broker"
@@ -378,3 +380,60 @@ def test_what_was_trimmed_is_not_held_open_for_reading() -> None:
     assert len(before) > 1
     assert after
     assert min(after) >= world.log.begin > min(before)
+
+
+def test_a_directory_that_cannot_be_made_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = a_world()
+    world.close()
+
+    def refused(path: str) -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(world.disk, "make_directory", refused)
+    with pytest.raises(QueueError, match=r"cannot open .*: .*Permission denied"):
+        BrokerState(world.log, report=world.lines.append)
+
+
+def test_a_broker_that_was_closed_does_nothing_more() -> None:
+    world = a_world()
+    world.state.close()
+    written = {path: world.disk.octets_of(path) for path in world.disk.paths()}
+    world.state.settle(sorted(world.there)[:3])
+    world.state.tend()
+    world.state.close()
+    assert {path: world.disk.octets_of(path) for path in world.disk.paths()} == written
+
+
+def test_places_that_are_in_no_log_cannot_be_read() -> None:
+    world = a_world()
+    end = world.log.end
+    loaded = world.state.load([end + 5, end + 9])
+    assert (loaded.letters, loaded.unreadable) == ([], [end + 5, end + 9])
+    assert world.state._kept.where(-1) is None
+
+
+def test_many_messages_are_copied_in_several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_room, "COPY_MESSAGES", 2)
+    world = a_world()
+    world.consume()
+    for _ in range(2):
+        world.trim()
+        world.tend()
+    assert world.state.copied_messages > 4
+    world.close()
+    world.open()
+
+
+def test_a_message_that_is_moved_without_its_tries_has_none_after_a_start() -> None:
+    world = a_world()
+    world.try_some()
+    place = next(iter(world.tries))
+    to = next(name for name in NAMES if name != world.there[place][0])
+    world.state.move([place], to, tries=False)
+    _, envelope, body = world.there[place]
+    world.there[place] = to, envelope, body
+    world.moves.setdefault(place, set()).add(to)
+    del world.tries[place]
+    world.tend()
+    world.close()
+    world.open()

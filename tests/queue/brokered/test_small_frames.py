@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,12 +16,18 @@ from tests.sim.disk import SimulatedDisk
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import columns
-from twisted_msgproto.queue.brokered import BrokerState, scan, state
-from twisted_msgproto.queue.brokered.small import SmallFrames
-from twisted_msgproto.queue.columns import encode
-from twisted_msgproto.queue.format import SEGMENT_HEADER_OCTETS, Identity, Record, Segment
+from twisted_msgproto.queue.brokered import BrokerState, scan, small, state
+from twisted_msgproto.queue.brokered.small import Layout, SmallFrames, layout_of
+from twisted_msgproto.queue.columns import RUNS, encode
+from twisted_msgproto.queue.format import (
+    FRAME_HEADER_OCTETS,
+    SEGMENT_HEADER_OCTETS,
+    Identity,
+    Record,
+    Segment,
+)
 from twisted_msgproto.queue.log import SegmentLog
-from twisted_msgproto.queue.schema import stored_schema
+from twisted_msgproto.queue.schema import ENVELOPE, stored_schema
 
 IDENTITY = Identity("0" * 32, b"\0" * 8)
 
@@ -212,3 +219,22 @@ def test_16_a_frame_with_another_layout_is_left_to_arrow(
         found = written.found()
         with arrow_alone():
             assert written.found() == found
+
+
+def test_16_a_layout_that_a_frame_does_not_have_is_left_to_arrow() -> None:
+    shortest = bytes(FRAME_HEADER_OCTETS) + RUNS.pack(ENVELOPE, *[0] * 3)
+    assert layout_of(shortest) is None
+    one_body = Layout(struct.Struct("<200s"), b"", b"", b"", 0, struct.Struct("<2i"), 1, ENVELOPE)
+    assert not one_body.fits(bytes(100))
+    few: Any = None  # nothing is added to it
+    cut, beyond = b"", struct.pack("<2i", 0, 99)
+    assert not one_body.add(few, cut, 0, 8, 0, b"", 0, 0, 0)
+    assert not one_body.add(few, beyond, 0, 8, 0, b"", 0, 0, 0)
+
+
+def test_16_few_layouts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small, "LAYOUTS_MAX", 1)
+    written = Written(3, frames=20)
+    found = written.found()
+    monkeypatch.undo()
+    assert written.found() == found

@@ -243,7 +243,8 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
                     seen.announce(announced)
                     start = end
                 seen.arrive(len(frame.sequences) - start)
-            elif isinstance(frame, Window):
+            else:
+                assert isinstance(frame, Window)  # the decoder refuses all others there
                 seen.announce(frame.size)
         if max(seen.completed, seen.announced) > self._windows_max:
             name = "compressed-windows"

@@ -33,10 +33,14 @@ BRIDGE_ADDED: Final = frozenset(("lag_rows",))
 """This figure of a bridge is about one queue."""
 
 
-def together(parts: Parts, count: int) -> Figures:
+NOTHING_KNOWN: Final[Mapping[int, str]] = {}
+
+
+def together(parts: Parts, count: int, away: Mapping[int, str] = NOTHING_KNOWN) -> Figures:
     """Return the figures of all processes as one gateway's, without what is the supervisor's own.
 
     ``count`` is how many processes there are; those that do not answer are not among ``parts``.
+    ``away`` says of processes that do not serve what they do instead, such as "starts".
     """
     every = list(parts.values())
     protocols: dict[str, Figures] = {}
@@ -47,8 +51,8 @@ def together(parts: Parts, count: int) -> Figures:
             protocols[name] = figures if known is None else added_up(known, figures)
         sessions += ({"process": number, **session} for session in one["sessions"])
     return {
-        "safe": _safe(parts, count).as_dict(),
-        "healthy": _healthy(parts, count).as_dict(),
+        "safe": _safe(parts, count, away).as_dict(),
+        "healthy": _healthy(parts, count, away).as_dict(),
         "queue": _queue({number: one["queue"] for number, one in parts.items() if one["queue"]}),
         "memory": _sum_known(one["memory"] for one in every),
         "flow": _flow([one["flow"] for one in every if one["flow"]]),
@@ -66,37 +70,42 @@ def together(parts: Parts, count: int) -> Figures:
 # ── verdicts ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _healthy(parts: Parts, count: int) -> Verdict:
+def _healthy(parts: Parts, count: int, away: Mapping[int, str]) -> Verdict:
     """Return whether any process can acknowledge messages now."""
-    bad = [number for number, one in parts.items() if not one["healthy"]["ok"]]
-    good = len(parts) - len(bad)
+    good = sum(one["healthy"]["ok"] for number, one in parts.items() if number not in away)
     if good == count:
         return Verdict(True, f"Messages are acknowledged by all {count} processes.")
-    why = _first_wrong(parts, count, "healthy")
+    why = _first_wrong(parts, count, away, "healthy")
     if good:
         return Verdict(True, f"Messages are acknowledged by {good} of {count} processes.  {why}")
     return Verdict(False, f"No process can acknowledge anything.  {why}")
 
 
-def _safe(parts: Parts, count: int) -> Verdict:
+def _safe(parts: Parts, count: int, away: Mapping[int, str]) -> Verdict:
     """Return whether everything that was acknowledged is on disk and landing, in every process."""
-    why = _first_wrong(parts, count, "safe")
+    why = _first_wrong(parts, count, away, "safe")
     if why is not None:
         return Verdict(False, why)
-    behind = [
-        max((consumer["behind_messages"] for consumer in one["queue"]["consumers"]), default=0)
-        for one in parts.values()
-        if one["queue"]
-    ]
+    behind = [behind_of(one) or 0 for one in parts.values()]
     rest = f"lands; the queues are {sum(behind)} behind" if any(behind) else "has landed"
     return Verdict(True, f"Everything that was acknowledged is on disk and {rest}.")
 
 
-def _first_wrong(parts: Parts, count: int, verdict: str) -> str | None:
-    """Return what the first process says that is not well."""
-    for number in range(count):
-        if number not in parts:
-            return f"Process {number} does not answer; what it has acknowledged is on disk."
+def behind_of(part: Mapping[str, Any]) -> int | None:
+    """Return how many messages the slowest consumer of one process's queue has not landed.
+
+    It is None without a queue, or without consumers.
+    """
+    consumers = part["queue"]["consumers"] if part["queue"] else ()
+    return max((consumer["behind_messages"] for consumer in consumers), default=None)
+
+
+def _first_wrong(parts: Parts, count: int, away: Mapping[int, str], verdict: str) -> str | None:
+    """Return what the first process says that is not well; one that is down is the worst."""
+    for number in sorted(range(count), key=lambda number: (number not in away, number)):
+        if number in away or number not in parts:
+            what = away.get(number, "does not answer")
+            return f"Process {number} {what}; what it has acknowledged is on disk."
         if not parts[number][verdict]["ok"]:
             return f"Process {number}: {parts[number][verdict]['why']}"
     return None
@@ -226,6 +235,15 @@ def _offenders(every: Sequence[Figures]) -> Figures:
     }
 
 
+def _away(process: Figures) -> str:
+    """Return what a process does that does not serve, as a predicate."""
+    if process["state"] == "waiting":
+        return f"{process['ended_because']} and starts again soon"
+    if process["state"] == "starting":
+        return "starts" if process["ended_because"] is None else "starts again"
+    return "has ended"
+
+
 # ── asking ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -273,7 +291,11 @@ class SupervisedFigures:
 
     def _gathered(self, parts: dict[int, Figures]) -> Figures:
         self.parts = parts
-        return {**together(parts, self._count), **self._about()}
+        about = self._about()
+        away = {
+            one["number"]: _away(one) for one in about["processes"] if one["state"] != "serving"
+        }
+        return {**together(parts, self._count, away), **about}
 
     def _tell(self, result: Figures | Failure) -> None:
         waiting, self._waiting = self._waiting or [], None
@@ -315,4 +337,4 @@ class SupervisedFigures:
         return self._every("sessions.json", query).addCallback(put_together)
 
 
-__all__ = ["SupervisedFigures", "together"]
+__all__ = ["SupervisedFigures", "behind_of", "together"]

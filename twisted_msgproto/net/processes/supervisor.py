@@ -24,7 +24,7 @@ from ..jsonlog import JsonLog
 from ..reloading import Reloaded, ReloadOnHangUp, Reread, reload, told
 from ..trying import BindingReactor, refusals
 from .asking import RELOAD_SECONDS, BrokerOf, ask
-from .figures import SupervisedFigures
+from .figures import SupervisedFigures, behind_of
 from .ports import HeldPorts
 from .worker import Job, State, Worker
 
@@ -286,17 +286,20 @@ class Supervisor(MultiService):
                 "uptime_seconds": round(now - self._began, 1),
             },
             "limits": self._limits(parts),
-            "processes": [
-                {
-                    "number": worker.number,
-                    "state": worker.state.value,
-                    "pid": worker.pid,
-                    "restarts": worker.restarts,
-                    "ended_because": worker.ended_because,
-                    "answers": worker.number in parts,
-                }
-                for worker in self.workers
-            ],
+            "processes": [self._shown(worker, parts.get(worker.number)) for worker in self.workers],
+        }
+
+    def _shown(self, worker: Worker, part: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return what the page shows of one process; ``part`` are its figures, if it answers."""
+        return {
+            "number": worker.number,
+            "state": worker.state.value,
+            "pid": worker.pid,
+            "restarts": worker.restarts,
+            "ended_because": worker.ended_because,
+            "answers": part is not None,
+            "sessions": None if part is None else part["sessions_total"],
+            "behind_messages": None if part is None else behind_of(part),
         }
 
     def _limits(self, parts: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:

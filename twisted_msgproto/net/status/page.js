@@ -111,6 +111,20 @@ function showVerdict({ safe, healthy }) {
   document.title = `${good ? "●" : "▲"} msgproto`;
 }
 
+// Only a gateway with the key `processes` has several.
+function showProcesses(processes) {
+  at("several").hidden = !processes;
+  if (!processes) return;
+  table(at("processes"), ["process", "state", "pid", "restarts", "sessions", "behind", "ended last"],
+    processes.map((one) => [one.number, one.state === "serving" && !one.answers ? "does not answer" : one.state,
+      one.pid === null ? "–" : String(one.pid), one.restarts, one.sessions ?? "–", one.behind_messages ?? "–",
+      one.ended_because ?? "never"]), "no process");
+  [...at("processes").rows].slice(1).forEach((row, place) => {
+    const one = processes[place];
+    row.className = one.state === "serving" && one.answers ? "" : "down";
+  });
+}
+
 function showQueue(queue, now) {
   if (!queue) {
     pairs(at("queue"), [["queue", "none"]]);
@@ -286,6 +300,7 @@ function show(figures) {
   last = figures;
   remember(figures.flow);
   showVerdict(figures);
+  showProcesses(figures.processes);
   showFlow(figures.protocols);
   showQueue(figures.queue, figures.at);
   showBridges(figures.queue?.bridges);

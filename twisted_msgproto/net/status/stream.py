@@ -7,6 +7,8 @@ It is encoded once for all pages that have the same samples already.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from math import inf
 from typing import Any, Final
 
 from twisted.internet.interfaces import IPushProducer
@@ -26,42 +28,55 @@ SAMPLE_SECONDS: Final = 2.0
 LISTENERS_MAX: Final = 32
 """At most this number of pages may listen; a sample has some 10 kB for each, the first 40 kB."""
 
+STALLED_SECONDS: Final = 30.0
+"""A page that has not read for this long gives way to another one, where all places are taken."""
+
 log = Logger(namespace="twisted_msgproto.status")
 
 
 @implementer(IPushProducer)
 class _Listener:
-    """Sends samples to one page; a page that does not read misses some."""
+    """Sends samples to one page; a page that does not read misses some.
 
-    def __init__(self, request: Request) -> None:
+    Attributes:
+        stalled_at: the page does not read since this time of the clock; infinite if it reads.
+    """
+
+    def __init__(self, request: Request, clock: Callable[[], float]) -> None:
         self._request = request
-        self._reads = True
+        self._clock = clock
+        self.stalled_at = inf
         self._told_at = 0  # µs: the flow until then is known to the page
         request.registerProducer(self, True)
 
     def pauseProducing(self) -> None:
         """Send nothing while the page does not read."""
-        self._reads = False
+        self.stalled_at = min(self.stalled_at, self._clock())
 
     def resumeProducing(self) -> None:
         """Send again."""
-        self._reads = True
+        self.stalled_at = inf
 
     def stopProducing(self) -> None:
         """Send nothing any more; the request's end is told by its own Deferred."""
-        self._reads = False
+        self.pauseProducing()
 
     def send(self, figures: Figures, events: dict[int, bytes]) -> None:
         """Send a sample unless the page is behind; of the flow only what it has not got yet.
 
         ``events`` are those that others got of the same figures, by what they had.
         """
-        if self._reads:
+        if self.stalled_at == inf:
             if self._told_at not in events:
                 events[self._told_at] = _event(figures, self._told_at)
             self._request.write(events[self._told_at])
             flow = figures["flow"]
             self._told_at = flow["at"][-1] if flow and flow["at"] else 0
+
+    def abort(self) -> None:
+        """Cut the connection: its page would not read the end."""
+        channel: Any = self._request.channel
+        channel.transport.abortConnection()
 
     def end(self) -> None:
         """End the stream."""
@@ -94,7 +109,7 @@ class Events(Resource):
 
     def render_GET(self, request: Request) -> Any:
         """Begin a stream; the site calls this."""
-        if len(self._listeners) >= LISTENERS_MAX:
+        if len(self._listeners) >= LISTENERS_MAX and not self._make_room():
             request.setResponseCode(http.SERVICE_UNAVAILABLE)
             request.setHeader(b"content-type", b"text/plain; charset=utf-8")
             return b"%d pages listen already\n" % LISTENERS_MAX
@@ -103,7 +118,7 @@ class Events(Resource):
         channel: Any = request.channel
         if hasattr(channel, "setTimeout"):
             channel.setTimeout(None)  # a page says nothing; that it is gone is seen when we write
-        self._listeners[request] = _Listener(request)
+        self._listeners[request] = _Listener(request, self._reactor.seconds)
         request.notifyFinish().addBoth(self._gone, request)
         request.write(b"retry: 2000\n\n")
         if not self._sampling:
@@ -111,6 +126,15 @@ class Events(Resource):
                 self._next.cancel()
             self._sample()
         return NOT_DONE_YET
+
+    def _make_room(self) -> bool:
+        """End the stream of the page that has not read for longest; False if all of them read."""
+        request, listener = min(self._listeners.items(), key=lambda one: one[1].stalled_at)
+        if self._reactor.seconds() - listener.stalled_at < STALLED_SECONDS:
+            return False
+        del self._listeners[request]
+        listener.abort()
+        return True
 
     def _gone(self, _: object, request: Request) -> None:
         self._listeners.pop(request, None)

@@ -1,0 +1,91 @@
+"""Frames of messages with envelopes, as the broker reads them: what makes no sense is damage."""
+
+from __future__ import annotations
+
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.queue.brokered.world import DIRECTORY, NAMES
+from tests.sim.disk import SimulatedDisk
+from twisted_msgproto.core.broker.envelopes import head
+from twisted_msgproto.core.errors import QueueCorrupt
+from twisted_msgproto.queue.brokered import check, settled
+from twisted_msgproto.queue.brokered.frames import Frame, may_have_envelopes, read_frame
+from twisted_msgproto.queue.brokered.marks import Marks
+from twisted_msgproto.queue.checksum import crc32
+from twisted_msgproto.queue.columns import RUNS
+from twisted_msgproto.queue.schema import BODY, ENVELOPE, KNOWN_COLUMNS
+
+OWN, OTHER = head("mtl", NAMES[0]), head("umq", NAMES[1])
+
+
+def frame(*envelopes: bytes | None) -> Frame:
+    count = len(envelopes)
+    column = pa.array(envelopes, pa.binary())
+    return Frame(5, count, (7, 9), (1, count - 1), column, pa.nulls(count, pa.binary()), None)
+
+
+def test_a_row_has_the_time_of_its_run_and_none_is_behind_the_last() -> None:
+    one = frame(OWN, OWN, OWN)
+    assert [one.received(row) for row in range(3)] == [7, 9, 9]
+    with pytest.raises(IndexError, match="behind the frame"):
+        one.received(3)
+
+
+@pytest.mark.parametrize(
+    ("envelopes", "only"),
+    [
+        ((OWN + b"x", OWN), OWN),
+        ((OWN, OTHER), None),
+        ((OWN, None), None),
+        ((b"\2\2", b"\2\2"), None),
+    ],
+)
+def test_only_head_is_that_of_all_envelopes_or_none(envelopes: Any, only: bytes | None) -> None:
+    assert frame(*envelopes).only_head() == only
+
+
+def test_a_frame_that_is_cut_before_its_columns_has_no_envelopes() -> None:
+    record: Any = SimpleNamespace(end_position=100, octets=60, runs=8)
+    for octets, has in ((b"", False), (struct.pack("<I", ENVELOPE), True), (bytes(4), False)):
+        segment: Any = SimpleNamespace(octets=lambda at, size, found=octets: found)
+        assert may_have_envelopes(segment, record) is has
+
+
+@pytest.mark.parametrize(
+    ("columns", "spoil", "text"),
+    [
+        (ENVELOPE | BODY, True, "checksum"),
+        (ENVELOPE | 1 << 31, False, "unknown columns"),
+        (ENVELOPE, False, "makes no sense"),
+    ],
+)
+def test_a_payload_that_makes_no_sense_is_damage(columns: int, spoil: bool, text: str) -> None:
+    payload = RUNS.pack(columns, 1, *[0] * (len(RUNS.unpack(bytes(RUNS.size))) - 2)) + bytes(12)
+    record: Any = SimpleNamespace(payload_crc=crc32(payload) ^ spoil, runs=20, count=1, first=3)
+    segment: Any = SimpleNamespace(payload=lambda record: payload)
+    with pytest.raises(QueueCorrupt, match=text):
+        read_frame(segment, record)
+
+
+def test_a_frame_without_envelopes_is_none_of_the_brokers() -> None:
+    payload = RUNS.pack(BODY, 1, *[0] * (len(RUNS.unpack(bytes(RUNS.size))) - 2))
+    record: Any = SimpleNamespace(payload_crc=crc32(payload), runs=20, count=1, first=3)
+    segment: Any = SimpleNamespace(payload=lambda record: payload)
+    assert read_frame(segment, record) is None
+    assert KNOWN_COLUMNS & ENVELOPE
+
+
+def test_files_of_another_queue_are_told_and_no_file_is_no_fault() -> None:
+    disk = SimulatedDisk()
+    here = f"{DIRECTORY}/broker"
+    disk.make_directory(DIRECTORY)
+    disk.make_directory(here)
+    assert list(check.faults(disk, DIRECTORY, "5" * 32)) == []
+    settled.SettledFile(disk, here, "6" * 32)._replace(Marks())
+    (line,) = check.faults(disk, DIRECTORY, "5" * 32)
+    assert "of another queue; nothing is settled" in line

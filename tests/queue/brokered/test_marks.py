@@ -1,0 +1,237 @@
+"""What is done, in memory and in the file ``settled``: ranges, bits, and what makes no sense."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from typing import Any
+
+import pytest
+
+from tests.queue.brokered.world import DIRECTORY, NAMES
+from tests.sim.disk import SimulatedDisk
+from twisted_msgproto.core.broker.envelopes import head
+from twisted_msgproto.queue.brokered import scan, settled
+from twisted_msgproto.queue.brokered.frames import second, seconds
+from twisted_msgproto.queue.brokered.marks import Marks, ranges_of
+from twisted_msgproto.queue.brokered.scan import Scan
+
+QUEUE_ID = "5" * 32
+
+
+@pytest.mark.parametrize(
+    ("places", "ranges"),
+    [
+        ([], []),
+        ([3], [(3, 4)]),
+        ([3, 4, 5], [(3, 6)]),
+        ([5, 3, 4, 3, 5], [(3, 6)]),
+        ([9, 1, 1, 2], [(1, 3), (9, 10)]),
+        ([1, 1, 3], [(1, 2), (3, 4)]),
+    ],
+)
+def test_places_are_as_few_ranges_as_can_be(places: list[int], ranges: list[Any]) -> None:
+    assert ranges_of(places) == ranges_of(iter(places)) == ranges
+
+
+def test_marks_go_over_the_bounds_of_segments_and_know_what_is_done() -> None:
+    marks = Marks()
+    marks.begun(100)
+    marks.begun(0)  # in front of one that is there
+    marks.begun(200)
+    assert [(one.first, one.end) for one in marks][:2] == [(0, 100), (100, 200)]
+    assert marks.settle([(98, 102), (150, 151)]) == {0, 100}
+    assert marks.unsettled(97, 104) == [0, 5, 6]
+    assert [marks.is_settled(place) for place in (97, 98, 101, 102)] == [False, True, True, False]
+    assert marks.live(array("q", [97, 98, 150])) == 1
+    assert marks.settle([(98, 102)]) == set()
+
+
+def test_what_is_marked_of_a_finished_segment_is_done_already() -> None:
+    marks = Marks()
+    marks.begun(0)
+    marks.begun(10)
+    next(iter(marks)).finish()
+    assert marks.settle([(0, 5)]) == set()
+    assert list(marks.unsettled(0, 10)) == []
+    assert list(marks.unsettled(8, 12)) == [2, 3]
+
+
+def test_a_message_without_tries_is_not_among_those_that_were_tried() -> None:
+    marks = Marks()
+    marks.note_tries(1, 2)
+    marks.note_tries(2, 3)
+    marks.note_tries(1, 0)
+    marks.note_tries(7, 0)
+    assert marks.tries == {2: 3}
+
+
+def test_marks_beyond_the_end_of_the_log_are_dropped_and_told() -> None:
+    marks = Marks()
+    marks.begun(0)
+    marks.tries.update({3: 1, 10: 1})
+    marks.moved.update({4: NAMES[0], 12: NAMES[0]})
+    assert marks.drop_from(10)
+    assert (marks.tries, marks.moved) == ({3: 1}, {4: NAMES[0]})
+    assert not marks.drop_from(10)
+    marks.limit = 10
+    marks.settle([(8, 12)])
+    assert marks.drop_from(10)
+
+
+def test_few_tries_are_forgotten_with_the_many_that_are_done() -> None:
+    marks = Marks()
+    marks.begun(0)
+    marks.tries.update({3: 1, 500: 1})
+    marks.settle([(0, 400)])
+    assert marks.tries == {500: 1}
+
+
+# -- the file -------------------------------------------------------------------------------------
+
+
+def said() -> bytes:
+    """The payload of a frame that has every kind of record."""
+    marks = Marks()
+    marks.begun(0)
+    marks.begun(1000)
+    marks.settle([(0, 100), *((place, place + 1) for place in range(1000, 1100, 3))])
+    marks.tries[500], marks.moved[501] = 2, NAMES[1]
+    return settled.snapshot(marks)
+
+
+def test_what_was_written_is_read_again() -> None:
+    marks = Marks()
+    marks.begun(0)
+    marks.begun(1000)
+    assert settled.taken([said()], marks) == 0
+    assert settled.snapshot(marks) == said()
+
+
+def test_a_payload_that_is_cut_or_of_another_kind_makes_no_sense_and_is_counted() -> None:
+    payload = said()
+    strange = settled.RECORD.pack(9, 0, 0)
+    for spoilt in (payload[:-1], payload + b"x", strange):
+        with pytest.raises(ValueError):
+            settled.apply(spoilt, Marks())
+    assert settled.taken([payload[:-1], strange, payload], Marks()) == 2
+
+
+def test_damage_costs_the_frame_that_it_hit_also_where_a_marker_stands_in_it() -> None:
+    good = settled.framed(said())
+    bad = bytearray(settled.framed(settled.MARKER + b"x" * 40))
+    bad[-1] ^= 1
+    octets = settled.header(QUEUE_ID) + good + bytes(bad) + good
+    found = settled.parsed(octets, QUEUE_ID)
+    assert (found.groups, found.damaged_octets, found.torn_octets) == ([said()] * 2, len(bad), 0)
+    found = settled.parsed(octets[:-1], QUEUE_ID)
+    assert (len(found.groups), found.torn_octets) == (1, len(bad) + len(good) - 1)
+    assert not settled.parsed(octets, "6" * 32).ours
+
+
+class Short:
+    """A file on a full disk: one octet less is written than was wanted."""
+
+    closed = False
+
+    def write(self, position: int, pieces: list[bytes]) -> int:
+        return sum(map(len, pieces)) - 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_group_that_does_not_fit_on_the_disk_does_not_count() -> None:
+    disk = SimulatedDisk()
+    disk.make_directory(DIRECTORY)
+    marks, file = Marks(), settled.SettledFile(disk, DIRECTORY, QUEUE_ID)
+    file.write(settled.Group([(0, 1)]), marks)
+    whole = disk.octets_of(f"{DIRECTORY}/{settled.FILE}")
+    short: Any = Short()
+    file._file = short
+    with pytest.raises(OSError, match="No space"):
+        file.write(settled.Group([(1, 2)]), marks)
+    assert short.closed
+    assert disk.octets_of(f"{DIRECTORY}/{settled.FILE}") == whole
+
+
+# -- what waits -----------------------------------------------------------------------------------
+
+
+class Names:
+    """Every queue is there."""
+
+    def holds(self, name: object, place: int) -> bool:
+        return True
+
+
+class Rows:
+    """Messages with these heads, from the offset 0 on."""
+
+    first = 0
+
+    def __init__(self, *heads: bytes | None) -> None:
+        self.count = len(heads)
+        self._heads = list(heads)
+
+    def heads(self) -> list[bytes | None]:
+        return self._heads
+
+    def only_head(self) -> bytes | None:
+        return self._heads[0] if len(set(self._heads)) == 1 else None
+
+    def weights(self) -> list[int]:
+        return [10] * self.count
+
+    def arrived(self) -> list[int]:
+        return [1] * self.count
+
+
+def scanned(rows: Any, marks: Marks) -> Scan:
+    names: Any = Names()
+    found = Scan(names, marks)
+    found.add(rows)
+    return found
+
+
+def test_a_queue_of_two_protocols_has_its_messages_in_order() -> None:
+    mtl, umq = head("mtl", NAMES[0]), head("umq", NAMES[0])
+    marks = Marks()
+    marks.begun(0)
+    found = scanned(Rows(umq, mtl, None, umq, b"\2", mtl), marks)
+    assert list(found.queues[NAMES[0]].places) == [0, 1, 3, 5]
+    assert found.nonsense == 1
+
+
+def test_messages_that_are_all_in_one_queue_have_their_tries_too() -> None:
+    marks = Marks()
+    marks.begun(0)
+    marks.tries.update({1: 4, 90: 9})
+    found = scanned(Rows(*[head("mtl", NAMES[0])] * 3), marks)
+    queue = found.queues[NAMES[0]]
+    assert (list(queue.places), queue.tries) == ([0, 1, 2], {1: 4})
+
+
+def test_few_heads_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "HEADS_REMEMBERED_MAX", 2)
+    marks = Marks()
+    marks.begun(0)
+    source = random.Random(1)
+    heads = [head(source.choice(["mtl", "umq"]), name) for name in NAMES * 4]
+    found = scanned(Rows(*heads), marks)
+    assert len(found._heads) <= 2
+    assert sum(len(queue.places) for queue in found.queues.values()) == len(heads)
+
+
+def test_times_that_32_bits_cannot_hold_are_the_nearest_that_they_can() -> None:
+    times = [-1_000_000, 0, 1_500_000, 10**18]
+    assert [second(time) for time in times] == [0, 0, 1, 2**32 - 1]
+    assert list(seconds(times)) == [0, 0, 1, 2**32 - 1]
+    assert list(seconds(times[1:3])) == [0, 1]
+
+
+def test_messages_that_were_not_tried_have_no_tries() -> None:
+    marks = Marks()
+    marks.begun(0)
+    queue = scanned(Rows(*[head("mtl", NAMES[0])] * 3), marks).queues[NAMES[0]]
+    assert (list(queue.places), queue.tries) == ([0, 1, 2], {})

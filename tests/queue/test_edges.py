@@ -1,0 +1,144 @@
+"""What seldom happens to a queue: disks that fail in the midst, callers at odd moments."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.tools.queues import PATIENCE_SECONDS, batch
+from twisted_msgproto.core.errors import QueueFull
+from twisted_msgproto.queue import QueueReader, QueueWriter, arrays, columns, recovery, verify
+from twisted_msgproto.queue.log import SegmentLog
+from twisted_msgproto.queue.verify import segments
+
+
+def test_a_writer_says_how_large_it_may_be_and_why_it_takes_nothing(tmp_path: Path) -> None:
+    writer = QueueWriter(tmp_path / "q", max_bytes=64 << 20)
+    assert (writer.epoch, writer.max_octets, writer.refusal) == (0, 64 << 20, None)
+    writer.close()
+    assert writer.refusal == "the queue is closed"
+    writer._failure = OSError("the disk is gone")
+    assert writer.refusal == "the queue's writer failed: the disk is gone"
+
+
+def test_what_is_submitted_in_the_writers_own_thread_is_written_too(tmp_path: Path) -> None:
+    writer, firsts = QueueWriter(tmp_path / "q"), SimpleQueue[Any]()
+
+    def again(error: BaseException | None, first: int | None) -> None:
+        firsts.put((error, first))
+        writer.submit(batch(2), lambda *answer: firsts.put(answer))
+
+    writer.submit(batch(1), again)
+    assert [firsts.get(timeout=PATIENCE_SECONDS) for _ in range(2)] == [(None, 0), (None, 1)]
+    writer.close()
+
+
+def test_a_full_log_says_what_it_waits_for(tmp_path: Path) -> None:
+    writer = QueueWriter(tmp_path / "q")
+    log: SegmentLog = writer._log
+    log.end = 1
+
+    def trim(*, ending: bool) -> None:
+        log.withheld = True
+
+    log.trim = trim  # type: ignore[assignment]
+    with pytest.raises(QueueFull, match="and no broker runs"):
+        log._make_room(1 << 50)
+    writer.close()
+
+
+def test_columns_that_say_nothing_of_a_pair_make_no_frame() -> None:
+    class Odd(dict[str, str]):
+        def values(self) -> Any:
+            return ["one", "too many"]
+
+    with pytest.raises(TypeError, match="not a mapping"):
+        arrays._maps([Odd(a="x")])
+    empty = arrays._maps([{}, {}])
+    assert (empty.nodes[:2], empty.buffers[:2]) == ((2, 0), (b"", bytes(12)))
+
+
+def test_a_frame_of_envelopes_alone_has_no_column_for_the_table() -> None:
+    assert columns._without_envelopes(columns.ENVELOPE, None) == (0, None)  # type: ignore[arg-type]
+
+
+class Failing:
+    """A file of 10 octets which fails as a test says."""
+
+    def __init__(self, read: int = 0, write: int = 0, less: int = 0) -> None:
+        self._read, self._write, self._less = read, write, less
+        self.writes = 0
+
+    def size(self) -> int:
+        return 10
+
+    def read(self, position: int, octets: int) -> bytes:
+        if self._read:
+            raise OSError(self._read, "read")
+        return bytes(10 - position)
+
+    def write(self, position: int, pieces: list[bytes]) -> int:
+        self.writes += 1
+        if self._write:
+            raise OSError(self._write, "write")
+        return len(pieces[0]) - self._less
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("file", "writes", "raises"),
+    [
+        (Failing(), 1, False),
+        (Failing(read=errno.EIO), 0, False),
+        (Failing(write=errno.ENOSPC), 1, False),
+        (Failing(write=errno.EIO), 1, True),
+        (Failing(less=1), 1, False),
+    ],
+    ids=["whole", "not read", "no room", "broken", "short"],
+)
+def test_octets_are_written_again_as_far_as_the_disk_lets(
+    file: Failing, writes: int, raises: bool
+) -> None:
+    segment: Any = SimpleNamespace(file=file, first=0)
+    if raises:
+        with pytest.raises(OSError, match="write"):
+            recovery._write_again(segment, 0)
+    else:
+        recovery._write_again(segment, 0)
+    assert file.writes == writes
+
+
+class Unreadable:
+    """A disk whose segments cannot be opened, or cannot be read."""
+
+    def __init__(self, directory: Path, opens: bool) -> None:
+        self._directory, self._opens = directory, opens
+
+    def names(self, directory: str) -> list[str]:
+        return [path.name for path in self._directory.iterdir()]
+
+    def open(self, path: str) -> Any:
+        if not self._opens:
+            raise OSError(errno.EIO, "not opened")
+        return Failing(read=errno.EIO)
+
+
+def test_a_segment_which_cannot_be_opened_or_read_is_told_and_ends_nothing(tmp_path: Path) -> None:
+    QueueWriter(tmp_path / "q").close()
+    reader = QueueReader(tmp_path / "q")
+    for opens in (False, True):
+        disk: Any = Unreadable(tmp_path / "q", opens)
+        assert verify._recorded_end(disk, reader, 0) == 0
+    disk = Unreadable(tmp_path / "q", opens=False)
+    with pytest.raises(OSError, match="not opened"):
+        segments(disk, str(tmp_path / "q"), 0)
+    told: list[str] = []
+    assert segments(disk, str(tmp_path / "q"), 0, told) == []
+    assert all("not read" in line for line in told)
