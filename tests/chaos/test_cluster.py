@@ -23,7 +23,7 @@ from tests.spark.conftest import messages, write
 from tests.tools.certificates import Authority, Pair
 from tests.tools.cluster import Cluster, cluster
 from tests.tools.processes import Launched, Launcher, command_of, descendants
-from tests.tools.s3 import Store, running_store
+from tests.tools.s3 import Store
 from twisted_msgproto.cli.benches.endpoints import reserved
 from twisted_msgproto.queue import QueueReader
 
@@ -179,9 +179,17 @@ def kill_python_workers(spark: Cluster) -> int:
 
 
 def test_a_cluster_lands_each_offset_once_whatever_dies(
-    launch: Launcher, spark_cluster: Cluster, sites: list[Site], tmp_path: Path
+    launch: Launcher,
+    spark_cluster: Cluster,
+    sites: list[Site],
+    tmp_path: Path,
+    pytestconfig: pytest.Config,
 ) -> None:
-    """TB-09: a gateway that is away holds up nobody else; everything lands exactly once."""
+    """TB-09: a gateway that is away holds up nobody else; everything lands exactly once.
+
+    The bridge which follows the killed one lands the rest; in the long form another one lands under
+    load before it.
+    """
     table = str(tmp_path / "table")
     start = Bridges.of_sites(launch, spark_cluster, sites, table)
     bridge = start()
@@ -205,8 +213,9 @@ def test_a_cluster_lands_each_offset_once_whatever_dies(
     spark_cluster.kill_worker(0)
     sites[0].shipper.await_more(100)
     bridge.kill()
-    bridge = start()
-    bridge.line(BATCH, seconds=START_SECONDS)
+    if pytestconfig.getoption("--long"):
+        bridge = start()
+        bridge.line(BATCH, seconds=START_SECONDS)
 
     for site in sites:
         site.finish()
@@ -216,20 +225,32 @@ def test_a_cluster_lands_each_offset_once_whatever_dies(
     assert landed(table) == expected(sites)
 
 
-def test_a_cluster_lands_on_s3(launch: Launcher, spark_cluster: Cluster, sites: list[Site]) -> None:
-    """The driver is killed between batches; each offset is in the table on S3 exactly once."""
-    with running_store() as store:
-        land_on_s3(launch, spark_cluster, sites, store)
+def test_a_cluster_lands_on_s3(
+    launch: Launcher,
+    spark_cluster: Cluster,
+    sites: list[Site],
+    s3: Store,
+    pytestconfig: pytest.Config,
+) -> None:
+    """Each offset is in the table on S3 exactly once.
+
+    In the long form the driver is killed between batches as well: the short one does so over S3
+    with a bridge on one machine (tests/spark/test_transform.py).
+    """
+    land_on_s3(launch, spark_cluster, sites, s3, kill=pytestconfig.getoption("--long"))
 
 
-def land_on_s3(launch: Launcher, spark: Cluster, sites: list[Site], store: Store) -> None:
+def land_on_s3(
+    launch: Launcher, spark: Cluster, sites: list[Site], store: Store, *, kill: bool
+) -> None:
     """The steps of the test above."""
     table, storage = store.new_location(), store.options
     words = [word for key, value in storage.items() for word in ("--storage", f"{key}={value}")]
     start = Bridges.of_sites(launch, spark, sites, table, *words)
-    bridge = start()
-    bridge.line(BATCH, seconds=START_SECONDS)
-    bridge.kill()
+    if kill:
+        bridge = start()
+        bridge.line(BATCH, seconds=START_SECONDS)
+        bridge.kill()
     for site in sites:
         site.finish()
     drained = start("--once")
@@ -237,7 +258,10 @@ def land_on_s3(launch: Launcher, spark: Cluster, sites: list[Site], store: Store
     assert landed(table, storage) == expected(sites)
 
 
-@pytest.mark.parametrize("python", ["/nowhere/python3", "/bin/false"])
+# One which does not exist is the usual one, and the end of the bridge is the same for both.
+@pytest.mark.parametrize(
+    "python", ["/nowhere/python3", pytest.param("/bin/false", marks=pytest.mark.long)]
+)
 def test_workers_which_cannot_run_the_task_end_the_bridge_with_one_line(
     launch: Launcher, spark_cluster: Cluster, tmp_path: Path, python: str
 ) -> None:

@@ -23,6 +23,8 @@ from twisted_msgproto.spark.java import find_java
 
 PROJECT = Path(__file__).parent.parent.parent
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
+DATA_SOURCE = PROJECT / "docs" / "data-source.md"
+"""Its examples need a Java: tests/spark/test_registration.py runs them, as a script of its own."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -52,7 +54,9 @@ def line_matches(told: str, shown: str) -> bool:
     return re.fullmatch(".+".join(map(re.escape, shown.split("…"))), told) is not None
 
 
-@pytest.mark.parametrize("page", with_blocks("python"), ids=name_of)
+@pytest.mark.parametrize(
+    "page", [page for page in with_blocks("python") if page != DATA_SOURCE], ids=name_of
+)
 def test_python_examples_run(launch: Launcher, page: Path) -> None:
     program = "\n".join(blocks(page, "python"))
     java = {"JAVA_HOME": str(find_java().home)} if "pyspark" in program else {}

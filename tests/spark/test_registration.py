@@ -12,47 +12,52 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import QUICK_JAVA
+from tests.docs.test_examples import DATA_SOURCE, blocks
 from tests.spark.conftest import messages, write
-from tests.tools.processes import PROJECT, Launcher
+from tests.tools.processes import LEAN, PROJECT, Launcher
 
 pytest.importorskip("pyspark")
 
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.spark import java, registration
 
+START_SECONDS = 800.0
+"""How long a script with Spark may take on a machine with much else to do."""
+
 slow = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 PLAIN = """
-import sys
-sys.path.insert(0, {project!r})
 from pyspark.sql import SparkSession
 from twisted_msgproto.spark import register
-spark = SparkSession.builder.master({master!r}).config("spark.ui.enabled", "false").getOrCreate()
-{before}
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 register(spark)
 look = spark.read.format("msgproto").option("queue", {queue!r}).load()
 print("looked", look.count())
-print("filtered", look.where("offset >= 100 and protocol = 'lumberjack'").count())
-stream = spark.readStream.format("msgproto").option("queue", {queue!r}).load()
-query = (
-    stream.writeStream.format("memory").queryName("seen").trigger(availableNow=True)
-    .option("checkpointLocation", {checkpoint!r}).start()
-)
-query.awaitTermination()
-print("streamed", spark.table("seen").count())
+"""
+
+BEFORE = """
+import os, sys
+sys.path.insert(0, {project!r})
+was = os.environ.get("PYSPARK_PYTHON")
+"""
+
+AFTER = """
+print("kept", os.environ.get("PYSPARK_PYTHON") == was)
+print("worker", spark.sparkContext.pythonExec)
 """
 
 
 @pytest.fixture
 def other_python(tmp_path: Path) -> Path:
-    """A Python which has what this one has, but not this package."""
+    """A Python which has what this one has, but not this package, nor pandas, as most."""
     home = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     # Files of paths inside a path which is added are not followed, so an editable install of the
     # package is not seen through this.
     others = home / "lib" / version / "site-packages" / "others.pth"
-    others.write_text(sysconfig.get_path("purelib") + "\n")
+    others.write_text(f"{LEAN}\n{sysconfig.get_path('purelib')}\n")
     program = home / "bin" / "python"
     found = subprocess.run(
         [program, "-c", "import pyspark, pyarrow, twisted_msgproto"],
@@ -66,13 +71,16 @@ def other_python(tmp_path: Path) -> Path:
 
 
 def bare_environment() -> dict[str, str]:
-    """What a shell has which knows nothing of Spark: no PYTHONPATH, no PYSPARK_…"""
+    """What a shell has which knows nothing of Spark: no PYTHONPATH, no PYSPARK_…
+
+    Java itself is asked to compile little: nothing of Spark's sees that.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("PYSPARK", "SPARK")) and name != "PYTHONPATH"
     }
-    return {**kept, "JAVA_HOME": str(java.find_java().home)}
+    return {**kept, "JAVA_HOME": str(java.find_java().home), "JDK_JAVA_OPTIONS": QUICK_JAVA}
 
 
 class TestPlainScript:
@@ -82,22 +90,19 @@ class TestPlainScript:
     def test_a_plain_script_reads_with_the_package_only_on_its_own_path(
         self, launch: Launcher, tmp_path: Path, other_python: Path, chosen: bool
     ) -> None:
-        """TB-14: run as ``python script.py`` from another directory, nothing in the environment."""
+        """TB-14: run as ``python script.py`` from another directory, nothing in the environment.
+
+        The script is the page's, which reads, filters, streams and checks what came.  Each task
+        finds the package in the same way: with a Python that is named, one read is enough.
+        """
         queue = tmp_path / "queue"
         write(queue, messages(0, 300))
         script = tmp_path / "program" / "script.py"
         script.parent.mkdir()
-        script.write_text(
-            PLAIN.format(
-                project=str(PROJECT),
-                master="local[1]",
-                queue=str(queue),
-                checkpoint=str(tmp_path / "checkpoint"),
-                before="import os; was = os.environ.get('PYSPARK_PYTHON')",
-            )
-            + "print('kept', os.environ.get('PYSPARK_PYTHON') == was)\n"
-            + "print('worker', spark.sparkContext.pythonExec)\n"
-        )
+        plain = PLAIN.format(queue=str(queue))
+        program = plain if chosen else "\n".join(blocks(DATA_SOURCE, "python"))
+        assert "SparkSession" in program
+        script.write_text(BEFORE.format(project=str(PROJECT)) + program + AFTER)
         env = bare_environment()
         if chosen:
             # Another name of the same Python: what an operator has set is what workers run.
@@ -105,10 +110,8 @@ class TestPlainScript:
             named.symlink_to(other_python.name)
             env["PYSPARK_PYTHON"] = str(named)
         ended = launch.command([str(other_python), str(script)], env=env)
-        assert ended.wait(seconds=300) == 0, ended.output
-        assert "looked 300" in ended.lines
-        assert "filtered 200" in ended.lines
-        assert "streamed 300" in ended.lines
+        assert ended.wait(seconds=START_SECONDS) == 0, ended.output
+        assert not chosen or "looked 300" in ended.lines
         assert "kept True" in ended.lines
         expected = env["PYSPARK_PYTHON"] if chosen else str(other_python)
         assert f"worker {expected}" in ended.lines
