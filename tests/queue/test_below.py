@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from twisted_msgproto.queue.below import is_queue, numbered, queue_of, queues_at
+import pytest
+
+from tests.tools.queues import batch, put, rows
+from twisted_msgproto.core.errors import QueueLocked
+from twisted_msgproto.queue import QueueReader, QueueWriter
+from twisted_msgproto.queue.below import (
+    has_broker,
+    is_queue,
+    mend,
+    mend_former,
+    numbered,
+    queue_of,
+    queues_at,
+)
 from twisted_msgproto.queue.disk import IDENTITY_FILE
 
 
@@ -33,3 +46,74 @@ def test_a_queue_stands_for_itself_and_for_those_below_it(tmp_path: Path) -> Non
 def test_what_is_no_queue_stands_for_itself(tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "none"):
         assert (numbered(place), queues_at(place)) == ([], [str(place)])
+
+
+def a_queue(directory: str, messages: int) -> bytes:
+    """Make a queue with messages; return its published end as it was before the last one."""
+    writer = QueueWriter(directory)
+    put(writer, *map(batch, range(messages - 1)))
+    before = (Path(directory) / "end").read_bytes()
+    put(writer, batch(messages - 1))
+    writer.close()
+    return before
+
+
+def test_messages_that_an_old_end_hides_are_published_again(tmp_path: Path) -> None:
+    """After a loss of power the end may be older than what was acknowledged."""
+    place = queue_of(tmp_path, 1)
+    (Path(place) / "end").write_bytes(a_queue(place, 3))
+    assert QueueReader(place).end() == 2
+    mend(place)
+    assert QueueReader(place).end() == 3
+    assert len(rows(place)) == 3
+
+
+def test_mending_tells_what_the_start_of_the_writer_has_found(tmp_path: Path) -> None:
+    place = queue_of(tmp_path, 0)
+    a_queue(place, 2)
+    (segment,) = Path(place).glob("*.segment")
+    octets = bytearray(segment.read_bytes())
+    octets[octets.rfind(b"\x93MPF") - 9] ^= 1
+    segment.write_bytes(octets)
+    (line,) = mend(place)
+    assert "damaged" in line
+    assert mend(place) == []
+
+
+def test_a_queue_that_a_process_has_is_not_mended_and_the_next_one_is(tmp_path: Path) -> None:
+    has, former = [queue_of(tmp_path, number) for number in (0, 1)]
+    before = a_queue(former, 2)
+    (Path(former) / "end").write_bytes(before)
+    writer = QueueWriter(has)
+    with pytest.raises(QueueLocked, match="open for writing already"):
+        mend(has)
+    lines = mend_former([has, former])
+    assert lines[0] == f"no process has the queue {has}; the bridge lands it like the others"
+    assert "open for writing already" in lines[1]
+    assert lines[2] == f"no process has the queue {former}; the bridge lands it like the others"
+    assert len(lines) == 3
+    assert QueueReader(former).end() == 2
+    assert put(writer, batch(1)) == [None]
+    writer.close()
+
+
+def test_what_is_no_queue_to_open_is_a_line_and_not_the_end(tmp_path: Path) -> None:
+    place = tmp_path / "0"
+    place.write_text("no directory")
+    _, line = mend_former([str(place)])
+    assert line.startswith(f"cannot open the queue {place}: ")
+
+
+def test_of_a_former_queue_with_a_broker_it_is_said_that_its_messages_wait(tmp_path: Path) -> None:
+    place = queue_of(tmp_path, 3)
+    a_queue(place, 1)
+    assert not has_broker(place)
+    writer = QueueWriter(place)
+    writer.broker().close()
+    writer.close()
+    assert has_broker(place)
+    assert mend_former([place]) == [
+        f"no process has the queue {place}; the bridge lands it like the others",
+        f"messages in the broker's queues of {place} are not delivered until a process has them "
+        "again",
+    ]
