@@ -14,7 +14,7 @@ from tests.tools.queues import batch, frame, ids, rows
 from twisted_msgproto.core.errors import QueueError, QueueFull, QueueLocked
 from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue.columns import encode
-from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, Identity
+from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, Identity, segment_name
 
 DIRECTORY = "/gateway/queue"
 FRAME = 400
@@ -369,6 +369,31 @@ def test_the_newest_segment_stays_so_that_offsets_go_on() -> None:
     log.close()
     again = a_log(disk)
     assert (again.begin, again.end) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("operation", "number"),
+    [("write", errno.ENOSPC), ("sync", errno.ENOSPC), ("write", errno.EIO), ("sync", errno.EIO)],
+)
+def test_nothing_goes_before_the_head_behind_it_is_on_the_disk(operation: str, number: int) -> None:
+    """The newest head alone says whose row came before; without room it stays as it was."""
+    disk = SimulatedDisk()
+    log = a_long_log(disk, 2)
+    disk.fail_next("sync", errno.EIO, segment_name(2))
+    with pytest.raises(OSError, match="Input/output error"):
+        log.append([frame(2)])
+    commit(disk, "spark", 2)
+    disk.fail_next(operation, number, segment_name(2))
+    if number == errno.ENOSPC:
+        assert log.trim() == 1
+    else:
+        with pytest.raises(OSError, match="Input/output error"):
+            log.trim()
+    assert segments(disk)[-2:] == [1, 2]
+    assert log.trim() == 1
+    assert segments(disk) == [2]
+    log.append([frame(2)])
+    assert found(disk) == [2]
 
 
 def test_a_consumer_whose_file_is_damaged_keeps_everything() -> None:
