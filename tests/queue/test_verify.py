@@ -296,3 +296,30 @@ def test_a_tail_that_may_have_been_a_record_is_said__NB_12() -> None:
     report = verify(DIRECTORY, disk=disk)
     assert (report.lines, report.whole) == ([], False)
     assert "99 octets at its end are no record" in report.unseen[0]
+
+
+def test_without_the_end_a_newest_segment_that_cannot_be_read_hides_no_other__NB_12() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [2, 3, 1], segment_bytes=1).close()
+    disk.remove(f"{DIRECTORY}/end")
+    disk.fail_next("read", errno.ESTALE, path(5), times=2)
+    report = verify(DIRECTORY, disk=disk)
+    assert (report.messages, report.lines, report.damaged) == (5, [], [])
+    assert report.unseen[0].startswith("the file 'end' is missing")
+    assert report.unseen[1].startswith(f"{5:020d}.segment: not read to its end")
+    assert len(report.unseen) == 2
+
+
+def test_behind_a_damaged_end_of_an_open_queue_nothing_is_looked_at__NB_12() -> None:
+    """What its writer has published meanwhile is not known either."""
+    disk = SimulatedDisk()
+    log = a_crash(disk, b"torn")
+    disk.spoil(f"{DIRECTORY}/end", bytes(76))
+    report = verify(DIRECTORY, disk=disk)
+    assert (report.messages, report.lines, report.damaged) == (6, [], [])
+    assert report.unseen[0].startswith("the file 'end' is damaged")
+    assert report.unseen[1:] == [
+        f"{0:020d}.segment: 4 octets behind the published end were not looked at, because process "
+        "1 has the queue open"
+    ]
+    log.close()
