@@ -282,6 +282,12 @@ def test_more_than_a_frame_holds_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
         encode([one(body=[b"x" * 1000])])
 
 
+def test_pairs_that_are_no_mapping_make_the_column_that_a_mapping_makes() -> None:
+    """Arrow knows more kinds of values than are packed here."""
+    pairs, mapping = encode([one(fields=[[("a", "b")]])]), encode([one(fields=[{"a": "b"}])])
+    assert decoded(pairs)[0]["fields"] == decoded(mapping)[0]["fields"] == [("a", "b")]
+
+
 def test_a_column_which_arrow_had_to_split_is_an_error() -> None:
     with pytest.raises(LimitExceeded, match="octets in one group"):
         columns._whole(pa.chunked_array([[b"x"], [b"y"]]))
