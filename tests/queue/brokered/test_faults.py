@@ -412,8 +412,11 @@ def test_places_that_are_in_no_log_cannot_be_read() -> None:
     assert world.state._kept.where(-1) is None
 
 
-def test_many_messages_are_copied_in_several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_room, "COPY_MESSAGES", 2)
+@pytest.mark.parametrize("messages", [1, 2])
+def test_many_messages_are_copied_in_several_pieces(
+    messages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_room, "COPY_MESSAGES", messages)
     world = a_world()
     world.consume()
     for _ in range(2):

@@ -13,11 +13,12 @@ from tests.queue.brokered.world import DIRECTORY, NAMES
 from tests.sim.disk import SimulatedDisk
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.errors import QueueCorrupt
+from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue.brokered import check, settled
 from twisted_msgproto.queue.brokered.frames import Frame, may_have_envelopes, read_frame
 from twisted_msgproto.queue.brokered.marks import Marks
 from twisted_msgproto.queue.checksum import crc32
-from twisted_msgproto.queue.columns import RUNS
+from twisted_msgproto.queue.columns import RUNS, encode
 from twisted_msgproto.queue.schema import BODY, ENVELOPE, KNOWN_COLUMNS
 
 OWN, OTHER = head("mtl", NAMES[0]), head("umq", NAMES[1])
@@ -70,6 +71,21 @@ def test_a_payload_that_makes_no_sense_is_damage(columns: int, spoil: bool, text
     segment: Any = SimpleNamespace(payload=lambda record: payload)
     with pytest.raises(QueueCorrupt, match=text):
         read_frame(segment, record)
+
+
+def test_a_frame_whose_runs_count_other_messages_than_it_has_is_damage() -> None:
+    """Otherwise messages would stand at places that are others'."""
+    batch = MessageBatch("mtl", "content", 5, count=2, body=[b"a", b"b"], envelope=[OWN, OWN])
+    encoded = encode([batch])
+    payload = memoryview(b"".join(encoded.pieces))
+    segment: Any = SimpleNamespace(payload=lambda record: payload)
+    record = SimpleNamespace(payload_crc=encoded.crc, runs=encoded.runs, count=2, first=3)
+    whole: Any = read_frame(segment, record)  # type: ignore[arg-type]
+    assert (whole.first, whole.count, list(whole.received_at())) == (3, 2, [5, 5])
+    for count in (1, 3):
+        record.count = count
+        with pytest.raises(QueueCorrupt, match=f"not {count} messages"):
+            read_frame(segment, record)  # type: ignore[arg-type]
 
 
 def test_a_frame_without_envelopes_is_none_of_the_brokers() -> None:

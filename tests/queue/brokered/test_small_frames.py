@@ -18,6 +18,7 @@ from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import columns
 from twisted_msgproto.queue.brokered import BrokerState, scan, small, state
 from twisted_msgproto.queue.brokered.small import Layout, SmallFrames, layout_of
+from twisted_msgproto.queue.checksum import crc32
 from twisted_msgproto.queue.columns import RUNS, encode
 from twisted_msgproto.queue.format import (
     FRAME_HEADER_OCTETS,
@@ -25,6 +26,7 @@ from twisted_msgproto.queue.format import (
     Identity,
     Record,
     Segment,
+    pack_frame_header,
 )
 from twisted_msgproto.queue.log import SegmentLog
 from twisted_msgproto.queue.schema import ENVELOPE, stored_schema
@@ -230,6 +232,45 @@ def test_16_a_layout_that_a_frame_does_not_have_is_left_to_arrow() -> None:
     cut, beyond = b"", struct.pack("<2i", 0, 99)
     assert not one_body.add(few, cut, 0, 8, 0, b"", 0, 0, 0)
     assert not one_body.add(few, beyond, 0, 8, 0, b"", 0, 0, 0)
+
+
+def test_16_a_column_that_is_not_known_is_left_to_arrow() -> None:
+    """A later version may write it; which buffers are whose is not known then."""
+    written = Written(1, frames=1, alike=True)
+    path = min(path for path in written.files if path.endswith(".segment"))
+    (record,) = frames_of(written, path)
+    frame = bytearray(written.files[path][record.position : record.end_position])
+    assert layout_of(bytes(frame)) is not None
+    (known,) = struct.unpack_from("<I", frame, FRAME_HEADER_OCTETS)
+    struct.pack_into("<I", frame, FRAME_HEADER_OCTETS, known | 1 << 31)
+    assert layout_of(bytes(frame)) is None
+
+
+def test_16_a_frame_whose_bounds_are_nonsense_ends_what_is_read_together() -> None:
+    """Its checksums are right: another program wrote it."""
+    written = Written(1, frames=3, alike=True)
+    path = min(path for path in written.files if path.endswith(".segment"))
+    first, second, _ = frames_of(written, path)
+    octets = bytearray(written.files[path])
+    frame = bytes(octets[second.position : second.end_position])
+    layout: Any = layout_of(frame)
+    bounds_at = second.position + layout.columns_at + layout.frame.unpack_from(frame)[-2]
+    assert struct.unpack_from("<2i", octets, bounds_at) == (0, len(head("mtl", NAMES[0])))
+    struct.pack_into("<2i", octets, bounds_at, 0, 1 << 20)
+    payload = octets[second.position + FRAME_HEADER_OCTETS : second.end_position]
+    octets[second.position : second.position + FRAME_HEADER_OCTETS] = pack_frame_header(
+        IDENTITY.frame_seed,
+        payload_crc=crc32(payload),
+        octets=len(payload),
+        first=second.first,
+        count=second.count,
+        runs=second.runs,
+    )
+    written.disk.spoil(path, bytes(octets))
+    assert [one.position for one in frames_of(written, path)][1] == second.position
+    small = SmallFrames(Segment(written.disk.open(path), IDENTITY.frame_seed, 0))
+    few, behind = small.read(first.position, first.first, 3)
+    assert (few.count, behind) == (1, second.position)
 
 
 def test_16_few_layouts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ class Kept:
     def _find(self, begin: int) -> None:
         """Read the places of all copies.  A later copy of a place stands for the earlier one."""
         for _, frame in self.frames():
-            if frame.numbers is None or not frame.count:
+            if frame.numbers is None:
                 continue
             places = array("q", frame.numbers.to_pylist())
             if places[-1] < begin:
