@@ -84,6 +84,19 @@ def test_a_write_in_progress_ends_what_is_read_and_is_read_when_it_is_whole() ->
     assert [letter.place for letter in loaded.letters] == first + second
 
 
+def test_a_damaged_frame_costs_its_messages_and_those_behind_it_are_read() -> None:
+    world = World(random.Random(3))
+    first, second, third = (world.publish(1) for _ in range(3))
+    assert world.log.segments == 1
+    path = segment_of(world, 0)
+    octets = world.disk.octets_of(path)
+    at = octets.find(FRAME_MARKER, octets.find(FRAME_MARKER, octets.find(FRAME_MARKER) + 1) + 1)
+    world.disk.spoil(path, octets[: at + 16] + b"----" + octets[at + 20 :])
+    loaded = world.state.load(first + second + third)
+    assert [letter.place for letter in loaded.letters] == first + third
+    assert loaded.unreadable == second
+
+
 def test_what_is_trimmed_while_it_is_read_comes_from_its_copy() -> None:
     world = a_world()
     world.consume()
@@ -234,6 +247,18 @@ def test_a_damaged_copy_does_not_keep_its_segment_for_ever() -> None:
     assert [letter.place for letter in loaded.letters] == left[1:]
     for letter in loaded.letters:
         assert (letter.envelope, letter.body) == world.there[letter.place][1:]
+
+
+def test_damaged_copies_without_a_whole_one_behind_them_go_as_well() -> None:
+    world = copies(kept_segment_bytes=100)
+    chunks = list(world.state._kept)
+    for chunk in chunks:
+        spoil_copy(world, chunk.first)
+        world.settle([place for place in chunk.places[1:] if place in world.there])
+    world.tend()
+    assert world.state._kept.log.begin > chunks[0].first
+    left = [chunk.places[0] for chunk in chunks]
+    assert world.state.load(left).unreadable == left
 
 
 def test_a_copy_s_segment_that_a_full_disk_keeps_goes_later() -> None:
