@@ -20,6 +20,7 @@ from typing import Any
 from twisted_msgproto.core.broker.terms import QueueName
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueFull
 
+from ..arrays import compute
 from ..format import Record, segment_name
 from ..format import Segment as LogSegment
 from ..log import SegmentLog
@@ -71,6 +72,7 @@ class BrokerState:
         report: Callable[[str], None],
         kept_segment_bytes: int | None = None,
     ) -> None:
+        compute()  # its import would otherwise come in the midst of a turn of the reactor
         self._log = log
         self._report = report
         self._pin = min(pin, log.max_octets // PIN_SHARE)
