@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -74,9 +75,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if arguments.list or not rows:
         print("\n".join(f"{row.kind}: {row.name}" for row in rows or ROWS))
         return 0 if rows else 2
-    command = "./run chaos" + "".join(
-        f" {word}" for word in (sys.argv[1:] if words is None else words)
-    )
+    command = shlex.join(["./run", "chaos", *(sys.argv[1:] if words is None else words)])
     busy = os.getloadavg()[0] > BUSY_LOAD * (os.cpu_count() or 1)
     now: dict[str, tuple[str, str, str]] = {}
     broken = 0
