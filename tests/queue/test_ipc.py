@@ -22,12 +22,11 @@ from twisted_msgproto.queue.schema import (
     FIELDS_GIVEN,
     MESSAGE_ID_INTEGER,
     MESSAGE_ID_TEXT,
-    STORED,
     TRUNCATED,
+    TYPES,
     stored_schema,
 )
 
-KINDS = {bit: kind for bit, _, kind in STORED}
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=5)
 IDS = {
     MESSAGE_ID_TEXT: st.none() | TEXTS,
@@ -57,9 +56,9 @@ def given_columns(draw: Any) -> tuple[int, dict[int, list[Any]]]:
 def by_arrow(given: dict[int, list[Any]]) -> bytes:
     """Return the message that Arrow itself writes."""
     arrays = [
-        pa.array([None if row is None else list(row.items()) for row in values], KINDS[bit])
+        pa.array([None if row is None else list(row.items()) for row in values], TYPES[bit])
         if bit == FIELDS_GIVEN
-        else pa.array(values, KINDS[bit])
+        else pa.array(values, TYPES[bit])
         for bit, values in given.items()
     ]
     batch = pa.RecordBatch.from_arrays(arrays, schema=stored_schema(sum(given)))
@@ -83,10 +82,10 @@ def test_arrays_are_those_that_arrow_makes(case: tuple[int, dict[int, list[Any]]
         rows = values
         if bit == FIELDS_GIVEN:
             rows = [None if row is None else list(row.items()) for row in values]
-        made = arrays.array_of(values, KINDS[bit])
+        made = arrays.array_of(values, TYPES[bit])
         made.validate(full=True)
-        assert made.equals(pa.array(rows, KINDS[bit]))
-        assert arrays.scalar_of(values[0], KINDS[bit]).equals(made[0])
+        assert made.equals(pa.array(rows, TYPES[bit]))
+        assert arrays.scalar_of(values[0], TYPES[bit]).equals(made[0])
 
 
 NO_PANDAS = r"""

@@ -44,6 +44,7 @@ from .schema import (
     TEXT,
     TIME,
     TRUNCATED,
+    TYPES,
     empty,
     stored_schema,
 )
@@ -137,7 +138,6 @@ def _runs(batches: Sequence[MessageBatch], columns: int) -> tuple[bytes, int]:
 
 _NAMES = tuple(dict.fromkeys(name for _, name, _ in STORED))
 _BITS = {name: bit for bit, name, _ in STORED}
-_KINDS = {bit: kind for bit, _, kind in STORED}
 _columns_of = attrgetter(*_NAMES)
 
 _MISSING = {"truncated": False}
@@ -342,7 +342,7 @@ def _packed(gathered: dict[str, Stretches]) -> Written:
         elif name == "fields":
             column, changed = _all_fields(stretches)
         else:
-            kind = _KINDS[bit]
+            kind = TYPES[bit]
             column = _joined([_array(some, kind) for some in stretches], kind)
         if name == "envelope":
             envelopes = len(column) - column.null_count
@@ -581,12 +581,10 @@ _FALSE = scalar_of(False, pa.bool_())
 _Arrays = Sequence[tuple[int, dict[int, pa.Array]]]
 """These are the rows and the stored columns (by their bits) of each part."""
 
-_STORED_TYPES = {bit: kind for bit, _, kind in STORED}
-
 
 def _stored_column(parts: _Arrays, bit: int) -> pa.Array:
     """Return a stored column over all parts; null where a part leaves it out."""
-    kind = _STORED_TYPES[bit]
+    kind = TYPES[bit]
     return _joined(
         [arrays[bit] if bit in arrays else pa.nulls(rows, kind) for rows, arrays in parts], kind
     )

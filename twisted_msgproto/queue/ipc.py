@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from .arrays import UNKNOWN, Column, array_of, column_of
-from .schema import ATTACHMENTS, FIELDS, OCTETS, STORED, TEXT, stored_schema
+from .schema import ATTACHMENTS, FIELDS, OCTETS, STORED, TEXT, TYPES, stored_schema
 
 ALIGNMENT: Final = 8
 """Arrow fills each buffer up to a multiple of this many octets."""
@@ -33,8 +33,6 @@ _HEADER, _BODY_LENGTH = 2, 3
 
 _LENGTH, _NODES, _BUFFERS = 0, 1, 2
 """A record batch has these fields: its rows, its columns and their buffers."""
-
-_KINDS: Final = {bit: kind for bit, _, kind in STORED}
 
 _PROBES: Final[dict[pa.DataType, Any]] = {
     TEXT: "x",
@@ -133,7 +131,7 @@ def message(rows: int, columns: Mapping[int, Sequence[Any]]) -> list[Any] | None
     ``rows`` values, and there is a column.
     """
     try:
-        made = [column_of(values, _KINDS[bit]) for bit, values in columns.items()]
+        made = [column_of(values, TYPES[bit]) for bit, values in columns.items()]
     except UNKNOWN:
         return None
     pieces: list[Any] = form_of(sum(columns)).filled(rows, made)

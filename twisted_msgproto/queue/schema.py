@@ -59,6 +59,9 @@ STORED: tuple[tuple[int, str, pa.DataType], ...] = (
 )
 """Bit, name and type of every column that a frame may hold, in the order they stand in it."""
 
+TYPES: dict[int, pa.DataType] = {bit: kind for bit, _, kind in STORED}
+"""The type of each stored column by its bit."""
+
 KNOWN_COLUMNS = sum(bit for bit, _, _ in STORED)
 """Format version 2 knows these bits; version 1 knew all but the last one."""
 

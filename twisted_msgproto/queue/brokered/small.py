@@ -23,7 +23,7 @@ from twisted_msgproto.core.broker.terms import LETTER_OCTETS
 from ..checksum import crc32
 from ..columns import RUNS
 from ..format import FRAME_HEADER, FRAME_HEADER_OCTETS, FRAME_MARKER, Segment
-from ..schema import BODY, ENVELOPE, KNOWN_COLUMNS, STORED
+from ..schema import BODY, ENVELOPE, KNOWN_COLUMNS, TYPES
 from .frames import GATHERED_MESSAGES, seconds
 
 SMALL_MESSAGES = 32
@@ -44,7 +44,7 @@ _HEADER, _BODY_LENGTH = 2, 3
 _BATCH_BUFFERS, _BATCH_FIELDS_OCTETS = 2, 10
 """The third of three fields of a record batch lists the buffers of its columns."""
 _LENGTH_OCTETS = 8
-_BUFFERS = {bit: len(pa.nulls(0, kind).buffers()) for bit, _, kind in STORED}
+_BUFFERS = {bit: len(pa.nulls(0, kind).buffers()) for bit, kind in TYPES.items()}
 """A column of the record batch has this many buffers; of each stands its place and its length."""
 _BUFFER_OCTETS = 16
 _NO_BODIES = (0,) * (SMALL_MESSAGES + 1)
