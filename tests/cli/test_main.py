@@ -1,7 +1,9 @@
 """``msgproto``: a table of sub-commands, each imported when asked for; errors are one line."""
 
+import argparse
 import re
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
@@ -40,6 +42,25 @@ def test_help_names_every_sub_command_with_its_summary(capsys: pytest.CaptureFix
     told = capsys.readouterr().out
     for name in cli.available():
         assert re.search(rf"^  {name} +{re.escape(cli.load(name).SUMMARY)}$", told, re.M)
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield a parser and those of its actions."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from parsers(inner)
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_every_sub_command_and_every_action_of_it_prints_its_help(name: str) -> None:
+    whole = cli.Parser(prog=f"msgproto {name}")
+    cli.load(name).configure(whole)
+    for parser in parsers(whole):
+        told = parser.format_help()
+        assert told.startswith(f"usage: {parser.prog}")
+        assert "%" not in re.sub(r"\d+ %", "", told), "a percent sign that argparse did not read"
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -156,7 +156,7 @@ def test_a_run_of_d_frames_ends_before_what_is_unusual(
 ) -> None:
     """LJ-03."""
     octets = b"?" + TWO + last
-    run = data_run(octets, 1, len(octets), 9, LIMITS, [])
+    run = data_run(octets, 1, len(octets), 9, 999, LIMITS, [])
     assert run.position == 1 + len(TWO)
     assert run.sequences == [1, 2]
     assert run.pairs == [FIRST, {}]
@@ -166,7 +166,7 @@ def test_a_run_of_d_frames_ends_before_what_is_unusual(
 def test_a_run_of_d_frames_ends_with_the_first_to_reach_the_stop(
     data_run: Callable[..., Any],
 ) -> None:
-    run = data_run(TWO, 0, 1, 9, LIMITS, [])
+    run = data_run(TWO, 0, 1, 9, 999, LIMITS, [])
     assert (run.sequences, run.unusual) == ([1], False)
 
 
@@ -174,8 +174,18 @@ def test_a_run_of_d_frames_ends_with_the_first_to_reach_the_stop(
 def test_a_run_of_d_frames_has_no_more_than_asked_for(
     data_run: Callable[..., Any], count_max: int
 ) -> None:
-    run = data_run(TWO, 0, len(TWO), count_max, LIMITS, [])
+    run = data_run(TWO, 0, len(TWO), count_max, 999, LIMITS, [])
     assert (run.sequences, run.unusual) == ([1, 2][:count_max], False)
+
+
+@pytest.mark.parametrize(("pairs_stop", "found"), [(0, 0), (1, 1), (2, 2), (3, 3), (4, 3)])
+def test_no_d_frame_begins_behind_as_many_pairs_as_asked_for__NB_07(
+    data_run: Callable[..., Any], pairs_stop: int, found: int
+) -> None:
+    octets = encode_data([1, 2, 3], [{"a": "1"}, {"a": "1"}, {"a": "1", "b": "2"}])
+    run = data_run(octets, 0, len(octets), 9, pairs_stop, LIMITS, [])
+    assert (run.sequences, run.unusual) == ([1, 2, 3][:found], False)
+    assert run.pair_count == (0, 1, 2, 4)[found]
 
 
 @pytest.mark.parametrize("length", [0x7FFFFFFF, 0x80000000, 0xFFFFFFF2, 0xFFFFFFFF])
@@ -186,21 +196,21 @@ def test_a_length_which_turns_negative_in_31_bits_is_unusual(
     """LJ-17: the count of pairs, the length of a key and that of a value."""
     octets = bytearray(encode_data([1], [{"a": "1"}]))
     octets[at : at + 4] = length.to_bytes(4)
-    run = data_run(bytes(octets), 0, len(octets), 9, LIMITS, [])
+    run = data_run(bytes(octets), 0, len(octets), 9, 999, LIMITS, [])
     assert (run.position, run.sequences, run.unusual) == (0, [], True)
 
 
 def test_a_first_key_and_value_may_be_empty(data_run: Callable[..., Any]) -> None:
     """LJ-03."""
     octets = encode_data([1], [{"": ""}])
-    assert data_run(octets, 0, len(octets), 9, LIMITS, []).pairs == [{"": ""}]
+    assert data_run(octets, 0, len(octets), 9, 999, LIMITS, []).pairs == [{"": ""}]
 
 
 def test_keys_may_differ_from_frame_to_frame(data_run: Callable[..., Any]) -> None:
     """LJ-03: the keys of the frame before are only a guess."""
     pairs = [{"a": "1", "b": "2"}, {"b": "1", "a": "2"}, {"a": "1"}, {}, {"aa": "", "": "x"}] * 40
     octets = encode_data(range(200), pairs)
-    run = data_run(octets, 0, len(octets), 300, LIMITS, [])
+    run = data_run(octets, 0, len(octets), 300, 999, LIMITS, [])
     assert (run.sequences, run.pairs) == (list(range(200)), pairs)
 
 
@@ -210,7 +220,7 @@ def test_the_compiled_form_leaves_repeated_keys_and_very_many_to_python() -> Non
     repeated = encode_data([3], [{"a": "1", "b": "2"}]).replace(b"b", b"a")
     many = encode_data([3], [{str(key): "" for key in range(65)}])
     for octets in (repeated, many):
-        run = scan.data_run_compiled(octets, 0, len(octets), 9, LIMITS._replace(pairs=100), [])
+        run = scan.data_run_compiled(octets, 0, len(octets), 9, 999, LIMITS._replace(pairs=100), [])
         assert (run.position, run.sequences, run.unusual) == (0, [], True)
 
 
@@ -262,7 +272,7 @@ def test_both_forms_find_the_same_d_frames_wherever_they_begin() -> None:
     """LJ-03."""
     for octets in streams(300, 2):
         for start in range(0, len(octets) - 1, 3):
-            work = (octets, start, len(octets), 9, LIMITS)
+            work = (octets, start, len(octets), 9, 999, LIMITS)
             compiled = scan.data_run_compiled(*work, [])
             python = scan.data_run_python(*work, [])
             # Where a key is repeated the compiled form stops earlier.
@@ -271,6 +281,7 @@ def test_both_forms_find_the_same_d_frames_wherever_they_begin() -> None:
             assert compiled.pairs == python.pairs[:count]
             if compiled.position == python.position:
                 assert compiled.unusual is python.unusual
+                assert compiled.pair_count == python.pair_count
             else:
                 assert compiled.unusual
 
@@ -294,7 +305,7 @@ def test_positions_outside_of_the_octets_are_a_programmer_s_fault(
 ) -> None:
     from twisted_msgproto.lumberjack import _scan
 
-    more = (1,) * (3 if name == "json_columns" else 5)
+    more = (1,) * (3 if name == "json_columns" else 6)
     with pytest.raises(ValueError, match="outside"):
         getattr(_scan, name)(octets, position, stop, *more)
     with pytest.raises(TypeError):
@@ -308,7 +319,7 @@ def test_octets_whose_places_need_more_than_31_bits_are_a_programmer_s_fault(nam
     """Bounds are 31-bit numbers; one that had wrapped would make Arrow read anywhere."""
     from twisted_msgproto.lumberjack import _scan
 
-    more = (1,) * (3 if name == "json_columns" else 5)
+    more = (1,) * (3 if name == "json_columns" else 6)
     octets = mmap.mmap(-1, (1 << 31) + 12)  # none of it is touched
     with octets, pytest.raises(OverflowError, match="31"):
         getattr(_scan, name)(octets, 1 << 31, len(octets), *more)

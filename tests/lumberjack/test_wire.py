@@ -406,8 +406,7 @@ def test_pairs_count_where_a_turn_ends__NB_07():
     pairs = [sum(len(fields) for item in turn for fields in item.pairs) for turn in turns]
     assert sum(pairs) == 120_000
     slice_octets = Limits.of(wire.LIMITS).integer("slice-octets")
-    frame_octets = len(octets) // 120
-    most = slice_octets // wire.PAIRS_WEIGHT // (frame_octets / 1000) + 2000
+    most = slice_octets // wire.PAIR_WEIGHT_OCTETS + 1000
     assert max(pairs) <= most < 60_000
 
 

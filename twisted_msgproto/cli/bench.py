@@ -104,7 +104,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--against-saved",
         action="store_true",
         help="compare each row with the history; exit status 1 if one is more than"
-        f" {history.WORSE_SHARE:.0%} worse and its rounds' spread does not explain it",
+        f" {100 * history.WORSE_SHARE:g} %% worse and its rounds' spread does not explain it",
     )
     parser.add_argument(
         "--history",

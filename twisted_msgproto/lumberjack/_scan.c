@@ -15,7 +15,7 @@
 #include <string.h>
 
 /* What the functions take and give; scan.py wants the same number.  Raise both together. */
-enum { FORM = 4 };
+enum { FORM = 5 };
 
 enum { HEADER_OCTETS = 10, WINDOW_OCTETS = 6, LENGTH_OCTETS = 4, PAIRS_MAX = 64, FIRST_OCTETS = 1024,
        FRAMES_AHEAD = 6 };
@@ -292,16 +292,16 @@ static PyObject *
 data_columns(PyObject *module, PyObject *arguments)
 {
     Py_buffer given;
-    long long position, stop, count_max, pairs_max, key_max, value_max, size_max;
-    if (!PyArg_ParseTuple(arguments, "y*LLLLLLL", &given, &position, &stop, &count_max, &pairs_max,
-                          &key_max, &value_max, &size_max))
+    long long position, stop, count_max, pairs_stop, pairs_max, key_max, value_max, size_max;
+    if (!PyArg_ParseTuple(arguments, "y*LLLLLLLL", &given, &position, &stop, &count_max,
+                          &pairs_stop, &pairs_max, &key_max, &value_max, &size_max))
         return NULL;
     const unsigned char *octets = given.buf;
     const long long end = given.len;
     enum { SEQUENCES, PAIRS, KEY_BOUNDS, KEYS, VALUE_BOUNDS, VALUES, COLUMNS };
     Gathered columns[COLUMNS] = {{0}};
     Text keys[PAIRS_MAX], values[PAIRS_MAX];
-    size_t pairs = 0;
+    long long pairs = 0;
     int unusual = 0;
     PyObject *result = NULL, *found[COLUMNS] = {0};
     if (!are_within(&given, position, stop))
@@ -312,7 +312,9 @@ data_columns(PyObject *module, PyObject *arguments)
     if (gather_bound(&columns[PAIRS], 0) || gather_bound(&columns[KEY_BOUNDS], 0)
         || gather_bound(&columns[VALUE_BOUNDS], 0))
         goto done;
-    for (; count_max > 0 && position < stop && position + HEADER_OCTETS <= end; count_max--) {
+    for (; count_max > 0 && position < stop && pairs < pairs_stop
+           && position + HEADER_OCTETS <= end;
+         count_max--) {
         const unsigned char *frame = octets + position;
         if (frame[0] != version || frame[1] != kind)
             break;
@@ -342,7 +344,7 @@ data_columns(PyObject *module, PyObject *arguments)
         position = at;
         const int64_t sequence = number_at(frame + 2);
         if (gather(&columns[SEQUENCES], &sequence, sizeof sequence)
-            || gather_bound(&columns[PAIRS], pairs))
+            || gather_bound(&columns[PAIRS], (size_t)pairs))
             goto done;
     }
     for (int column = 0; column < COLUMNS; column++)

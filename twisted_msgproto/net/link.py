@@ -48,7 +48,7 @@ FIRST_READ_OCTETS: Final = 16 << 10
 """The first reads of a connection return at most this many octets."""
 
 TIMED_OCTETS: Final = 4 << 10
-"""Smaller reads are not timed: that costs some microseconds, and none of them is slow."""
+"""The pace does not change for smaller reads: none of them is slow."""
 
 PARTIAL_READ_OCTETS: Final = 64 << 10
 """While a message is not here in full, a read returns at most this many octets.  A thousand peers
@@ -280,14 +280,18 @@ class Link(Protocol):
         """Octets came from a byte stream."""
         if not self._ended:
             self.heard = now = self._now()
-            if len(data) < min(self._stretch, TIMED_OCTETS):
+            octets = len(data)
+            if octets < self._stretch:
                 self._follow(self.machine.receive(data, now))
-                return
-            began = self.factory.spent()
-            self._follow(self.machine.receive(data, now))
-            took = self.factory.spent() - began
-            if took > TURN_SECONDS or len(data) >= self._stretch:
-                self._setPace(len(data), took)
+                # To ask for CPU time costs as much as to process many octets.  Time that others
+                # took from us counts here, but the next read is then as long as it may be.
+                took = self._now() - now
+                if took > TURN_SECONDS and octets >= TIMED_OCTETS:
+                    self._setPace(octets, took)
+            else:
+                began = self.factory.spent()
+                self._follow(self.machine.receive(data, now))
+                self._setPace(octets, self.factory.spent() - began)
 
     def _setPace(self, octets: int, took: float) -> None:
         """Have the next read return what one turn can process, as the last one needed ``took``

@@ -1,11 +1,12 @@
 """The reader's side of a Lumberjack connection is this machine: octets in, events out.  It needs no
 I/O and no clock.
 
-How the protocol works ---------------------- The **writer** connects, announces a window (``W``),
-sends that many data frames and waits.  The **reader** makes the frames safe and acknowledges the
-last one of the window, which covers all before it.  Sequence numbers only name frames: writers
-restart them with every window, let them run over windows and reconnects, or begin at 0, so neither
-side ever compares their size (``LJ-11``).
+How the protocol works
+----------------------
+The **writer** connects, announces a window (``W``), sends that many data frames and waits.  The
+**reader** makes the frames safe and acknowledges the last one of the window, which covers all
+before it.  Sequence numbers only name frames: writers restart them with every window, let them run
+over windows and reconnects, or begin at 0, so neither side ever compares their size (``LJ-11``).
 
 The reader counts frames in the order in which they arrive.  It delivers them to the sink at once,
 long before a window is full, because *safe* and *acknowledged* are two states (``LJ-13``): what the

@@ -1,11 +1,12 @@
 """The writer's side of a Lumberjack connection is this machine.  It needs no I/O and no clock.
 
-How a writer works ------------------ Events are submitted as **parcels**: what was submitted
-together is reported together.  What is queued when the writer may send forms a **window**
-(``LJ-18``): a ``W`` frame that announces their number, then their data frames, all in one ``C``
-frame unless compression is off.  Sequence numbers begin at 1 in each window, so the number that an
-ack carries *is* the count of events it covers and never wraps (``LJ-12``).  Then the writer waits
-for the window's ack (``LJ-09``).
+How a writer works
+------------------
+Events are submitted as **parcels**: what was submitted together is reported together.  What is
+queued when the writer may send forms a **window** (``LJ-18``): a ``W`` frame that announces their
+number, then their data frames, all in one ``C`` frame unless compression is off.  Sequence numbers
+begin at 1 in each window, so the number that an ack carries *is* the count of events it covers and
+never wraps (``LJ-12``).  Then the writer waits for the window's ack (``LJ-09``).
 
 ``pipelining`` is how many windows may be in flight at a time.  An ack belongs to the oldest of
 them; this is only right with readers that acknowledge every window.

@@ -17,7 +17,7 @@ from .frames import (
     LIMITS,
     LONG,
     MESSAGE_WEIGHT_OCTETS,
-    PAIRS_WEIGHT,
+    PAIR_WEIGHT_OCTETS,
     SHORT,
     STEP_WEIGHT_OCTETS,
     TYPE_ACK,
@@ -211,14 +211,15 @@ class Decoder:
         """Return the version octet of the C frame that is read now, or that has begun to arrive;
         0 if there is none.
         """
-        if self.clean:
-            return 0
         if len(self._levels) > 1:
             outermost = self._levels[1].inflation
             assert outermost is not None
             return outermost.version
-        start = self.first_octets
-        return start[0] if start[1:2] == b"C" and self._partial is None else 0
+        if self.clean or self._partial is not None:
+            return 0
+        outer = self._levels[0]  # its octets are only used where none have been gathered
+        start = self._gathered.start(2) or outer.octets[outer.position : outer.position + 2]
+        return start[0] if start[1:2] == b"C" else 0
 
     def feed(self, octets: bytes) -> list[Frame | Fault]:
         """Whole frames among what has arrived so far, perhaps with a Fault as the last item."""
@@ -430,13 +431,20 @@ class Decoder:
         A frame that is anything but usual is left to :meth:`_scan_pairs`, from its start.
         """
         start = level.position
-        stop = min(len(level.octets), start + self._budget // PAIRS_WEIGHT + 1)
-        count_max = self._budget // MESSAGE_WEIGHT_OCTETS + 1
-        run = scan.data_run(level.octets, start, stop, count_max, self._data_limits, self._keys)
+        budget = self._budget
+        run = scan.data_run(
+            level.octets,
+            start,
+            min(len(level.octets), start + budget),
+            budget // MESSAGE_WEIGHT_OCTETS + 1,
+            budget // PAIR_WEIGHT_OCTETS + 1,
+            self._data_limits,
+            self._keys,
+        )
         level.position = run.position
         if run.sequences:
             size = run.position - start
-            self._budget -= size * PAIRS_WEIGHT + MESSAGE_WEIGHT_OCTETS * len(run.sequences)
+            self._spend_on_data(size, len(run.sequences), run.pair_count)
             self._add_data(level.octets[start], run.sequences, run.pairs, size)
         return not run.unusual or self._begin_data(level)
 
@@ -461,11 +469,14 @@ class Decoder:
         if needed:
             return self._incomplete(level, needed)
         self._partial = None
-        self._budget -= partial.octets * PAIRS_WEIGHT + MESSAGE_WEIGHT_OCTETS
+        self._spend_on_data(partial.octets, 1, partial.pair_count)
         self._add_data(
             partial.version, PackedNumbers("q", [partial.sequence]), [partial.pairs], partial.octets
         )
         return True
+
+    def _spend_on_data(self, octets: int, frames: int, pairs: int) -> None:
+        self._budget -= octets + MESSAGE_WEIGHT_OCTETS * frames + PAIR_WEIGHT_OCTETS * pairs
 
     def _add_data(
         self, version: int, sequences: PackedNumbers, pairs: Sequence[dict[str, str]], size: int

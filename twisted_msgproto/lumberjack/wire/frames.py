@@ -69,8 +69,8 @@ STEP_WEIGHT_OCTETS: Final = 1000
 a turn may decode many octets, but a stream of empty frames must not make it long.
 """
 
-PAIRS_WEIGHT: Final = 16
-"""An octet of D frames counts as this many: a pair of nine octets costs as much as a document
+PAIR_WEIGHT_OCTETS: Final = 135
+"""Each pair of a D frame counts as this many octets: the shortest costs as much as a document
 (NB-07).
 """
 

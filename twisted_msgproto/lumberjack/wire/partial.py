@@ -22,6 +22,7 @@ class PartialData:
     """Keeps what was read of an incomplete D frame, so that nothing is read twice (``LJ-03``).
 
     Attributes:
+        pair_count: pairs that the frame has.
         missing: pairs that are not read yet; 0 once the frame is here.
         start: the frame's first octets, for the log.
         octets: how much of the frame was read so far, its header included.
@@ -31,12 +32,16 @@ class PartialData:
 
     version: int
     sequence: int
-    missing: int
+    pair_count: int
     start: bytes
     octets: int = LONG.size
     pairs: dict[str, str] = field(default_factory=dict)
     key: str | None = None
     invalid_texts: int = 0
+    missing: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.missing = self.pair_count
 
     def read(
         self, octets: bytes, position: int, limits: scan.DataLimits

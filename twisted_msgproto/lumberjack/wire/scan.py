@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from ...core.compiled import compiled
 from ...core.packed import PackedMaps, PackedNumbers, PackedOctets
 
-FORM: Final = 4
+FORM: Final = 5
 """This number changes with the arguments and results of ``_scan``; see
 :func:`~twisted_msgproto.core.compiled.compiled`.
 """
@@ -134,12 +134,15 @@ class DataLimits(NamedTuple):
 class DataRun(NamedTuple):
     """Holds D frames of one version that follow each other, up to ``position``.
 
-    ``unusual``: the next frame's header stands there, and the frame is not one for a run.
+    ``pairs`` has the pairs of each frame, and ``pair_count`` says how many were read, repeated keys
+    included.  ``unusual``: the next frame's header stands there, and the frame is not one for a
+    run.
     """
 
     position: int
     sequences: PackedNumbers
     pairs: Sequence[dict[str, str]]
+    pair_count: int
     unusual: bool
 
 
@@ -148,12 +151,14 @@ def data_run_python(
     position: int,
     stop: int,
     count_max: int,
+    pairs_stop: int,
     limits: DataLimits,
     keys: list[KnownKey],
 ) -> DataRun:
     """Return the run of D frames that begins at ``position``.
 
-    They are at most ``count_max``, and none of them begins at or after ``stop``.
+    They are at most ``count_max``, and none of them begins at or after ``stop``, or behind
+    ``pairs_stop`` pairs.
 
     Frames that are cut short, above a limit or not UTF-8 are not for a run.  Frames that follow
     each other mostly have the same keys in the same order, so the keys of the last frame are
@@ -166,10 +171,11 @@ def data_run_python(
     sequences: list[int] = []
     all_pairs: list[dict[str, str]] = []
     known_keys = keys
+    pair_count = 0
     unusual = False
     try:
         for _ in repeat(None, count_max):
-            if position >= stop:
+            if position >= stop or pair_count >= pairs_stop:
                 break
             head, sequence, count = unpack_header(octets, position)
             if head != run_head:
@@ -205,12 +211,13 @@ def data_run_python(
             if not known:
                 known_keys = [_known_key(key) for key in pairs]
             position = at
+            pair_count += count
             sequences.append(sequence)
             all_pairs.append(pairs)
     except (struct.error, ValueError):
         pass  # cut short, above a limit, or not UTF-8: UnicodeDecodeError is a ValueError
     keys[:] = known_keys
-    return DataRun(position, PackedNumbers("q", sequences), all_pairs, unusual)
+    return DataRun(position, PackedNumbers("q", sequences), all_pairs, pair_count, unusual)
 
 
 def _known_key(key: str) -> KnownKey:
@@ -224,23 +231,21 @@ def data_run_compiled(
     position: int,
     stop: int,
     count_max: int,
+    pairs_stop: int,
     limits: DataLimits,
     keys: list[KnownKey],
 ) -> DataRun:
     """See :func:`data_run_python`.  Its pairs are packed; repeated keys are not for a run."""
     position, sequences, pairs, key_bounds, key_octets, value_bounds, value_octets, unusual = (
-        _compiled.data_columns(octets, position, stop, count_max, *limits)
+        _compiled.data_columns(octets, position, stop, count_max, pairs_stop, *limits)
     )
-    return DataRun(
-        position,
-        PackedNumbers("q", sequences),
-        PackedMaps(
-            array("i", pairs),
-            PackedOctets(key_octets, array("i", key_bounds)),
-            PackedOctets(value_octets, array("i", value_bounds)),
-        ),
-        unusual,
+    bounds = array("i", pairs)
+    maps = PackedMaps(
+        bounds,
+        PackedOctets(key_octets, array("i", key_bounds)),
+        PackedOctets(value_octets, array("i", value_bounds)),
     )
+    return DataRun(position, PackedNumbers("q", sequences), maps, bounds[-1], unusual)
 
 
 json_run = json_run_compiled if COMPILED else json_run_python

@@ -1,12 +1,13 @@
 """The broker's machine is above its sockets: frames in, frames out, with the time as an argument.
 
-How the protocol works ---------------------- On the **control flow** a client opens a session,
-authenticates, selects a profile and asks for leases; each request gets one reply.  On a **data
-flow** it shows a lease and then reads (it summons resources and gets content) or writes.  A session
-is known by the control connection that opened it, a flow by the data connection that showed the
-lease; a flow ends with its connection, and a session with the last of its connections (``MT-30``).
-A connection goes by its name, see :mod:`.peers`.  Both end, too, when they have been silent for too
-long.
+How the protocol works
+----------------------
+On the **control flow** a client opens a session, authenticates, selects a profile and asks for
+leases; each request gets one reply.  On a **data flow** it shows a lease and then reads (it summons
+resources and gets content) or writes.  A session is known by the control connection that opened it,
+a flow by the data connection that showed the lease; a flow ends with its connection, and a session
+with the last of its connections (``MT-30``). A connection goes by its name, see :mod:`.peers`.
+Both end, too, when they have been silent for too long.
 
 A machine is the whole broker here, and no single connection, because its sockets are.
 

@@ -1,12 +1,14 @@
 """Both sides of an sABC connection are machines: octets in, events out.  They need no I/O and no
 clock.
 
-How the protocol works ---------------------- The client sends CONNECT, the server answers CONNECTED
-with a session id that only the two of them know; from there on every frame carries it (``SA-10``)
-and both sides may do the same: send messages that want an answer (*requests*), messages that want
-none (*send-only*), answers, and errors.  A message may come in several frames (*parts*), those of
-different messages in any order (``SA-19``). The client ends a session in order with DISCONNECT: the
-server answers what it has, then closes (``SA-12``).  DISCONNECTING ends it at once (``SA-13``).
+How the protocol works
+----------------------
+The client sends CONNECT, the server answers CONNECTED with a session id that only the two of them
+know; from there on every frame carries it (``SA-10``) and both sides may do the same: send messages
+that want an answer (*requests*), messages that want none (*send-only*), answers, and errors.  A
+message may come in several frames (*parts*), those of different messages in any order (``SA-19``).
+The client ends a session in order with DISCONNECT: the server answers what it has, then closes
+(``SA-12``).  DISCONNECTING ends it at once (``SA-13``).
 
 What a peer gets wrong costs it a frame if its meaning is wrong, and the connection if its shape is:
 then it is not known any more where the next frame begins (``SA-06``).
