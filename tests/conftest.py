@@ -18,6 +18,7 @@ import hypothesis.core
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.tools import warm
 from tests.tools.forms import LONG, SHORT
 from tests.tools.processes import (
     PROJECT,
@@ -101,6 +102,11 @@ def pytest_configure(config: pytest.Config) -> None:
         hypothesis.core.global_force_seed = config.option.seed
 
 
+def pytest_sessionfinish() -> None:
+    """End what others were forked from."""
+    warm.end()
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     """Say whether this run has something new, and how that comes again."""
     if config.option.seed is None:
@@ -172,11 +178,19 @@ def short_turns(request: pytest.FixtureRequest) -> Iterator[Turns]:
     check_servers(servers)
 
 
+def started() -> set[int]:
+    """Return the processes that this one has started, and those that were forked for it."""
+    forking = warm.forking_pid()
+    if forking is None:
+        return children(os.getpid())
+    return (children(os.getpid()) - {forking}) | children(forking)
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_over() -> Iterator[None]:
     """Fail a test which leaves a process or a thread that would keep Python from ending."""
     threads = set(threading.enumerate())
-    processes = children(os.getpid())
+    processes = started()
     yield
     left_threads = [
         thread.name
@@ -188,7 +202,7 @@ def nothing_left_over() -> Iterator[None]:
     ]
     left_processes = [
         command
-        for pid in children(os.getpid()) - processes
+        for pid in started() - processes
         if (command := command_of(pid)) and not any(word in command for word in KEPT_COMMANDS)
     ]
     assert not left_threads, f"threads left over: {left_threads}"

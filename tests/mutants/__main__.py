@@ -1,9 +1,10 @@
 """``python -m tests.mutants ROOM [--sample N] [--seed S]``: which small errors do tests not notice?
 
 ``--again`` tries those once more that survived the last time.  ``--covered`` lists the lines and
-branches that the room's quick tests leave out, and plants nothing.  Without a room the page
-``docs/mutants.md`` is written from what is known.  The exit status is 1 when a mutant survived that
-is not in the list of those that change nothing, or when something is left out.
+branches that the room's quick tests leave out, and plants nothing; without a room it measures the
+whole package under all tests.  Without a room and without it the page ``docs/mutants.md`` is
+written from what is known.  The exit status is 1 when a mutant survived that is not in the list of
+those that change nothing, or when something is left out.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from . import report
 from .making import Mutant, found_again, sample
 from .rooms import PROJECT, ROOMS
 from .running import Measured, Runner, Verdict, copied, measure, tried
+from .whole import whole
 
 SAMPLE = 40
 SEED = 1
@@ -115,7 +117,7 @@ def main(words: list[str] | None = None) -> int:
     """Try mutants, measure, or write the page."""
     arguments = read_words(words)
     if arguments.covered:
-        return max(map(covered, arguments.rooms), default=0)
+        return max(map(covered, arguments.rooms)) if arguments.rooms else whole()
     if arguments.again:
         survivors = sum(map(run_again, arguments.rooms))
     else:

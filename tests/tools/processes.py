@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tests.tools import warm
+
 PROJECT = Path(__file__).parent.parent.parent
 
 LEAN = Path(__file__).parent / "lean"
@@ -34,11 +36,38 @@ def environment(*, pandas: bool = False, **changes: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **changes}
 
 
+def begun(
+    command: Sequence[str],
+    *,
+    cwd: Path | None,
+    env: Mapping[str, str] | None,
+    stdin: int,
+    stderr: int = subprocess.STDOUT,
+) -> subprocess.Popen[str] | warm.Forked:
+    """Start a process with its output piped as text; our own programs are forked if that is the
+    same.
+    """
+    env = dict(env or environment())
+    if list(command[:2]) == [sys.executable, "-m"] and warm.forking(environment()).suits(env):
+        return warm.Forked(command, cwd=cwd, env=env, stdin=stdin, stderr=stderr)
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=env,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        errors="backslashreplace",
+    )
+
+
 class Launched:
     """A running process.  Its output is read all the time, so that it never waits for us.
 
     Attributes:
-        process: the Popen; its pid is the only handle by which it is ever ended.
+        process: the Popen, or what stands for it; its pid is the only handle by which it is ever
+            ended.
         lines: what it has printed so far (stdout and stderr as they came), without line ends.
     """
 
@@ -53,16 +82,7 @@ class Launched:
         self.lines: list[str] = []
         self._changed = threading.Condition()
         self._ended = False
-        self.process = subprocess.Popen(
-            command,
-            cwd=cwd,
-            env=dict(env or environment()),
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="backslashreplace",
-        )
+        self.process = begun(command, cwd=cwd, env=env, stdin=stdin)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -181,15 +201,14 @@ class Launcher:
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run ``python -m MODULE ARGUMENTS`` to its end, with ``stdin`` as its input."""
-        return subprocess.run(
-            [sys.executable, "-m", module, *map(str, arguments)],
-            cwd=self.directory,
-            env=dict(env or environment()),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-        )
+        command = [sys.executable, "-m", module, *map(str, arguments)]
+        pipe = subprocess.PIPE
+        process = begun(command, cwd=self.directory, env=env, stdin=pipe, stderr=pipe)
+        try:
+            output, errors = process.communicate(stdin, seconds)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(command, process.wait(), output, errors)
 
     def end_all(self) -> None:
         """End what still runs, the last started first."""
