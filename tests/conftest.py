@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import secrets
@@ -102,9 +103,16 @@ def pytest_configure(config: pytest.Config) -> None:
         hypothesis.core.global_force_seed = config.option.seed
 
 
+def pytest_collection_finish() -> None:
+    """Keep eleven thousand tests out of each garbage collection: one took a second with them."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_sessionfinish() -> None:
-    """End what others were forked from."""
+    """End what others were forked from, and let Python free everything again."""
     warm.end()
+    gc.unfreeze()
 
 
 def pytest_report_header(config: pytest.Config) -> str:
