@@ -52,10 +52,17 @@ def test_nothing_acknowledged_is_lost_in_any_world(protocol, share, request):
             pytest.fail(f"{again}: {violation}")
 
 
+@pytest.fixture(scope="module")
+def little_garbage():
+    """Look through what these tests leave, and not through what was there before: that takes a
+    second each time.
+    """
+    gc.freeze()
+
+
 @pytest.fixture
-def own_errors():
+def own_errors(little_garbage):
     """Collect what a broken world leaves: its errors are not logged in another test's world."""
-    gc.freeze()  # what was there before is not looked through: that takes a second
     yield
     gc.collect()
 

@@ -31,9 +31,8 @@ class Keepalives:
         self.patience = patience
         self._clock = clock
         self._call: Call | None = None
-        self._at = (
-            -inf
-        )  # when the call comes; nothing is earlier while the waits are looked through
+        # When the call comes; nothing is earlier while the waits are looked through.
+        self._at = -inf
         self._waiting = 0  # connections whose wait is not over
         # By the length of a wait, in the order in which they end: only a few lengths occur.
         self._waits: dict[float, deque[tuple[float, Keepalive]]] = {}
