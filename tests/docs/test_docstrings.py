@@ -1,5 +1,6 @@
 """Docstrings and pages are plain English: what is measured stays below its bound (FC-07)."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from tests.docs.docstrings import (
     Figures,
     above,
     bounds,
+    docstrings,
     is_sentence,
     lowered,
     measure,
@@ -95,6 +97,17 @@ def test_every_kind_of_docstring_is_measured(tmp_path: Path) -> None:
 def test_every_room_is_at_or_below_its_bounds_FC_07() -> None:
     """Mend what ``python -m tests.docs.docstrings --list ROOM`` names; bounds only go down."""
     assert above(measured(), bounds()) == []
+
+
+def test_a_heading_and_its_rule_have_a_line_each() -> None:
+    """A docstring that was filled anew as one paragraph shows its heading within the text."""
+    melted = [
+        f"{path.relative_to(PACKAGE)}:{found.line}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for found in docstrings(path, path.read_text())
+        if re.search(r"\w (-{4,}|={4,}) \w", found.text)
+    ]
+    assert melted == []
 
 
 def test_pages_have_few_riddles_and_pictures_of_the_house_FC_07() -> None:
