@@ -304,8 +304,9 @@ class TestWithSpark:
             process = here(launch, queue, "--queue", place)
             process.line(f"gateway {place} is away and keeps its place", seconds=START_SECONDS)
             process.line(f"batch 1: 1500 rows.*, away: {place}", seconds=START_SECONDS)
-            [status] = read_statuses(queue)
-            assert [one["location"] for one in status["away"]] == [place]
+            while not (away := read_statuses(queue)[0]["away"]):  # it is written behind the line
+                time.sleep(0.01)
+            assert [one["location"] for one in away] == [place]
             process.signal(signal.SIGTERM)
             assert process.wait(seconds=START_SECONDS) == 0
         assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
