@@ -413,6 +413,18 @@ def test_pairs_count_where_a_turn_ends__NB_07():
     assert max(pairs) <= most < 60_000
 
 
+def test_pairs_of_usual_frames_count_as_well__NB_07():
+    """NB-07: a run ends within a turn's budget of pairs, in the compiled form and in Python."""
+    decoder = Decoder()
+    octets = encode_data([1] * 2000, [{str(key): "" for key in range(60)}] * 2000)
+    turns = [decoder.feed(octets)]
+    while decoder.unfinished:
+        turns.append(decoder.feed(b""))
+    pairs = [sum(len(fields) for item in turn for fields in item.pairs) for turn in turns]
+    assert sum(pairs) == 120_000
+    assert max(pairs) <= Limits.of(wire.LIMITS).integer("slice-octets") // 135 + 60
+
+
 # ── Faults and limits ───────────────────────────────────────────────────────────────────────────
 
 HOSTILE = {
