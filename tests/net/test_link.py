@@ -68,9 +68,12 @@ class Links(LinkCase):
         while read() != sizes[-1]:
             pass
         self.assertEqual(sizes[-1], 256 << 10)
-        server.dataReceived(bytes(4000))
+        took = 1e-5
+        server.dataReceived(bytes(4000))  # too few to say anything
+        self.assertEqual(transport.bufferSize, 256 << 10)
         took = 1e-6
         server.dataReceived(bytes(20_000))  # less than one read may return, and slow all the same
+        self.assertLessEqual(transport.bufferSize * took, TURN_SECONDS)
         for _ in range(5):
             self.assertLessEqual(read() * took, TURN_SECONDS)
         took = 1e-9

@@ -283,8 +283,9 @@ class Link(Protocol):
             octets = len(data)
             if octets < self._stretch:
                 self._follow(self.machine.receive(data, now))
-                # To ask for CPU time costs as much as to process many octets.  Time that others
-                # took from us counts here, but the next read is then as long as it may be.
+                # Asking for CPU time twice takes as long as processing many octets, so the clock has
+                # to do.  It also counts what other processes took from us: then the next reads are
+                # short, and full, so that their CPU time is measured and they may grow again.
                 took = self._now() - now
                 if took > TURN_SECONDS and octets >= TIMED_OCTETS:
                     self._setPace(octets, took)
