@@ -283,9 +283,9 @@ class Link(Protocol):
             octets = len(data)
             if octets < self._stretch:
                 self._follow(self.machine.receive(data, now))
-                # Asking for CPU time twice takes as long as processing many octets, so the clock has
-                # to do.  It also counts what other processes took from us: then the next reads are
-                # short, and full, so that their CPU time is measured and they may grow again.
+                # Asking for CPU time twice takes as long as processing many octets, so the clock
+                # has to do.  It also counts what other processes took from us: then the next reads
+                # are short and full, so their CPU time is measured, and they may grow again.
                 took = self._now() - now
                 if took > TURN_SECONDS and octets >= TIMED_OCTETS:
                     self._setPace(octets, took)
