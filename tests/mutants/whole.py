@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -26,9 +27,7 @@ disable_warnings = no-data-collected, module-not-imported, module-not-measured
 
 [report]
 exclude_also =
-    if TYPE_CHECKING:
-    @overload
-    raise NotImplementedError
+    {left_out}
 """
 
 TESTS: Final = ("-q", "-n", "2", "--dist", "loadgroup", "--same")
@@ -42,7 +41,10 @@ def whole(arguments: Sequence[str] = ()) -> int:
     """
     with tempfile.TemporaryDirectory(prefix="msgproto-covered-") as directory:
         file = Path(directory) / "coveragerc"
-        file.write_text(CONFIGURATION.format(data=Path(directory) / "data"))
+        project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+        left_out = "\n    ".join(project["tool"]["coverage"]["report"]["exclude_also"])
+        data = Path(directory) / "data"
+        file.write_text(CONFIGURATION.format(data=data, left_out=left_out))
         coverage = [sys.executable, "-m", "coverage"]
         chosen = f"--rcfile={file}"
         tested = subprocess.run(
