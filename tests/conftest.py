@@ -194,6 +194,14 @@ def started() -> set[int]:
     return (children(os.getpid()) - {forking}) | children(forking)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def variables_as_they_were() -> Iterator[None]:
+    """Fail if a test or a fixture has changed what decides how later processes start."""
+    before = warm.deciding(os.environ)
+    yield
+    assert warm.deciding(os.environ) == before, "variables of the environment left over"
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_over() -> Iterator[None]:
     """Fail a test which leaves a process or a thread that would keep Python from ending."""
@@ -246,7 +254,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config)
     from twisted_msgproto.spark.session import spark_session
 
     scratch = tmp_path_factory.mktemp("spark")
+    path = os.environ.get("PYTHONPATH")
     with spark_session("local[2]", scratch, {}) as session:
+        # Spark's own Python got its path with the session; processes of later tests keep theirs.
+        if path is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = path
         register(session)
         session.scratch = scratch
         yield session

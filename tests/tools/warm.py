@@ -333,16 +333,17 @@ class Forking:
 
     def suits(self, env: Mapping[str, str]) -> bool:
         """Return whether a process with this environment is the same when it is forked."""
-        return all(
-            env.get(name) == self.environment.get(name)
-            for name in env.keys() | self.environment.keys()
-            if name.startswith(DECIDING)
-        )
+        return deciding(env) == deciding(self.environment)
 
     def end(self) -> None:
         """End it."""
         self._requests.close()
         self.process.wait()
+
+
+def deciding(env: Mapping[str, str]) -> dict[str, str]:
+    """Return those variables of an environment that have their effect at a start."""
+    return {name: value for name, value in env.items() if name.startswith(DECIDING)}
 
 
 _forking: Forking | None = None
@@ -369,7 +370,7 @@ def end() -> None:
         _forking = None
 
 
-__all__ = ["Forked", "end", "forking", "forking_pid"]
+__all__ = ["Forked", "deciding", "end", "forking", "forking_pid"]
 
 if __name__ == "__main__":
     main(int(sys.argv[1]))
