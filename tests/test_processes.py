@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import os
 import re
@@ -21,7 +22,8 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from twisted.application.service import MultiService
+from twisted.application.service import MultiService, Service
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import CannotListenError, ProcessTerminated
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import capturedLogs
@@ -34,14 +36,16 @@ from tests.tools.five import CLIENTS
 from tests.tools.processes import PATIENCE_SECONDS, START_SECONDS, Launched, Launcher, wait_gone
 from tests.tools.queues import batch, put
 from twisted_msgproto import cli
-from twisted_msgproto.core.errors import ConfigurationError, QueueAway
+from twisted_msgproto.cli import status
+from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.gateway import Configuration
 from twisted_msgproto.net.control.asking import GatewayBroker
 from twisted_msgproto.net.factory import COMMON_LIMITS
-from twisted_msgproto.net.gateway import Gateway
+from twisted_msgproto.net.gateway import CannotStart, Gateway
 from twisted_msgproto.net.processes import supervisor
-from twisted_msgproto.net.processes.figures import together
+from twisted_msgproto.net.processes.asking import ask
+from twisted_msgproto.net.processes.figures import SupervisedFigures, together
 from twisted_msgproto.net.processes.ports import HeldPorts
 from twisted_msgproto.net.processes.shares import OF_THE_GATEWAY, OF_THE_SERVER, Share
 from twisted_msgproto.net.processes.supervisor import Plan
@@ -353,11 +357,57 @@ def test_a_process_that_is_down_comes_first_in_the_answer_and_says_why() -> None
         assert found["healthy"]["why"].startswith("Messages are acknowledged by 1 of 3 processes.")
 
 
+def test_a_process_that_is_silent_comes_before_one_that_says_what_is_wrong() -> None:
+    found = together({0: part_of(False, "Nothing lands.")}, 2)
+    assert found["safe"]["why"].startswith("Process 1 does not answer")
+
+
+def test_nothing_is_said_to_be_on_disk_without_a_queue() -> None:
+    found = together({1: part_of(True, "Fine.")}, 2, {0: "starts"}, durable=False)
+    assert found["safe"]["why"] == "Process 0 starts."
+    assert "disk" not in found["healthy"]["why"]
+
+
+@pytest.mark.parametrize(
+    ("ended_because", "does"), [("", "starts"), ("ended with status 0", "starts again")]
+)
+def test_a_process_starts_again_only_if_it_has_ended(ended_because: str, does: str) -> None:
+    shown = {"number": 0, "state": "starting", "ended_because": ended_because}
+    figures = SupervisedFigures(
+        MemoryReactorClock(),
+        1,
+        lambda number, path, query: fail(QueueAway("silent")),
+        lambda: {"processes": [shown]},
+    )
+    found: list[Any] = []
+    figures.latest().addCallback(found.append)
+    assert found[0]["safe"]["why"] == f"Process 0 {does}; what it has acknowledged is on disk."
+
+
+def test_status_shows_a_gateway_of_which_no_process_answers() -> None:
+    """It was a traceback."""
+    shown = {
+        "number": 0,
+        "state": "serving",
+        "pid": 7,
+        "restarts": 0,
+        "ended_because": "",
+        "answers": False,
+        "sessions": None,
+        "behind_messages": None,
+    }
+    figures = {**together({}, 1), "at": 0, "limits": {}, "processes": [shown]}
+    told = list(status.lines(figures))
+    assert "queue: not known: no process answers" in told
+    assert any(re.match("0 +does not answer +7 ", line) for line in told)
+    assert any(line.startswith("memory: 0 octets in messages") for line in told)
+
+
 def test_figures_are_added_up_and_sessions_say_their_process() -> None:
     found = together({0: part_of(True, ""), 1: part_of(True, "")}, 2)
     assert found["protocols"]["sabc"] == {"connections": 2, "faults": {"a": 2}}
     assert [one["process"] for one in found["sessions"]] == [0, 1]
-    assert found["memory"] == {"held_octets": 4, "held_limit_octets": None}
+    assert (found["memory"]["held_octets"], found["memory"]["held_limit_octets"]) == (4, None)
 
 
 def test_of_latencies_the_greatest_is_shown_and_rates_are_added_up() -> None:
@@ -436,6 +486,65 @@ class Answering(SynchronousTestCase):
         assert [number for number, _ in self.asked] == ["0", "1", "2"]
         told = "2 of 3 processes have changed, then: process 1: it does not answer"
         assert str(failure.value) == told
+
+
+class Refusing(SynchronousTestCase):
+    """A gateway that cannot start."""
+
+    def plan(self, **settings: Any) -> Plan:
+        """A plan that counts what is removed again."""
+        self.removed: list[str] = []
+        return Plan(
+            count=2,
+            queue=None,
+            sockets="sockets",
+            job=lambda number, ports: Job(["python"], {}, None, b""),
+            gateway=Gateway(Spawning()),
+            alone=MultiService(),
+            after=lambda: self.removed.append("sockets"),
+            **settings,
+        )
+
+    def test_a_refused_start_removes_the_directory_of_its_sockets(self) -> None:
+        """Each of them left an empty directory among the temporary ones."""
+
+        class Busy(Service):
+            def startService(self) -> None:
+                raise CannotStart("status: cannot listen")
+
+        def no_queue() -> None:
+            raise QueueError("the directory cannot be")
+
+        for settings, parts in (({"before": no_queue}, ()), ({}, (Busy(),))):
+            service: Any = supervisor.Supervisor(Spawning(), self.plan(**settings))
+            for part_of_it in parts:
+                part_of_it.setServiceParent(service)  # type: ignore[no-untyped-call]
+            self.assertRaises(CannotStart, service.startService)  # type: ignore[no-untyped-call]
+            assert self.removed == ["sockets"]
+
+    def test_no_process_is_said_to_start_again_when_the_start_is_refused(self) -> None:
+        reactor = Spawning()
+        service = supervisor.Supervisor(reactor, self.plan())
+        service.startService()
+        with contextlib.redirect_stderr(io.StringIO()) as told, capturedLogs() as logged:
+            reactor.end()
+        assert "msgproto: process 1 was ended by signal 9" in told.getvalue()
+        assert not [line for line in logged if "starts again" in line["log_format"]]
+        reactor.advance(60)
+        assert len(reactor.runs) == 2
+
+
+class Asking(SynchronousTestCase):
+    """A supervisor asks a process."""
+
+    def test_a_process_that_hangs_is_said_not_to_have_answered(self) -> None:
+        """FC-06: it was ``ResponseNeverReceived: [<… CancelledError: >]`` or the like."""
+        reactor = MemoryReactorClock()
+        place = self.mktemp()  # type: ignore[no-untyped-call]
+        asked = Deferred.fromCoroutine(ask(reactor, place, "reload", seconds=30.0))
+        reactor.advance(30.5)
+        failure: Any = self.failureResultOf(asked, QueueAway)  # type: ignore[no-untyped-call]
+        assert str(failure.value) == "it has not answered for 30 s"
 
 
 # ── whole processes ─────────────────────────────────────────────────────────────────────────────

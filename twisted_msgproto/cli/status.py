@@ -182,7 +182,7 @@ def _processes(processes: list[Mapping[str, Any]]) -> Iterator[str]:
             [
                 (
                     one["number"],
-                    one["state"],
+                    _state(one),
                     one["pid"] or "-",
                     one["restarts"],
                     *(_known(one.get(name)) for name in ("sessions", "behind_messages")),
@@ -191,6 +191,12 @@ def _processes(processes: list[Mapping[str, Any]]) -> Iterator[str]:
                 for one in processes
             ],
         )
+
+
+def _state(process: Mapping[str, Any]) -> str:
+    """Return what a process does, as the page shows it."""
+    silent = process["state"] == "serving" and not process.get("answers", True)
+    return "does not answer" if silent else str(process["state"])
 
 
 def _known(value: object) -> object:
@@ -202,7 +208,9 @@ def _queue(figures: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iter
     queue = figures["queue"]
     seconds = 0.0 if before is None else (figures["at"] - before["at"]) / 1e6
     if queue is None:
-        yield "queue: none"
+        processes = figures.get("processes", ())
+        silent = processes and not any(one.get("answers", True) for one in processes)
+        yield "queue: not known: no process answers" if silent else "queue: none"
         yield ""
         return
     yield (

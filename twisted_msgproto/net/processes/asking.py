@@ -71,10 +71,12 @@ async def ask(
     except OSError as error:
         raise QueueAway(f"it does not answer: {error.strerror}") from None
     asked: Deferred[Any] = Deferred.fromCoroutine(_asked(reactor, place.path, path, method, query))
-    asked.addTimeout(seconds, reactor)
+    asked.addTimeout(seconds, reactor, onTimeoutCancel=_silent)
     try:
         code, octets = await asked
         answer = json.loads(octets)
+    except QueueAway:
+        raise
     except Exception as error:
         raise QueueAway(f"it does not answer: {type(error).__name__}: {error}") from None
     finally:
@@ -83,6 +85,10 @@ async def ask(
         kind = NoSuchQueue if code == http.NOT_FOUND else QueueError
         raise kind(str(answer.get("error", f"status {code}")))
     return answer
+
+
+def _silent(_: object, seconds: float) -> None:
+    raise QueueAway(f"it has not answered for {seconds:g} s")
 
 
 async def _asked(

@@ -35,12 +35,24 @@ BRIDGE_ADDED: Final = frozenset(("lag_rows",))
 
 NOTHING_KNOWN: Final[Mapping[int, str]] = {}
 
+NOTHING_HELD: Final[Mapping[str, int]] = {
+    "waiting_octets": 0,
+    "waiting_limit_octets": 0,
+    "waiting_connections": 0,
+    "held_octets": 0,
+    "held_limit_octets": 0,
+}
+"""This is the memory of no process; those that answer are added to it."""
 
-def together(parts: Parts, count: int, away: Mapping[int, str] = NOTHING_KNOWN) -> Figures:
+
+def together(
+    parts: Parts, count: int, away: Mapping[int, str] = NOTHING_KNOWN, *, durable: bool = True
+) -> Figures:
     """Return the figures of all processes as one gateway's, without what is the supervisor's own.
 
     ``count`` is how many processes there are; those that do not answer are not among ``parts``.
-    ``away`` says of processes that do not serve what they do instead, such as "starts".
+    ``away`` says of processes that do not serve what they do instead, such as "starts".  They have
+    queues if ``durable``.
     """
     every = list(parts.values())
     protocols: dict[str, Figures] = {}
@@ -51,10 +63,10 @@ def together(parts: Parts, count: int, away: Mapping[int, str] = NOTHING_KNOWN) 
             protocols[name] = figures if known is None else added_up(known, figures)
         sessions += ({"process": number, **session} for session in one["sessions"])
     return {
-        "safe": _safe(parts, count, away).as_dict(),
-        "healthy": _healthy(parts, count, away).as_dict(),
+        "safe": _safe(parts, count, away, durable).as_dict(),
+        "healthy": _healthy(parts, count, away, durable).as_dict(),
         "queue": _queue({number: one["queue"] for number, one in parts.items() if one["queue"]}),
-        "memory": _sum_known(one["memory"] for one in every),
+        "memory": _sum_known((NOTHING_HELD, *(one["memory"] for one in every))),
         "flow": _flow([one["flow"] for one in every if one["flow"]]),
         "offenders": _offenders([one["offenders"] for one in every]),
         "broker": next(
@@ -70,20 +82,20 @@ def together(parts: Parts, count: int, away: Mapping[int, str] = NOTHING_KNOWN) 
 # ── verdicts ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _healthy(parts: Parts, count: int, away: Mapping[int, str]) -> Verdict:
+def _healthy(parts: Parts, count: int, away: Mapping[int, str], durable: bool) -> Verdict:
     """Return whether any process can acknowledge messages now."""
     good = sum(one["healthy"]["ok"] for number, one in parts.items() if number not in away)
     if good == count:
         return Verdict(True, f"Messages are acknowledged by all {count} processes.")
-    why = _first_wrong(parts, count, away, "healthy")
+    why = _first_wrong(parts, count, away, durable, "healthy")
     if good:
         return Verdict(True, f"Messages are acknowledged by {good} of {count} processes.  {why}")
     return Verdict(False, f"No process can acknowledge anything.  {why}")
 
 
-def _safe(parts: Parts, count: int, away: Mapping[int, str]) -> Verdict:
+def _safe(parts: Parts, count: int, away: Mapping[int, str], durable: bool) -> Verdict:
     """Return whether everything that was acknowledged is on disk and landing, in every process."""
-    why = _first_wrong(parts, count, away, "safe")
+    why = _first_wrong(parts, count, away, durable, "safe")
     if why is not None:
         return Verdict(False, why)
     behind = [behind_of(one) or 0 for one in parts.values()]
@@ -100,12 +112,21 @@ def behind_of(part: Mapping[str, Any]) -> int | None:
     return max((consumer["behind_messages"] for consumer in consumers), default=None)
 
 
-def _first_wrong(parts: Parts, count: int, away: Mapping[int, str], verdict: str) -> str | None:
-    """Return what the first process says that is not well; one that is down is the worst."""
-    for number in sorted(range(count), key=lambda number: (number not in away, number)):
+def _first_wrong(
+    parts: Parts, count: int, away: Mapping[int, str], durable: bool, verdict: str
+) -> str | None:
+    """Return what the first process says that is not well; one that is down is the worst, then
+    comes one that is silent.
+    """
+
+    def badness(number: int) -> tuple[bool, bool, int]:
+        return number not in away, number in parts, number
+
+    for number in sorted(range(count), key=badness):
         if number in away or number not in parts:
             what = away.get(number, "does not answer")
-            return f"Process {number} {what}; what it has acknowledged is on disk."
+            rest = "; what it has acknowledged is on disk" if durable else ""
+            return f"Process {number} {what}{rest}."
         if not parts[number][verdict]["ok"]:
             return f"Process {number}: {parts[number][verdict]['why']}"
     return None
@@ -240,7 +261,7 @@ def _away(process: Figures) -> str:
     if process["state"] == "waiting":
         return f"{process['ended_because']} and starts again soon"
     if process["state"] == "starting":
-        return "starts" if process["ended_because"] is None else "starts again"
+        return "starts again" if process["ended_because"] else "starts"
     return "has ended"
 
 
@@ -260,14 +281,17 @@ class SupervisedFigures:
         count: int,
         ask: Callable[[int, str, Mapping[str, str]], Deferred[Any]],
         about: Callable[[], Figures],
+        *,
+        durable: bool = True,
     ) -> None:
         """``ask(number, path, query)`` asks one process.  ``about()`` returns what the supervisor
-        says of itself.
+        says of itself.  The processes have queues if ``durable``.
         """
         self._reactor = reactor
         self._count = count
         self._ask = ask
         self._about = about
+        self._durable = durable
         self.parts: dict[int, Figures] = {}
         self._kept: Figures | None = None
         self._kept_at = float("-inf")
@@ -295,7 +319,7 @@ class SupervisedFigures:
         away = {
             one["number"]: _away(one) for one in about["processes"] if one["state"] != "serving"
         }
-        return {**together(parts, self._count, away), **about}
+        return {**together(parts, self._count, away, durable=self._durable), **about}
 
     def _tell(self, result: Figures | Failure) -> None:
         waiting, self._waiting = self._waiting or [], None

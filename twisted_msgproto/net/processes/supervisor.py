@@ -94,7 +94,9 @@ class Supervisor(MultiService):
             Worker(number, reactor, self._job, self._changed, self._plain)
             for number in range(plan.count)
         ]
-        self.figures = SupervisedFigures(reactor, plan.count, self._ask, self._about)
+        self.figures = SupervisedFigures(
+            reactor, plan.count, self._ask, self._about, durable=plan.queue is not None
+        )
         self._plan = plan
         self._title = title
         self._held: HeldPorts | None = None
@@ -159,17 +161,26 @@ class Supervisor(MultiService):
     def startService(self) -> None:
         """Hold every port, then start the processes; CannotStart, one line, if that cannot be."""
         try:
+            lines = self._prepare()
+            self._hold_ports()
+            super().startService()  # type: ignore[no-untyped-call]
+        except CannotStart:
+            self._plan.after()
+            raise
+        for line in lines:
+            log.warn("{line}", line=line)
+        for worker in self.workers:
+            worker.start()
+
+    def _prepare(self) -> list[str]:
+        """Check the queues' directory and lock it; return lines for the log."""
+        try:
             self._plan.before()
             lines = self._plan.leftovers()
             self._lock()
         except (MsgprotoError, OSError) as error:
             raise CannotStart(f"{self._title}: {error}") from None
-        self._hold_ports()
-        super().startService()  # type: ignore[no-untyped-call]
-        for line in lines:
-            log.warn("{line}", line=line)
-        for worker in self.workers:
-            worker.start()
+        return lines
 
     def _lock(self) -> None:
         """Lock the directory of the queues: no other gateway has its processes there."""
@@ -241,6 +252,7 @@ class Supervisor(MultiService):
                 self._catch_up(worker)
         elif worker.state is State.WAITING and not worker.served and not self._ending:
             self._refuse(f"{self._title}: process {worker.number} {worker.ended_because}")
+            worker.stop()  # all end now: it does not start again
 
     def _refuse(self, text: str) -> None:
         """A process cannot start: end all, as one process alone would end."""

@@ -125,9 +125,10 @@ function showProcesses(processes) {
   });
 }
 
-function showQueue(queue, now) {
+function showQueue(queue, now, processes) {
   if (!queue) {
-    pairs(at("queue"), [["queue", "none"]]);
+    const silent = processes && !processes.some((one) => one.answers);
+    pairs(at("queue"), [["queue", silent ? "not known: no process answers" : "none"]]);
     table(at("consumers"), [], [], "no consumer");
     return;
   }
@@ -302,7 +303,7 @@ function show(figures) {
   showVerdict(figures);
   showProcesses(figures.processes);
   showFlow(figures.protocols);
-  showQueue(figures.queue, figures.at);
+  showQueue(figures.queue, figures.at, figures.processes);
   showBridges(figures.queue?.bridges);
   showMemory(figures.memory);
   showMachines();
