@@ -16,6 +16,7 @@ import threading
 import time
 import tomllib
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,7 +53,7 @@ from twisted_msgproto.net.processes.supervisor import Plan
 from twisted_msgproto.net.processes.worker import Job, State, Worker
 from twisted_msgproto.net.trying import BindingReactor
 from twisted_msgproto.queue import QueueReader, QueueWriter
-from twisted_msgproto.queue.below import queues_at
+from twisted_msgproto.queue.below import mend_former, queues_at
 from twisted_msgproto.registry import PROTOCOLS, part
 from twisted_msgproto.spark.bridge import BridgeOptions
 from twisted_msgproto.spark.table import LandedTable
@@ -211,6 +212,35 @@ def test_a_directory_stands_for_the_queues_of_all_processes_also_of_former_ones(
     assert queues_at(tmp_path) == [str(tmp_path), *below]
 
 
+def test_a_queue_that_cannot_be_looked_into_is_named_and_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its messages were not landed, and nobody said so.  A test may be root, whom nothing keeps
+    out.
+    """
+    made_queue(tmp_path / "0", 0)
+    made_queue(tmp_path / "1", 0)
+    closed = os.fspath(tmp_path / "1")
+
+    def kept_out(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(path: Any, *words: Any, **settings: Any) -> Any:
+            if not isinstance(path, int) and os.fspath(path).startswith(closed + os.sep):
+                raise PermissionError(errno.EACCES, "Permission denied", os.fspath(path))
+            return function(path, *words, **settings)
+
+        return called
+
+    monkeypatch.setattr(os, "stat", kept_out(os.stat))
+    monkeypatch.setattr(os, "open", kept_out(os.open))
+    assert queues_at(tmp_path) == [os.fspath(tmp_path / "0"), closed]
+    (first, second) = mend_former([closed])
+    assert first.startswith(f"no process has the queue {closed}")
+    assert "Permission denied" in second
+    assert cli.main(["queue", "ls", os.fspath(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert closed in line and "Permission denied" in line
+
+
 def test_one_process_publishes_what_former_ones_had_acknowledged_before_a_power_loss(
     tmp_path: Path,
 ) -> None:
@@ -227,6 +257,23 @@ def test_one_process_publishes_what_former_ones_had_acknowledged_before_a_power_
     assert sum("no process has the queue" in line for line in lines) == 3
     assert any(f"broker's queues of {tmp_path / '0'} are not delivered" in line for line in lines)
     assert f"queue {tmp_path / '2'} is open for writing already" in lines[-1]
+
+
+@pytest.mark.parametrize("action", ["ls", "verify", "trim"])
+def test_what_is_said_of_several_queues_names_the_directory_of_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str
+) -> None:
+    """An id alone does not tell an operator which directory may be removed."""
+    places = [os.fspath(tmp_path / name) for name in "01"]
+    for place in places:
+        made_queue(Path(place), 0)
+    assert cli.main(["queue", action, os.fspath(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.endswith(":")] == [f"{place}:" for place in places]
+    if action != "trim":
+        assert cli.main(["queue", action, "--json", os.fspath(tmp_path)]) == 0
+        told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [one["directory"] for one in told] == places
 
 
 def test_tail_shows_the_last_of_all_queues_and_whose_they_are(

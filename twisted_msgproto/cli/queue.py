@@ -74,8 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.action not in OF_EACH:
             return ACTIONS[arguments.action](arguments)
         statuses = []
-        for place in queues_at(arguments.directory):
+        places = queues_at(arguments.directory)
+        for place in places:
             arguments.directory = Path(place)
+            if len(places) > 1 and not getattr(arguments, "json", False):
+                print(f"{place}:", flush=True)
             statuses.append(ACTIONS[arguments.action](arguments))
         return DAMAGED if DAMAGED in statuses else max(statuses)
     except OSError as error:
@@ -96,6 +99,7 @@ def _ls(arguments: argparse.Namespace) -> int:
     damaged = reader.damaged()
     if arguments.json:
         facts = {
+            "directory": os.fspath(arguments.directory),
             "queue_id": reader.queue_id,
             "epoch": reader.epoch,
             "begin": reader.begin(),
@@ -132,7 +136,12 @@ def _verify(arguments: argparse.Namespace) -> int:
         status, words = UNSEEN, "not all could be looked at"
     if arguments.json:
         facts = asdict(report)
-        facts |= {"octets": report.octets, "messages": report.messages, "groups": report.groups}
+        facts |= {
+            "directory": os.fspath(arguments.directory),
+            "octets": report.octets,
+            "messages": report.messages,
+            "groups": report.groups,
+        }
         print(json.dumps(facts))
     else:
         for line in (*report.notes, *report.lines):

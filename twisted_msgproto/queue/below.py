@@ -21,8 +21,17 @@ def queue_of(directory: str | os.PathLike[str], number: int) -> str:
 
 
 def is_queue(directory: str | os.PathLike[str]) -> bool:
-    """Return whether ``directory`` itself is a queue."""
-    return os.path.exists(os.path.join(directory, IDENTITY_FILE))
+    """Return whether ``directory`` itself is a queue, or may be one that cannot be looked into.
+
+    Who opens that one is told why it cannot be; left out, nobody would hear that it is not landed.
+    """
+    try:
+        os.stat(os.path.join(directory, IDENTITY_FILE))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def numbered(directory: str | os.PathLike[str]) -> list[str]:
