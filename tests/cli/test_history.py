@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import math
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.test_bench import planted_rows
 from twisted_msgproto import cli
+from twisted_msgproto.cli import history
 from twisted_msgproto.cli.history import (
     FILE,
     WORSE_SHARE,
@@ -74,13 +77,99 @@ def test_18_6_what_is_saved_is_read_again(tmp_path: Path) -> None:
     assert load(tmp_path / "new" / "history") == BEFORE
 
 
-@pytest.mark.parametrize("line", ["", "{}", "[1]", "x", json.dumps({"values": []})])
-def test_18_6_a_broken_history_is_one_line(tmp_path: Path, line: str) -> None:
+def whole(**changes: object) -> bytes:
+    """A line as it is saved, with other members."""
+    return json.dumps({**asdict(run(1.0)), **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"", b"{}", b"[1]", b"x", json.dumps({"values": []}).encode()),
+        *(b"\xff\xfe", b"[" * 100_000),
+        *(whole(**{name: 5}) for name in ("when", "machine", "name", "unit", "rising", "told")),
+        *(whole(values=values) for values in ("12", [math.nan], [math.inf], [None], 5)),
+        whole(scale="x"),
+    ],
+    ids=lambda line: line.partition(b'"unit"')[2][:50].decode() or None,
+)
+def test_18_6_a_broken_history_is_one_line(tmp_path: Path, line: bytes) -> None:
     save(tmp_path, BEFORE)
-    with open(tmp_path / FILE, "a") as file:
-        file.write(f"{line}\n")
+    with open(tmp_path / FILE, "ab") as file:
+        file.write(line + b"\n")
     with pytest.raises(ConfigurationError, match=r"rows\.jsonl, line 3: no row"):
         load(tmp_path)
+
+
+def test_18_6_a_run_that_was_killed_while_it_saved_spoils_no_row_of_the_next(
+    tmp_path: Path,
+) -> None:
+    save(tmp_path, BEFORE[:1])
+    path = tmp_path / FILE
+    path.write_bytes(path.read_bytes() + path.read_bytes()[:50])
+    save(tmp_path, BEFORE[1:])
+    with pytest.raises(ConfigurationError, match="line 2: no row"):
+        load(tmp_path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + lines[2])
+    assert load(tmp_path) == BEFORE
+
+
+def test_18_6_a_history_that_cannot_be_kept_is_told_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured: list[str] = []
+    planted_rows(monkeypatch, Gauge("row", "s", lambda: measured.append("") or Reading(1.0)))
+    (tmp_path / "file").write_text("")
+    assert cli.main(["bench", "queue", "--save", "--history", str(tmp_path / "file")]) == 2
+    assert "--save: " in capsys.readouterr().err
+    assert not measured
+    (tmp_path / FILE).mkdir()
+    assert cli.main(["bench", "queue", "--against-saved", "--history", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.endswith(f"{FILE}: Is a directory\n")
+
+
+@pytest.mark.parametrize("file", ["none/history.svg", "history.unknown"])
+def test_18_6_a_picture_that_cannot_be_drawn_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    save(tmp_path, BEFORE)
+    drawn = str(tmp_path / file)
+    assert cli.main(["bench", "--history", str(tmp_path), "--plot-saved", drawn]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"msgproto bench: {drawn}: ")
+
+
+def test_18_6_each_kind_of_run_has_one_colour_in_the_picture_and_the_legend_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two machines that had measured different rows were drawn as one, and scales were mixed."""
+    pytest.importorskip("matplotlib")
+    figures: list[Any] = []
+    monkeypatch.setattr(history, "write_figure", lambda figure, *file, **_: figures.append(figure))
+    rows = [
+        run(1.0, name="first"),
+        run(2.0, name="first", scale=0.1),
+        run(3.0, name="second", machine="another"),
+    ]
+    history.plot(rows, tmp_path / "history.svg")
+    (figure,) = figures
+    drawn = {
+        line.get_label(): line.get_color()
+        for panel in figure.axes
+        for line in panel.get_lines()
+        if line.get_linestyle() == "-"
+    }
+    assert list(drawn) == [
+        "a machine, --scale 1",
+        "a machine, --scale 0.1",
+        "another, --scale 1",
+    ]
+    assert len(set(drawn.values())) == 3
+    (legend,) = figure.legends
+    named = zip(legend.get_texts(), legend.get_lines(), strict=True)
+    assert {text.get_text(): line.get_color() for text, line in named} == drawn
 
 
 def test_18_6_runs_are_saved_compared_and_drawn(

@@ -128,6 +128,8 @@ def run(arguments: argparse.Namespace) -> int:
         history.plot(history.load(arguments.history), arguments.plot_saved)
         return 0
     kept = history.load(arguments.history) if arguments.against_saved else []
+    if arguments.save and not arguments.list:
+        history.save(arguments.history, [])  # it says now, not after a long row, that it cannot
     when = datetime.now(UTC).isoformat(timespec="seconds")
     machine, worse = history.machine_kind(), False
     results: list[Result | Readings] = []
@@ -309,4 +311,4 @@ def plot(results: Sequence[Result | Readings], file: Path) -> None:
     axes.set_yticks(range(len(bars)), [name for name, *_ in reversed(bars)])
     axes.set_xlabel("ratio to the work beside it, or value ÷ mark (red: the mark)")
     figure.tight_layout()
-    figure.savefig(file)
+    history.write_figure(figure, file)

@@ -12,6 +12,7 @@ import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -103,11 +104,17 @@ def saved_row(result: Result | Readings, when: str, machine: str, scale: float) 
 
 
 def save(directory: Path, rows: Iterable[Saved]) -> None:
-    """Append ``rows`` to the history; ConfigurationError, one line, if that is not possible."""
+    """Append ``rows`` to the history; ConfigurationError, one line, if that is not possible.
+
+    A line that was never ended, by a run that was killed or a full disk, stays a line of its own.
+    """
+    lines = "".join(f"{json.dumps(asdict(row))}\n" for row in rows)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with open(directory / FILE, "a") as file:
-            file.writelines(f"{json.dumps(asdict(row))}\n" for row in rows)
+        with open(directory / FILE, "ab+") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            torn = lines and file.read() not in (b"", b"\n")
+            file.write((f"\n{lines}" if torn else lines).encode())
     except OSError as error:
         raise ConfigurationError(f"--save: {directory}: {error.strerror}") from None
 
@@ -119,23 +126,37 @@ def load(directory: Path) -> list[Saved]:
     """
     path = directory / FILE
     try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError as error:
         raise ConfigurationError(
             f"{path}: {error.strerror}: msgproto bench --save makes it"
         ) from None
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from None
     return [_parsed(path, number, line) for number, line in enumerate(lines, 1)]
 
 
-def _parsed(path: Path, number: int, line: str) -> Saved:
+def _parsed(path: Path, number: int, line: bytes) -> Saved:
     try:
         row = Saved(**json.loads(line))
-        row = replace(row, values=tuple(map(float, row.values)))
-        if row.values:
-            return row
-    except (TypeError, ValueError):
+        if isinstance(row.values, list) and _is_whole(row):
+            return replace(row, values=tuple(map(float, row.values)))
+    except (TypeError, ValueError, RecursionError):
         pass
     raise ConfigurationError(f"{path}, line {number}: no row of msgproto bench; remove this line")
+
+
+def _is_whole(row: Saved) -> bool:
+    """Return whether each member of a row that was read is of its kind."""
+    texts = (row.when, row.machine, row.name, row.unit)
+    numbers = (row.scale, *row.values)
+    return (
+        bool(row.values)
+        and all(isinstance(text, str) for text in texts)
+        and isinstance(row.rising, bool)
+        and isinstance(row.told, dict)
+        and all(isinstance(number, int | float) and isfinite(number) for number in numbers)
+    )
 
 
 def compare(now: Saved, history: Sequence[Saved]) -> Change | None:
@@ -162,7 +183,9 @@ def compare(now: Saved, history: Sequence[Saved]) -> Change | None:
 def plot(history: Sequence[Saved], file: Path) -> None:
     """Draw each row's medians and rounds, run by run, into ``file`` (its suffix is the format).
 
-    Raises ConfigurationError if nothing was saved.
+    Runs of different kinds of machines, or of different ``--scale``, have different lines, each of
+    one colour in all panels.  Raises ConfigurationError if nothing was saved, or the file cannot be
+    written.
     """
     if not history:
         raise ConfigurationError("nothing to draw: msgproto bench --save keeps runs")
@@ -173,6 +196,9 @@ def plot(history: Sequence[Saved], file: Path) -> None:
 
     names = list(dict.fromkeys(row.name for row in history))
     lines = -(-len(names) // _PANEL_COLUMNS)
+    several = len({row.scale for row in history}) > 1
+    kinds = list(dict.fromkeys(_kind(row, several) for row in history))
+    handles: dict[str, Any] = {}
     # The same history makes the same octets: no date, and ids that are not random.
     with pyplot.rc_context({"svg.hashsalt": "msgproto", "font.size": 8}):
         size = (4 * _PANEL_COLUMNS, 2.2 * lines)
@@ -183,16 +209,33 @@ def plot(history: Sequence[Saved], file: Path) -> None:
             rows = sorted((row for row in history if row.name == name), key=lambda row: row.when)
             for place, row in enumerate(rows):
                 panel.plot([place] * len(row.values), row.values, ".", color="#999999")
-            for machine in dict.fromkeys(row.machine for row in rows):
-                ours = [(place, row) for place, row in enumerate(rows) if row.machine == machine]
+            for kind in dict.fromkeys(_kind(row, several) for row in rows):
+                ours = [at for at in enumerate(rows) if _kind(at[1], several) == kind]
                 medians = [row.median for _, row in ours]
-                panel.plot([place for place, _ in ours], medians, "o-", label=machine)
+                colour = f"C{kinds.index(kind)}"
+                places = [place for place, _ in ours]
+                (handles[kind],) = panel.plot(places, medians, "o-", color=colour, label=kind)
             panel.set_title(name, fontsize=7)
             panel.set_ylabel(rows[0].unit)
             panel.set_ylim(bottom=0)
             panel.set_xticks(range(len(rows)), [row.when[:10] for row in rows], fontsize=6)
-        figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="lower right", fontsize=6)
+        figure.legend([handles[kind] for kind in kinds], kinds, loc="lower right", fontsize=6)
         figure.tight_layout()
         metadata = {"Date": None} if file.suffix == ".svg" else None
-        figure.savefig(file, metadata=metadata)
+        write_figure(figure, file, metadata=metadata)
         pyplot.close(figure)
+
+
+def _kind(row: Saved, several: bool) -> str:
+    """Return what makes a row comparable, as the legend has it; ``several`` scales are named."""
+    return f"{row.machine}, --scale {row.scale:g}" if several else row.machine
+
+
+def write_figure(figure: Any, file: Path, **settings: Any) -> None:
+    """Write a picture; ConfigurationError, one line, if that is not possible."""
+    try:
+        figure.savefig(file, **settings)
+    except OSError as error:
+        raise ConfigurationError(f"{file}: {error.strerror}") from None
+    except ValueError as error:  # a format that is not known
+        raise ConfigurationError(f"{file}: {error}") from None
