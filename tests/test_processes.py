@@ -47,10 +47,14 @@ from twisted_msgproto.net.gateway import CannotStart, Gateway
 from twisted_msgproto.net.processes import supervisor
 from twisted_msgproto.net.processes.asking import ask
 from twisted_msgproto.net.processes.figures import SupervisedFigures, together
+from twisted_msgproto.net.processes.former import FORMER_SECONDS, FormerQueues
 from twisted_msgproto.net.processes.ports import HeldPorts
 from twisted_msgproto.net.processes.shares import OF_THE_GATEWAY, OF_THE_SERVER, Share
 from twisted_msgproto.net.processes.supervisor import Plan
 from twisted_msgproto.net.processes.worker import Job, State, Worker
+from twisted_msgproto.net.status.figures import QUEUE_SECONDS
+from twisted_msgproto.net.status.store import NEVER_REFUSES, former_queues
+from twisted_msgproto.net.status.verdict import safe_and_landing
 from twisted_msgproto.net.trying import BindingReactor
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.queue.below import mend_former, queues_at
@@ -276,6 +280,86 @@ def test_what_is_said_of_several_queues_names_the_directory_of_each(
         assert [one["directory"] for one in told] == places
 
 
+def test_what_former_processes_left_has_landed_only_when_a_bridge_has_landed_it(
+    tmp_path: Path,
+) -> None:
+    """The page said that everything has landed, and meant the queues of the processes."""
+    made_queue(tmp_path / "1", 0)
+    QueueWriter(tmp_path / "2").close()
+    places = [os.fspath(tmp_path / name) for name in "12"]
+    reader = QueueReader(places[0])
+
+    def told() -> tuple[bool, str]:
+        consumers = [{"name": "b", "offset": 4, "behind_messages": 0, "still_seconds": 0.0}]
+        queue = {**NEVER_REFUSES, "unreadable": None, "consumers": consumers}
+        former = former_queues(places, time.time())
+        both = (
+            together({0: part_of(True, "Fine.")}, 1, former=former)["safe"],
+            safe_and_landing({**queue, "former": former}).as_dict(),
+        )
+        assert both[0] == both[1]
+        return both[0]["ok"], both[0]["why"]
+
+    ok, why = told()
+    assert not ok
+    assert why.startswith(f"No process has the queue {places[0]}: What was acknowledged is on disk")
+    reader.register("b")
+    all_is_well = "Everything that was acknowledged is on disk and "
+    assert told() == (True, f"{all_is_well}lands; queues that no process has are 3 behind.")
+    reader.commit("b", 3)
+    assert told() == (True, f"{all_is_well}has landed.")
+    (Path(places[1]) / "end").write_bytes(b"spoiled")
+    ok, why = told()
+    assert not ok and why.startswith(f"No process has the queue {places[1]}: The queue's files")
+
+
+class Threads(MemoryReactorClock):
+    """Its threads do something when they are told to."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.work: list[tuple[Callable[..., None], Callable[[], Any]]] = []
+
+    def getThreadPool(self) -> Any:
+        return SimpleNamespace(callInThreadWithCallback=self.begin)
+
+    def begin(self, told: Callable[..., None], function: Callable[[], Any], *rest: Any) -> None:
+        self.work.append((told, function))
+
+    def callFromThread(self, function: Callable[..., None], *rest: Any) -> None:
+        function(*rest)
+
+    def end_all(self) -> None:
+        for told, function in self.work:
+            told(True, function())
+        self.work = []
+
+
+def test_former_queues_are_read_in_a_thread_and_a_disk_that_hangs_is_not_asked_twice(
+    tmp_path: Path,
+) -> None:
+    made_queue(tmp_path / "1", 0)
+    reactor, told = Threads(), []
+    queues = FormerQueues(reactor, lambda: [os.fspath(tmp_path / "1")])
+    for _ in range(2):
+        queues.latest().addCallback(told.append)
+    assert len(reactor.work) == 1 and not told
+    reactor.end_all()
+    queues.latest().addCallback(told.append)
+    assert [[one["behind_messages"] for one in found] for found in told] == [[3]] * 3
+    reactor.advance(FORMER_SECONDS + 1)
+    for _ in range(2):
+        told.clear()
+        queues.latest().addCallback(told.append)
+        assert len(reactor.work) == 1 and not told
+        reactor.advance(QUEUE_SECONDS + 1)
+        ((hangs,),) = told
+        assert not hangs["ok"] and "the disk does not answer" in hangs["why"]
+    reactor.end_all()
+    queues.latest().addCallback(told.append)
+    assert "nothing lands" in told[-1][0]["why"]
+
+
 def test_tail_shows_the_last_of_all_queues_and_whose_they_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -429,6 +513,18 @@ def test_a_process_starts_again_only_if_it_has_ended(ended_because: str, does: s
     found: list[Any] = []
     figures.latest().addCallback(found.append)
     assert found[0]["safe"]["why"] == f"Process 0 {does}; what it has acknowledged is on disk."
+
+
+def test_an_alert_on_0_sees_a_process_that_does_not_answer() -> None:
+    metrics_of = pytest.importorskip("twisted_msgproto.net.status.metrics")
+    shown = [{"number": number, "state": "starting", "restarts": 1} for number in (0, 1)]
+    for parts in ({}, {1: {**part_of(True, "Fine."), "gateway": {"uptime_seconds": 1.0}}}):
+        for one in parts.values():
+            one["protocols"] = {}
+        metrics = metrics_of.exposition_of_processes({"processes": shown}, parts).decode()
+        assert 'msgproto_safe{process="0"} 0.0' in metrics
+        assert 'msgproto_healthy{process="0"} 0.0' in metrics
+        assert f'msgproto_safe{{process="1"}} {float(bool(parts))}' in metrics
 
 
 def test_status_shows_a_gateway_of_which_no_process_answers() -> None:

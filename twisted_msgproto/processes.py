@@ -138,6 +138,7 @@ def _plan(options: Options, servers: Servers, again: FileAgain) -> Plan:
 
     plan.before, plan.after = before, after
     if queue is not None:
+        plan.former = partial(_former, queue, count)
         plan.leftovers = partial(_leftovers, queue, count)
     return plan
 
@@ -146,11 +147,18 @@ def _leftovers(directory: str, count: int) -> list[str]:
     """Mend the queues at ``directory`` that none of ``count`` processes has; return lines for the
     log.
     """
-    from .queue.below import is_queue, mend_former, numbered
+    from .queue.below import mend_former
+
+    return mend_former(_former(directory, count))
+
+
+def _former(directory: str, count: int) -> list[str]:
+    """Return the queues at ``directory`` that none of ``count`` processes has."""
+    from .queue.below import is_queue, numbered
 
     own = {str(number) for number in range(count)}
     below = [place for place in numbered(directory) if os.path.basename(place) not in own]
-    return mend_former([directory, *below] if is_queue(directory) else below)
+    return [directory, *below] if is_queue(directory) else below
 
 
 def _job(options: Options, again: FileAgain, plan: Plan, number: int, ports: list[int]) -> Job:

@@ -228,6 +228,11 @@ def _queue(figures: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iter
     ]
     if consumers:
         yield from _section(("CONSUMER", "COMMITTED", "BEHIND", "HAS NOT MOVED FOR"), consumers)
+    former: list[tuple[object, ...]] = [
+        (one["directory"], one["behind_messages"]) for one in queue.get("former", ())
+    ]
+    if former:
+        yield from _section(("NO PROCESS HAS", "BEHIND"), former)
     yield from _bridges(queue.get("bridges", []))
 
 

@@ -5,6 +5,6 @@
 * :mod:`.worker` keeps one process running, and relays what it logs.
 * :mod:`.supervisor` is the service that has all of them.
 * :mod:`.asking` asks a process for its figures, and tells it to read its files again.
-* :mod:`.figures` adds up the figures of all, :mod:`.metrics` labels their metrics, and :mod:`.site`
-  is the one status page.
+* :mod:`.figures` adds up the figures of all, and :mod:`.former` reads the queues that none of them
+  has, for the one status page.
 """

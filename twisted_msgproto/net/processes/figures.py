@@ -21,7 +21,7 @@ from ..status.figures import (
     added_up,
 )
 from ..status.store import CONSUMERS_SHOWN_MAX, RANGES_SHOWN_MAX
-from ..status.verdict import Verdict
+from ..status.verdict import Verdict, landing, wrong_of_former
 
 Parts = Mapping[int, Figures]
 """Maps the number of each process that answers to its figures."""
@@ -46,13 +46,18 @@ NOTHING_HELD: Final[Mapping[str, int]] = {
 
 
 def together(
-    parts: Parts, count: int, away: Mapping[int, str] = NOTHING_KNOWN, *, durable: bool = True
+    parts: Parts,
+    count: int,
+    away: Mapping[int, str] = NOTHING_KNOWN,
+    *,
+    durable: bool = True,
+    former: Sequence[Figures] = (),
 ) -> Figures:
     """Return the figures of all processes as one gateway's, without what is the supervisor's own.
 
     ``count`` is how many processes there are; those that do not answer are not among ``parts``.
     ``away`` says of processes that do not serve what they do instead, such as "starts".  They have
-    queues if ``durable``.
+    queues if ``durable``, and ``former`` are those that no process has.
     """
     every = list(parts.values())
     protocols: dict[str, Figures] = {}
@@ -63,9 +68,11 @@ def together(
             protocols[name] = figures if known is None else added_up(known, figures)
         sessions += ({"process": number, **session} for session in one["sessions"])
     return {
-        "safe": _safe(parts, count, away, durable).as_dict(),
+        "safe": _safe(parts, count, away, durable, former).as_dict(),
         "healthy": _healthy(parts, count, away, durable).as_dict(),
-        "queue": _queue({number: one["queue"] for number, one in parts.items() if one["queue"]}),
+        "queue": _queue(
+            {number: one["queue"] for number, one in parts.items() if one["queue"]}, former
+        ),
         "memory": _sum_known((NOTHING_HELD, *(one["memory"] for one in every))),
         "flow": _flow([one["flow"] for one in every if one["flow"]]),
         "offenders": _offenders([one["offenders"] for one in every]),
@@ -93,14 +100,20 @@ def _healthy(parts: Parts, count: int, away: Mapping[int, str], durable: bool) -
     return Verdict(False, f"No process can acknowledge anything.  {why}")
 
 
-def _safe(parts: Parts, count: int, away: Mapping[int, str], durable: bool) -> Verdict:
+def _safe(
+    parts: Parts,
+    count: int,
+    away: Mapping[int, str],
+    durable: bool,
+    former: Sequence[Figures],
+) -> Verdict:
     """Return whether everything that was acknowledged is on disk and landing, in every process."""
     why = _first_wrong(parts, count, away, durable, "safe")
+    why = next(wrong_of_former(former), None) if why is None else why
     if why is not None:
         return Verdict(False, why)
-    behind = [behind_of(one) or 0 for one in parts.values()]
-    rest = f"lands; the queues are {sum(behind)} behind" if any(behind) else "has landed"
-    return Verdict(True, f"Everything that was acknowledged is on disk and {rest}.")
+    behind = sum(behind_of(one) or 0 for one in parts.values())
+    return landing("the queues are", behind, former)
 
 
 def behind_of(part: Mapping[str, Any]) -> int | None:
@@ -145,7 +158,7 @@ def _sum_known(every: Iterable[Mapping[str, Any]]) -> Figures:
     return total
 
 
-def _queue(queues: Mapping[int, Figures]) -> Figures | None:
+def _queue(queues: Mapping[int, Figures], former: Sequence[Figures]) -> Figures | None:
     """Return the queues as one: numbers are added up, and lists are put together."""
     if not queues:
         return None
@@ -169,6 +182,7 @@ def _queue(queues: Mapping[int, Figures]) -> Figures | None:
         "oldest": min((one["oldest"] for one in every if one["oldest"] is not None), default=None),
         "consumers": _consumers(every),
         "bridges": _bridges(every),
+        "former": list(former),
     }
 
 
@@ -268,6 +282,11 @@ def _away(process: Figures) -> str:
 # ── asking ──────────────────────────────────────────────────────────────────────────────────────
 
 
+def nobodys() -> Deferred[list[Figures]]:
+    """Return the figures of no queue: each has its process."""
+    return succeed([])
+
+
 class SupervisedFigures:
     """Gathers the figures of all processes; those who ask within a second get the same.
 
@@ -283,15 +302,18 @@ class SupervisedFigures:
         about: Callable[[], Figures],
         *,
         durable: bool = True,
+        former: Callable[[], Deferred[list[Figures]]] = nobodys,
     ) -> None:
         """``ask(number, path, query)`` asks one process.  ``about()`` returns what the supervisor
-        says of itself.  The processes have queues if ``durable``.
+        says of itself.  The processes have queues if ``durable``; ``former()`` returns the figures
+        of those that no process has.
         """
         self._reactor = reactor
         self._count = count
         self._ask = ask
         self._about = about
         self._durable = durable
+        self._former = former
         self.parts: dict[int, Figures] = {}
         self._kept: Figures | None = None
         self._kept_at = float("-inf")
@@ -306,20 +328,26 @@ class SupervisedFigures:
             self._waiting.append(asked)
             return asked
         self._waiting = [asked]
-        self._every("status.json", {}).addCallback(self._gathered).addBoth(self._tell)
+        asking: list[Deferred[Any]] = [self._every("status.json", {}), self._former()]
+        both: Deferred[Any] = gatherResults(asking)
+        both.addCallback(self._gathered).addBoth(self._tell)
         return asked
 
     def summary(self) -> Deferred[Figures]:
         """Return the same; each process has read its first sessions anyway."""
         return self.latest()
 
-    def _gathered(self, parts: dict[int, Figures]) -> Figures:
+    def _gathered(self, found: list[Any]) -> Figures:
+        parts, former = found
         self.parts = parts
         about = self._about()
         away = {
             one["number"]: _away(one) for one in about["processes"] if one["state"] != "serving"
         }
-        return {**together(parts, self._count, away, durable=self._durable), **about}
+        return {
+            **together(parts, self._count, away, durable=self._durable, former=former),
+            **about,
+        }
 
     def _tell(self, result: Figures | Failure) -> None:
         waiting, self._waiting = self._waiting or [], None
@@ -361,4 +389,4 @@ class SupervisedFigures:
         return self._every("sessions.json", query).addCallback(put_together)
 
 
-__all__ = ["SupervisedFigures", "behind_of", "together"]
+__all__ = ["SupervisedFigures", "behind_of", "nobodys", "together"]

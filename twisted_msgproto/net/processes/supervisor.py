@@ -24,7 +24,8 @@ from ..jsonlog import JsonLog
 from ..reloading import Reloaded, ReloadOnHangUp, Reread, reload, told
 from ..trying import BindingReactor, refusals
 from .asking import RELOAD_SECONDS, BrokerOf, ask
-from .figures import SupervisedFigures, behind_of
+from .figures import SupervisedFigures, behind_of, nobodys
+from .former import FormerQueues
 from .ports import HeldPorts
 from .worker import Job, State, Worker
 
@@ -57,6 +58,7 @@ class Plan:
         after: what is removed when everything has ended.
         leftovers: mends the queues that no process has, and returns lines for the log.  This is
             called before the directory is locked, which may be such a queue itself.
+        former: returns the directories of these queues; None: there can be none.
     """
 
     count: int
@@ -70,6 +72,7 @@ class Plan:
     before: Callable[[], object] = lambda: None
     after: Callable[[], object] = lambda: None
     leftovers: Callable[[], list[str]] = field(default=list)
+    former: Callable[[], list[str]] | None = None
 
 
 class Supervisor(MultiService):
@@ -94,8 +97,11 @@ class Supervisor(MultiService):
             Worker(number, reactor, self._job, self._changed, self._plain)
             for number in range(plan.count)
         ]
+        former = None if plan.former is None else FormerQueues(reactor, plan.former)
         self.figures = SupervisedFigures(
-            reactor, plan.count, self._ask, self._about, durable=plan.queue is not None
+            *(reactor, plan.count, self._ask, self._about),
+            durable=plan.queue is not None,
+            former=nobodys if former is None else former.latest,
         )
         self._plan = plan
         self._title = title

@@ -68,9 +68,7 @@ class _Collector:
     def collect(self) -> Iterator[Any]:
         """Yield every metric family; prometheus_client calls this."""
         figures = self._figures
-        yield _gauge("healthy", "1 while messages can be acknowledged", figures["healthy"]["ok"])
-        text = "1 while everything that was acknowledged is safe and landing"
-        yield _gauge("safe", text, figures["safe"]["ok"])
+        yield from _verdicts(figures["healthy"]["ok"], figures["safe"]["ok"])
         yield _gauge(
             "uptime_seconds", "Since the gateway started", figures["gateway"]["uptime_seconds"]
         )
@@ -109,8 +107,8 @@ class _OfProcesses:
             up.add_metric([str(one["number"])], float(one["state"] == "serving"))
             again.add_metric([str(one["number"])], one["restarts"])
         families: dict[str, Any] = {}
-        for number, figures in sorted(self._parts.items()):
-            for family in _Collector(figures).collect():
+        for number in sorted(one["number"] for one in self._figures["processes"]):
+            for family in self._of_one(number):
                 samples = [
                     sample._replace(labels={**sample.labels, "process": str(number)})
                     for sample in family.samples
@@ -120,6 +118,12 @@ class _OfProcesses:
                 known.samples = samples if known is family else known.samples + samples
         yield from (up, again)
         yield from families.values()
+
+    def _of_one(self, number: int) -> Iterator[Any]:
+        """Yield the families of one process; those that alerts wait for also while it is silent."""
+        if number in self._parts:
+            return _Collector(self._parts[number]).collect()
+        return _verdicts(False, False)
 
 
 def exposition_of_processes(
@@ -132,6 +136,11 @@ def exposition_of_processes(
     registry = CollectorRegistry()
     registry.register(_OfProcesses(figures, parts))
     return bytes(generate_latest(registry))
+
+
+def _verdicts(healthy: bool, safe: bool) -> Iterator[Any]:
+    yield _gauge("healthy", "1 while messages can be acknowledged", healthy)
+    yield _gauge("safe", "1 while everything that was acknowledged is safe and landing", safe)
 
 
 def _gauge(name: str, text: str, value: float) -> Any:

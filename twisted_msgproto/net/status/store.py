@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ...core.errors import QueueMismatch
+from .verdict import Verdict, safe_and_landing
 
 CONSUMERS_SHOWN_MAX: Final = 100
 """At most this number of consumers is shown; few queues have more than three."""
 
 RANGES_SHOWN_MAX: Final = 100
 """At most this number of damaged ranges is shown."""
+
+NEVER_REFUSES: Final[Mapping[str, Any]] = {
+    "refusal": None,
+    "stalled_because": None,
+    "damaged_messages": 0,
+}
+"""A queue that nobody writes is asked for nothing that it could refuse."""
 
 
 def queue_figures(writer: Any, now: float) -> dict[str, Any]:
@@ -20,6 +29,7 @@ def queue_figures(writer: Any, now: float) -> dict[str, Any]:
     ``now`` is in seconds since 1970 UTC.  What cannot be read is missing, and ``unreadable`` says
     why.
     """
+    from ...queue.below import numbered
     from .bridging import bridges_of  # as the writer, it needs the packages of a queue
 
     statistics = writer.statistics()
@@ -35,6 +45,7 @@ def queue_figures(writer: Any, now: float) -> dict[str, Any]:
         "oldest": None,
         "consumers": [],
         "bridges": [],
+        "former": [],
         "unreadable": None,
     }
     try:
@@ -42,9 +53,40 @@ def queue_figures(writer: Any, now: float) -> dict[str, Any]:
         shown["disk_free_octets"] = disk.f_bavail * disk.f_frsize
         shown["bridges"] = bridges_of(writer.directory, now)
         shown |= _consumers(writer.directory, now)
+        shown["former"] = former_queues(numbered(writer.directory), now)
     except Exception as error:  # the queue is closing, or its disk fails: the rest is still known
         shown["unreadable"] = f"{type(error).__name__}: {error}"
     return shown
+
+
+def former_queues(directories: Iterable[str], now: float) -> list[dict[str, Any]]:
+    """Return the figures of queues that no process has, and that a bridge lands all the same.
+
+    ``now`` is in seconds since 1970 UTC.  One that is empty has landed, whoever reads it.
+    """
+    return [_former(directory, now) for directory in directories]
+
+
+def _former(directory: str, now: float) -> dict[str, Any]:
+    from ...queue import QueueReader
+
+    queue: dict[str, Any] = {**NEVER_REFUSES, "consumers": [], "unreadable": None}
+    kept = 0
+    try:
+        reader = QueueReader(directory)
+        kept = reader.end() - reader.begin()
+        queue["damaged_messages"] = sum(hi - lo for lo, hi in reader.damaged())
+        queue |= _consumers(directory, now)
+    except Exception as error:  # nobody else would say so: no process opens it
+        queue["unreadable"] = f"{type(error).__name__}: {error}"
+    whole = not queue["damaged_messages"] and queue["unreadable"] is None
+    verdict = Verdict(True, "") if whole and not kept else safe_and_landing(queue)
+    behind = max((one["behind_messages"] for one in queue["consumers"]), default=kept)
+    return {
+        "directory": os.path.abspath(directory),
+        "behind_messages": behind,
+        **verdict.as_dict(),
+    }
 
 
 def _consumers(directory: str, now: float) -> dict[str, Any]:

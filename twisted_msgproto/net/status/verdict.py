@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 STANDS_STILL_SECONDS: Final = 60.0
@@ -41,7 +41,17 @@ def safe_and_landing(queue: Mapping[str, Any] | None) -> Verdict:
     if wrong is not None:
         return Verdict(False, wrong)
     behind = max(consumer["behind_messages"] for consumer in queue["consumers"])
-    rest = "has landed" if not behind else f"lands; the slowest consumer is {behind} behind"
+    return landing("the slowest consumer is", behind, queue.get("former", ()))
+
+
+def landing(who: str, behind: int, former: Iterable[Mapping[str, Any]]) -> Verdict:
+    """Return that all is well, and how many messages ``who``, and queues that no process has, are
+    ``behind``.
+    """
+    left = sum(one["behind_messages"] for one in former)
+    counts = ((who, behind), ("queues that no process has are", left))
+    lags = [f"{name} {count} behind" for name, count in counts if count]
+    rest = f"lands; {', and '.join(lags)}" if lags else "has landed"
     return Verdict(True, f"Everything that was acknowledged is on disk and {rest}.")
 
 
@@ -66,3 +76,11 @@ def _wrong(queue: Mapping[str, Any]) -> Iterator[str]:
                 f" {consumer['behind_messages']} messages behind and has not moved for"
                 f" {consumer['still_seconds']:.0f} s."
             )
+    yield from wrong_of_former(queue.get("former", ()))
+
+
+def wrong_of_former(former: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what is wrong with queues that no process has."""
+    for one in former:
+        if not one["ok"]:
+            yield f"No process has the queue {one['directory']}: {one['why']}"
