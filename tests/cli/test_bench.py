@@ -247,6 +247,29 @@ def test_the_queue_is_measured_beside_the_disk(launch: Launcher) -> None:
     assert rows["queue read, groups of 1,000"]["notes"]["messages"] > 1000
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("subject", ["micromsg2", "sabc", "umq", "mtl", "small"])
+def test_every_row_that_is_listed_is_measured(launch: Launcher, subject: str) -> None:
+    listed = named(launch, subject)
+    rows = rows_of(launch, subject, scale=0.005)
+    assert list(rows) == [line.split("  ")[0] for line in listed]
+    for row in rows.values():
+        assert row.get("ratio", row.get("value")) > 0
+
+
+@pytest.mark.slow
+def test_two_processes_are_measured_beside_one(launch: Launcher) -> None:
+    (row,) = rows_of(launch, "processes", "--only", "2 processes, CPU", scale=0.005).values()
+    assert (row["figure"], row["beside"]) == ("cpu", "1 process")
+    assert row["ratio"] > 0
+
+
+@pytest.mark.slow
+def test_what_a_bridge_asks_far_gateways_is_counted(launch: Launcher) -> None:
+    (row,) = rows_of(launch, "scale", "--only", "network", scale=0.005).values()
+    assert (row["unit"], row["value"] > 0) == ("octets", True)
+
+
 def test_what_a_message_costs_is_measured_as_the_work_grows(launch: Launcher) -> None:
     rows = rows_of(launch, "growth", scale=0.01)
     idle = {name for name in rows if "idle peers" in name}
