@@ -87,6 +87,10 @@ def test_the_command_line_wins_over_the_file(file: Path) -> None:
         ("[lumberjack]\nendpoint = 'nonsense'", r"\[lumberjack\]: bad endpoint 'nonsense'"),
         ("[lumberjack]\nendpoint = 5044", "'5044': .*; it is written like tcp:PORT, tls:"),
         (
+            "[lumberjack]\nendpoint = 'tcp:0.0.0.0:5044'",
+            "the port comes first: tcp:5044:interface=0.0.0.0$",
+        ),
+        (
             "[lumberjack]\nlog-sessions = 'yes'",
             r"\[lumberjack\]: log-sessions is true or false, not 'yes'",
         ),
@@ -130,7 +134,7 @@ def test_what_is_wrong_is_named(text: str, complaint: str) -> None:
         (["--set", "lumberjack.endpoint"], "--set takes TABLE.KEY=VALUE"),
         (["--set", "lumberjack=1"], "--set takes TABLE.KEY=VALUE"),
         (["--nonsense"], "option --nonsense not recognized"),
-        (["nonsense"], "Wrong number of arguments"),
+        (["nonsense"], "'nonsense' belongs to no option; --help"),
         (["--limit", "x=1"], "no server here has a limit 'x'"),
     ],
 )

@@ -40,6 +40,9 @@ LOG_FLAGS: Final = (
 ENDPOINT_FORMS: Final = "tcp:PORT, tls:DIRECTORY:PORT or unix:PATH"
 """Some of the forms that an endpoint string may have, for those who have written another one."""
 
+HOST_FIRST: Final = re.compile(r"(tcp|tcp6):([\w.-]+):(\d+)")
+"""This is how clients write an endpoint, and so do many who want a server."""
+
 
 class ServerOptions(LegibleOptions):
     """Parses the options that all servers have; a protocol's own options are a subclass.
@@ -295,7 +298,13 @@ def check_endpoint(description: str) -> None:
         _look_for_certificates(description)
     except Exception as error:
         reason = file_trouble(error)
-        if isinstance(error, ValueError | TypeError) and not isinstance(error, ConfigurationError):
+        swapped = HOST_FIRST.fullmatch(description)
+        if swapped is not None:
+            kind, host, port = swapped.groups()
+            reason = f"the port comes first: {kind}:{port}:interface={host}"
+        elif isinstance(error, ValueError | TypeError) and not isinstance(
+            error, ConfigurationError
+        ):
             reason += f"; it is written like {ENDPOINT_FORMS}"
         raise usage.UsageError(f"bad endpoint {description!r}: {reason}") from None
 
