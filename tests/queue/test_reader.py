@@ -223,6 +223,14 @@ def test_without_a_queue_there_is_one_clear_line(tmp_path: Path) -> None:
         QueueReader(tmp_path / "file")
 
 
+def test_the_queue_of_another_user_is_told_with_what_to_do() -> None:
+    disk = SimulatedDisk()
+    SegmentLog(DIRECTORY, disk=disk).close()
+    disk.fail_next("open", errno.EACCES, "/identity")
+    with pytest.raises(QueueError, match=r"run this as the user that its gateway runs as"):
+        QueueReader(DIRECTORY, disk=disk)
+
+
 def test_what_was_given_in_place_of_a_queue_is_said(tmp_path: Path) -> None:
     gateway, damaged = tmp_path / "gateway", tmp_path / "damaged"
     processes = tmp_path / "processes"

@@ -142,6 +142,8 @@ class GatewayBroker:
             error, FileNotFoundError | ConnectionRefusedError
         ):
             return self._why_not_here()
+        if isinstance(error, PermissionError):
+            return "this user may not use its socket; run this as the user that it runs as"
         if isinstance(error, http.client.HTTPException):
             return (
                 "what listens there does not speak HTTP; is this the port of its status endpoint,"
