@@ -79,7 +79,7 @@ def test_a_directory_that_this_user_may_not_read_is_refused(
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(Path, "is_dir", refuse)
-    with pytest.raises(ConfigurationError, match="--table .* cannot be read: Permission denied$"):
+    with pytest.raises(ConfigurationError, match=r"--table .* cannot be read: Permission denied$"):
         is_new(str(tmp_path), {})
 
 
