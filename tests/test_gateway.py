@@ -85,6 +85,23 @@ def test_the_command_line_wins_over_the_file(file: Path) -> None:
         ),
         ("[lumberjack]\nqueue = 'x'", "unknown key 'queue'"),
         ("[lumberjack]\nendpoint = 'nonsense'", r"\[lumberjack\]: bad endpoint 'nonsense'"),
+        ("[lumberjack]\nendpoint = 5044", "'5044': .*; it is written like tcp:PORT, tls:"),
+        (
+            "[lumberjack]\nendpoint = 'tcp:0.0.0.0:5044'",
+            "the port comes first: tcp:5044:interface=0.0.0.0$",
+        ),
+        (
+            "[lumberjack]\nlog-sessions = 'yes'",
+            r"\[lumberjack\]: log-sessions is true or false, not 'yes'",
+        ),
+        (
+            "[sabc]\nauth = 'flie:passwords'",
+            r"--auth flie: there is no such checker \(did you mean 'file'\?\); known: anonymous, ",
+        ),
+        (
+            "[lumberjack]\n[limits]\nhandshak = 1",
+            r"has a limit 'handshak' \(did you mean 'handshake'\?\)",
+        ),
         (
             "[lumberjack]\nendpoint = 'tls:/no\\:where:1'",
             r"bad endpoint .*: no directory '/no:where'",
@@ -95,10 +112,10 @@ def test_the_command_line_wins_over_the_file(file: Path) -> None:
         ("[lumberjack]\n[limits]\nx = 1", r"\[limits\]: no server here has a limit 'x'"),
         ("[lumberjack]\n[queue]", r"\[queue\]: directory is missing"),
         ("[lumberjack]\n[queue]\ndir = 1", r"\[queue\]: unknown key 'dir'; known: directory"),
-        ("[lumberjack]\n[queue]\ndirectory = 1", r"directory is to be str, not 1"),
+        ("[lumberjack]\n[queue]\ndirectory = 1", r"directory is a text, not 1"),
         (
             "[lumberjack]\n[queue]\ndirectory='x'\nmax-bytes=true",
-            "max-bytes is to be int, not True",
+            "max-bytes is a whole number, not True",
         ),
         ("[lumberjack]\n[queue]\ndirectory='x'\nmax-bytes=-1", "max-bytes is at least 0, not -1"),
         ("[lumberjack]\n[queue]\ndirectory='x'\ncommit-delay=nan", "commit-delay is at least 0"),
@@ -117,7 +134,7 @@ def test_what_is_wrong_is_named(text: str, complaint: str) -> None:
         (["--set", "lumberjack.endpoint"], "--set takes TABLE.KEY=VALUE"),
         (["--set", "lumberjack=1"], "--set takes TABLE.KEY=VALUE"),
         (["--nonsense"], "option --nonsense not recognized"),
-        (["nonsense"], "Wrong number of arguments"),
+        (["nonsense"], "'nonsense' belongs to no option; --help"),
         (["--limit", "x=1"], "no server here has a limit 'x'"),
     ],
 )

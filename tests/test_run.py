@@ -229,6 +229,20 @@ def test_without_npm_the_tests_do_without(run: Any, monkeypatch: pytest.MonkeyPa
     assert not (run.FOREIGN / "node_modules").exists()
 
 
+def test_an_environment_that_is_a_link_is_refused_and_what_it_leads_to_stays(
+    world: World, tmp_path: Path
+) -> None:
+    """Clearing it would empty the environment of another checkout."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "installed.json").write_text("{}")
+    world.run.VENV.symlink_to(other)
+    with pytest.raises(world.run.Stop, match="is a symbolic link, and nothing was changed"):
+        world.run.set_up()
+    assert world.since() == []
+    assert (other / "installed.json").exists()
+
+
 def test_pip_which_fails_ends_with_its_last_words(
     run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,6 +67,9 @@ QUEUE_KEYS: Mapping[str, type] = {
 writer.
 """
 
+KINDS: Mapping[type, str] = {str: "a text", int: "a whole number", float: "a number"}
+"""This is what the values of these types are called."""
+
 QUEUE_OCTETS_LEAST = 1 << 20
 """``max-bytes`` is at least this: a smaller queue would be full after a few messages."""
 
@@ -280,7 +283,10 @@ class Configuration:
             )
         for name in self._limits:
             if not any(name in options["limits"] for options in self.servers.values()):
-                raise ConfigurationError(f"[limits]: no server here has a limit {name!r}")
+                known = {limit for options in self.servers.values() for limit in options["limits"]}
+                raise ConfigurationError(
+                    f"[limits]: no server here has a limit {name!r}{closest(name, sorted(known))}"
+                )
         self._check_processes()
 
     def _check_processes(self) -> None:
@@ -324,6 +330,7 @@ class Configuration:
         }
         words = [f"--limit={limit}={value}" for limit, value in limits.items()]
         known = option_names(options)
+        flags = {long for long in options.longOpt if not long.endswith("=")}
         for key, value in table.items():
             if key == PROCESSES:
                 if value != 1 or isinstance(value, bool):
@@ -335,6 +342,8 @@ class Configuration:
                     f"[{name}]: unknown key {key!r}{closest(key, known)};"
                     f" known: {', '.join(sorted(known))}"
                 )
+            if key in flags and not isinstance(value, bool):
+                raise ConfigurationError(f"[{name}]: {key} is true or false, not {value!r}")
             words += option_words(f"[{name}] {key}", key, value)
         if "authoriser" not in table:
             options.rules = self.access
@@ -452,7 +461,7 @@ def _queue_keys(table: Table | None) -> dict[str, Any]:
             )
         fits = isinstance(value, (int, float) if kind is float else kind)
         if isinstance(value, bool) or not fits:
-            raise ConfigurationError(f"[queue]: {key} is to be {kind.__name__}, not {value!r}")
+            raise ConfigurationError(f"[queue]: {key} is {KINDS[kind]}, not {value!r}")
         if kind is not str and not 0 <= value < float("inf"):
             raise ConfigurationError(f"[queue]: {key} is at least 0, not {value!r}")
     if table.get("max-bytes", QUEUE_OCTETS_LEAST) < QUEUE_OCTETS_LEAST:
@@ -474,7 +483,7 @@ def _status_keys(table: Table | None) -> dict[str, str]:
                 f" known: {', '.join(STATUS_KEYS)}"
             )
         if not isinstance(value, str):
-            raise ConfigurationError(f"[status]: {key} is to be str, not {value!r}")
+            raise ConfigurationError(f"[status]: {key} is a text, not {value!r}")
     if not table.get("endpoint"):
         raise ConfigurationError("[status]: endpoint is missing")
     try:

@@ -74,4 +74,6 @@ def main(description: str, directory: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python collector.py ENDPOINT DIRECTORY, such as tcp:5044 spool")
     main(*sys.argv[1:])

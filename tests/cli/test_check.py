@@ -23,6 +23,17 @@ def test_a_good_file_is_told_in_short(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not (tmp_path / "spool").exists()
 
 
+def test_every_address_of_a_server_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text("[sabc]\n[mtl]\n")
+    assert cli.main(["check", "--file-only", str(file)]) == 0
+    told = capsys.readouterr().out
+    assert "tcp:5046:interface=127.0.0.1, tcp:5047:interface=127.0.0.1 (WebSocket)\n" in told
+    assert "mtl: tcp://127.0.0.1:5049, tcp://127.0.0.1:5050 (data)\n" in told
+
+
 def test_a_file_without_a_queue_says_what_that_means(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,6 +118,7 @@ def test_a_port_in_use_is_named__FC_02(
         text = "[" + table.format(port=port)
         told = complaint(tmp_path, capsys, text)
         assert str(port) in told and "in use" in told.lower()
+        assert "choose another port" in told and "addr=" not in told
         file = tmp_path / "gateway.toml"
         assert cli.main(["check", "--file-only", str(file)]) == 0
     assert any(leaves_free(file, table) for _ in range(ATTEMPTS)), "nothing is held after a check"
@@ -210,4 +222,5 @@ def test_a_port_in_use_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFix
         assert cli.main(["check", str(file)]) == 2
     told = capsys.readouterr().err
     assert f"tcp:{port}:interface=127.0.0.1: Address already in use; another program" in told
+    assert "or another endpoint of this one" in told, "a file may name a port twice"
     assert "or choose another port" in told

@@ -164,6 +164,7 @@ def test_importing_a_sub_command_starts_no_reactor_and_no_spark(launch: Launcher
             ["send"],
             "send: the following arguments are required: PROTOCOL; see msgproto send",
         ),
+        (["demo", "--messages", "x"], "demo: --messages is a whole number from 1 on, not 'x'; see"),
         (["gatway"], "unknown sub-command 'gatway' (did you mean 'gateway'?)"),
     ],
 )

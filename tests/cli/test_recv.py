@@ -24,7 +24,7 @@ async def recv(reactor, options, show):
     if options.endpoint == "refuse":
         raise Refused("no such topic")
     try:
-        for n in range(5):
+        for n in range(0 if options.endpoint == "silent" else 5):
             show(Message("fake", "topic", 0, destination=options.destination, body=b"%d" % n))
         if options.endpoint == "ends":
             return
@@ -102,6 +102,12 @@ def test_a_reader_which_has_had_enough_ends_it_although_nothing_comes__HO_21(
         program.stdout.close()
         assert program.stderr.read() == ""
         assert program.wait(PATIENCE_SECONDS) == 128 + signal.SIGPIPE
+
+
+def test_without_a_count_nobody_is_told_how_many_were_wanted(fake: Launcher) -> None:
+    program = recv(fake, "silent", "--timeout", "0.1")
+    assert program.wait() == 1
+    assert program.lines[-1] == "msgproto recv: no message came within 0.1 s"
 
 
 def test_less_than_wanted_within_the_time_is_a_failure(fake: Launcher) -> None:

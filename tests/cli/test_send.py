@@ -149,6 +149,7 @@ def test_what_was_not_acknowledged_is_told_and_is_a_failure(
             "'lumberyard' (did you mean 'lumberjack'?); known: lumb",
         ),
         (["lumberjack", "nonsense"], "not an endpoint: 'nonsense'"),
+        (["lumberjack", "127.0.0.1:5044"], "unix:PATH is expected; write tcp:127.0.0.1:5044"),
         (["lumberjack", "tcp:127.0.0.1"], "HOST:PORT expected, not '127.0.0.1'"),
         (["lumberjack", "tls:h:1", "--tls-ca", "nothing.pem"], "cannot read nothing.pem"),
         (["lumberjack", "tls:h:1", "--tls-key", "x"], "--tls-key goes with --tls-cert FILE"),

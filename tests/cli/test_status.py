@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import sys
+import threading
 import time
 import tomllib
 from pathlib import Path
@@ -50,7 +51,12 @@ def test_status_of_a_gateway_by_its_url_and_by_its_directory(
     )  # fmt: skip
     url = gateway.address("status").replace("tcp:", "http://")
     assert main(["status", url]) == 2
-    assert "token" in capsys.readouterr().err
+    assert "wants its token: give it with --token-file FILE" in capsys.readouterr().err
+    (launch.directory / "other").write_text("another-token-of-some-length")
+    assert main(["status", url, "--token-file", str(launch.directory / "other")]) == 2
+    assert "another token than the file of --token-file" in capsys.readouterr().err
+    assert main(["status", str(launch.directory)]) == 2
+    assert f"its queue is in {queue}" in capsys.readouterr().err
     assert main(["status", url, "--token-file", str(token_file)]) == 0
     assert "the queue has no consumer" in capsys.readouterr().out
     assert main(["status", str(queue), "--json"]) == 0
@@ -72,6 +78,49 @@ def test_who_names_no_gateway_and_reaches_none_is_told_how_to_name_it(
         assert main(["status"]) == 2
     told = capsys.readouterr().err
     assert "[status]" in told and "msgproto status DIR" in told and told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("localhost:8480", "for its status endpoint write http://localhost:8480"),
+        ("none/such", "there is no such directory"),
+        (".", "none runs on this queue"),
+    ],
+)
+def test_what_is_no_directory_of_a_gateway_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    where: str,
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["status", where]) == 2
+    told = capsys.readouterr().err
+    assert words in told and told.count("\n") == 1
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_port_of_another_protocol_is_told(
+    scheme: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+
+        def answer() -> None:
+            line, _ = listening.accept()
+            line.recv(1)
+            line.sendall(b"this is no HTTP\r\n\r\n")
+            line.close()
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        assert main(["status", f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"]) == 2
+        answering.join()
+    words = {"http": "does not speak HTTP", "https": "does not speak TLS there; try http:"}
+    assert words[scheme] in capsys.readouterr().err
 
 
 def refusal(url: str) -> bytes:
@@ -122,7 +171,7 @@ def configuration(status: str) -> Configuration:
     ("status", "words"),
     [
         ("port = 1", "unknown key 'port'; known: endpoint, token-file"),
-        ("endpoint = 1", "endpoint is to be str"),
+        ("endpoint = 1", "endpoint is a text"),
         ("", "endpoint is missing"),
         ('endpoint = "what:0"', "bad endpoint"),
     ],

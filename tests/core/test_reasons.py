@@ -1,5 +1,7 @@
 """Errors in words: what went wrong, and what to try (FC-06)."""
 
+from ssl import SSLCertVerificationError
+
 import pytest
 from OpenSSL.SSL import Error as TLSError
 from twisted.internet import error
@@ -27,6 +29,16 @@ def tls(text: str) -> TLSError:
     [
         (tls("certificate verify failed"), "not one to trust"),
         (Refused("TLS: certificate verify failed"), "not one to trust"),
+        (
+            SSLCertVerificationError("certificate verify failed: self-signed certificate"),
+            "not one to trust",
+        ),
+        (
+            SSLCertVerificationError(
+                "certificate verify failed: Hostname mismatch, certificate is"
+            ),
+            "the server's certificate is for another name",
+        ),
         (tls("wrong version number"), "the server does not speak TLS there"),
         (tls("tlsv13 alert certificate required"), "wants a certificate of ours: --tls-cert"),
         (tls("sslv3 alert handshake failure"), "wants a certificate of ours: --tls-cert"),
@@ -133,6 +145,7 @@ def test_what_openssl_says_of_an_error() -> None:
         (ConnectionClosed("the server closed the connection"), "tls:h:1", ""),
         (TimedOut("no session in time"), "wss://h:1", "if it does not speak TLS there, try ws:"),
         (TimedOut("no session in time"), "ws://h:1", ""),
+        (error.ConnectionLost(), "tls:h:1", "if it does not speak TLS there, try tcp:"),
     ],
 )
 def test_who_was_not_served_is_told_that_tls_may_be_what_is_wrong(

@@ -47,6 +47,13 @@ def acks(connection: socket.socket, program: Launched) -> list[int]:
             program.signal(signal.SIGTERM)
 
 
+def test_without_arguments_one_line_says_how_it_is_run(launch: Launcher) -> None:
+    program = launch.command([sys.executable, PROGRAM])
+    assert program.wait() == 1
+    assert program.output.startswith("usage: python collector.py ENDPOINT DIRECTORY")
+    assert len(program.lines) == 1
+
+
 @pytest.mark.slow
 def test_what_was_acknowledged_before_sigterm_is_in_the_queue(launch: Launcher) -> None:
     program = collector(launch)

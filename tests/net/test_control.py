@@ -225,6 +225,14 @@ class Control(TestCase):
         with patch.object(address.SocketPath.__init__, "__defaults__", ("/no/such/directory",)):
             self.assertFalse(self.serve(directory).listening)
 
+    async def test_the_socket_of_another_user_is_told(self) -> None:
+        self.serve()
+        with (
+            patch.object(address.SocketPath, "__init__", side_effect=PermissionError(13, "no")),
+            self.assertRaisesRegex(QueueAway, "this user may not use its socket"),
+        ):
+            await self.asked("queues")
+
     async def test_whoever_is_no_control_endpoint_is_told(self) -> None:
         with self.assertRaisesRegex(QueueAway, "does not answer: none runs on this queue"):
             await self.asked("queues")

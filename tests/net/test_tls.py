@@ -10,7 +10,7 @@ from twisted.internet import reactor, ssl
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import SSL4ClientEndpoint, serverFromString
 from twisted.internet.protocol import Factory, Protocol
-from twisted.internet.task import deferLater
+from twisted.internet.task import Clock, deferLater
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
 
@@ -19,6 +19,7 @@ from tests.tools.directories import temporary
 from tests.tools.sinks import SafeSink
 from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactory
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
+from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, MicroMsg2ServerFactory
 from twisted_msgproto.net.reloading import ServedEndpoint
 
 
@@ -42,7 +43,7 @@ class Writer(Protocol):
 class Ends(TestCase):
     timeout = 60
 
-    async def ended(self, end: Any) -> bytes:
+    async def ended(self, end: Any, clock: Any = reactor) -> bytes:
         """What a client receives of a server whose hook calls ``end(server)``."""
 
         lost: Deferred[None] = Deferred()
@@ -55,7 +56,7 @@ class Ends(TestCase):
                 lost.callback(None)
 
         server = Authority(temporary(self)).server()
-        factory = LumberjackServerFactory(SafeSink(), clock=reactor)
+        factory = LumberjackServerFactory(SafeSink(), clock=clock)
         factory.protocol = Server
         where = f"ssl:0:interface=127.0.0.1:privateKey={server.key}:certKey={server.cert}"
         port = await serverFromString(reactor, where).listen(factory)
@@ -78,6 +79,24 @@ class Ends(TestCase):
     async def test_a_hook_may_drain_the_server(self) -> None:
         came = await self.ended(lambda server: server.factory.drain())
         self.assertEqual(came, b"2A\0\0\0\1")
+
+    async def test_a_server_that_drains_ends_with_its_peer_and_not_with_its_limit(self) -> None:
+        """It reads no events any more, but what ends TLS: the clock of the limit stands still."""
+        came = await self.ended(lambda server: server.factory.drain(), Clock())
+        self.assertEqual(came, b"2A\0\0\0\1")
+
+    async def test_a_client_that_closes_ends_with_its_server_and_not_with_its_limit(self) -> None:
+        server = Authority(temporary(self)).server()
+        where = f"ssl:0:interface=127.0.0.1:privateKey={server.key}:certKey={server.cert}"
+        served = MicroMsg2ServerFactory(SafeSink(), clock=reactor)
+        port = await serverFromString(reactor, where).listen(served)
+        self.addCleanup(port.stopListening)
+        options = ssl.CertificateOptions(verify=False)
+        endpoint = SSL4ClientEndpoint(reactor, "127.0.0.1", port.getHost().port, options)
+        client: Any = await endpoint.connect(MicroMsg2ClientFactory(clock=Clock()))
+        await client.whenEstablished()
+        await client.close()
+        await served.drain()
 
 
 class Gathered(TestCase):

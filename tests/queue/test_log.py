@@ -123,6 +123,13 @@ def test_a_second_writer_is_told_who_has_the_queue() -> None:
     a_log(disk).close()
 
 
+def test_a_file_in_place_of_the_queue_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "queue"):
+        with pytest.raises(QueueError, match=f"{place}: it, or what it is in, is no directory"):
+            SegmentLog(place)
+
+
 def test_an_error_while_opening_is_one_line_and_gives_the_lock_back() -> None:
     disk = SimulatedDisk()
     disk.fail_next("open", errno.EACCES, "/end")

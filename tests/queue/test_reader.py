@@ -223,6 +223,34 @@ def test_without_a_queue_there_is_one_clear_line(tmp_path: Path) -> None:
         QueueReader(tmp_path / "file")
 
 
+def test_the_queue_of_another_user_is_told_with_what_to_do() -> None:
+    disk = SimulatedDisk()
+    SegmentLog(DIRECTORY, disk=disk).close()
+    disk.fail_next("open", errno.EACCES, "/identity")
+    with pytest.raises(QueueError, match=r"run this as the user that its gateway runs as"):
+        QueueReader(DIRECTORY, disk=disk)
+
+
+def test_what_was_given_in_place_of_a_queue_is_said(tmp_path: Path) -> None:
+    gateway, damaged = tmp_path / "gateway", tmp_path / "damaged"
+    processes = tmp_path / "processes"
+    for place in (gateway / "queue", damaged, processes / "0"):
+        QueueWriter(place).close()
+    (damaged / "identity").write_text("?")
+    (tmp_path / "empty").mkdir()
+    for given, words in {
+        tmp_path / "none": "there is no such directory",
+        tmp_path / "empty": "nothing has written there yet",
+        gateway: f"there is one in {gateway / 'queue'}",
+        processes: f"its processes have theirs, such as {processes / '0'}",
+        damaged: "its file identity is damaged",
+        "http://localhost:8480": "no queue in http://localhost:8480: a directory, grpc://HOST:PORT",
+    }.items():
+        with pytest.raises(QueueError, match=r"^no queue in ") as caught:
+            QueueReader(given)
+        assert words in str(caught.value)
+
+
 def test_a_new_queue_begins_and_ends_at_zero() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [])

@@ -15,7 +15,7 @@ import pytest
 
 from tests.tools.processes import Launched, Launcher
 from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.sabc.service import Options
+from twisted_msgproto.sabc.service import Options, websocket_address
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "protocols" / "sabc.md"
 ANY = "tcp:0:interface=127.0.0.1"
@@ -27,6 +27,23 @@ def serve(launch: Launcher, *options: str | Path) -> tuple[Launched, str, str]:
     tcp = server.line(r"sabc listening on (tcp:\S+:\d+)")[1]
     ws = server.line(r"sabc listening on (ws://[\w.:]+\d)")[1]
     return server, tcp, ws
+
+
+@pytest.mark.parametrize(
+    ("listens", "told"),
+    [
+        ("tcp:127.0.0.1:5047", "ws://127.0.0.1:5047"),
+        ("ssl:127.0.0.1:5047", "wss://127.0.0.1:5047"),
+        ("mtls:127.0.0.1:5047", "wss://127.0.0.1:5047"),
+        ("unix:/run/sabc", "unix:/run/sabc"),
+    ],
+)
+def test_an_address_for_websocket_is_announced_as_clients_are_given_it(
+    listens: str, told: str
+) -> None:
+    announced: list[tuple[str, str]] = []
+    websocket_address(lambda name, where: announced.append((name, where)), "sabc", listens)
+    assert announced == [("sabc", told)]
 
 
 def rows(directory: Path) -> list[dict[str, object]]:

@@ -77,6 +77,16 @@ def test_no_queue_is_one_line_and_no_table_is_made(launch: Launcher, tmp_path: P
     assert not (tmp_path / "table").exists()
 
 
+def test_a_file_below_the_table_that_cannot_be_written_is_one_line(
+    launch: Launcher, queue: Path, tmp_path: Path
+) -> None:
+    """FC-06: another user has run the bridge before, or the disk is full."""
+    in_its_place = tmp_path / "table" / "_bridge" / "c" / "log4j2.properties"
+    in_its_place.mkdir(parents=True)
+    line = refused(launch, queue, "--consumer", "c")
+    assert line == f"msgproto bridge: cannot use {in_its_place}: Is a directory"
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

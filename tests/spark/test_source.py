@@ -210,6 +210,11 @@ def test_a_pause_file_keeps_new_batches_from_being_planned(queue: Path, tmp_path
     [
         ({}, 'needs .option\\("queue", DIRECTORY\\)'),
         ({"queue": " , "}, "needs"),
+        (
+            {"queue": "q", "startingOfsets": "latest"},
+            "no option startingOfsets; did you mean startingOffsets",
+        ),
+        ({"queue": "q", "Cosumer": "c"}, "no option Cosumer; did you mean consumer"),
         ({"queue": "q", "maxRowsPerTrigger": "0"}, "maxRowsPerTrigger is a whole number from 1"),
         ({"queue": "q", "numPartitions": "two"}, "numPartitions is a whole number"),
         ({"queue": "q", "failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),

@@ -358,7 +358,8 @@ class TestSpark:
         ({}, "needs a table"),
         ({"path": "/nowhere/at/all"}, "there is no table at /nowhere/at/all"),
         ({"path": "TABLE", "versionAsOf": "x"}, "versionAsOf is a version"),
-        ({"path": "TABLE", "versionAsOf": "9"}, "the table .* cannot be opened"),
+        ({"path": "TABLE", "versionAsOf": "9"}, "the table .* has no version 9: its newest is "),
+        ({"path": "TABLE", "versionAsO": "1"}, "no option versionAsO; did you mean versionAsOf"),
         ({"path": "TABLE", "columns": "gateway,nosuch"}, "has no column nosuch"),
     ],
 )

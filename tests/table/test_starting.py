@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from twisted_msgproto.table.starting import (
     check_operations,
     check_partitioning,
     consumer_name,
+    is_new,
     open_table,
 )
 
@@ -68,6 +70,17 @@ def test_a_table_of_the_first_design_is_refused_with_what_to_do(tmp_path: Path) 
     line = refused(tmp_path / "t")
     assert "first design" in line
     assert "--table NEW --start begin" in line
+
+
+def test_a_directory_that_this_user_may_not_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    with pytest.raises(ConfigurationError, match=r"--table .* cannot be read: Permission denied$"):
+        is_new(str(tmp_path), {})
 
 
 def test_a_delta_table_of_the_first_design_is_refused_too(tmp_path: Path) -> None:

@@ -183,7 +183,8 @@ class Methods(TestCase):
     def test_what_is_no_known_method_goes_to_the_application(self):
         """UM-09: E 6 where there is none; UM-17: any payload is a payload."""
         for payload in ('["nobody"]', "[1]", "[]", "[", "plain", '{"a":1}', "[NaN]"):
-            self.assertEqual(self.failure(self.both.client.call(payload)).code, 6)
+            refused = self.failure(self.both.client.call(payload))
+            self.assertEqual((refused.code, str(refused)), (6, "no such method"))
         request = Request(self.both.server, "1", '["nobody"]')
         self.assertRaises(Refused, self.methods.answer, request)
 

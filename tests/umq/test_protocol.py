@@ -84,7 +84,8 @@ class Calls(TestCase):
         other = pair(UmqServer)
         answered = other.client.call("x")
         other.pump()
-        self.assertEqual(self.failureResultOf(answered, CallFailed).value.code, 6)
+        refused = self.failureResultOf(answered, CallFailed).value
+        self.assertEqual((refused.code, str(refused)), (6, "not an RPC server"))
         other.close()
 
     def test_attachments_of_answers_come_complete_with_the_error_in_its_slot(self):

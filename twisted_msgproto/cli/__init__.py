@@ -106,6 +106,18 @@ CHOICE = re.compile(r"argument (\S+): invalid choice: '([^']*)' \(choose from (.
 """Argparse's text for a word that is none of those that may stand in its place."""
 
 
+VALUE = re.compile(r"argument (\S+): invalid (\w+) value: (.*)", re.DOTALL)
+"""What argparse says of a value that the function for it cannot read."""
+
+KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "positive": "a whole number from 1 on",
+    "seconds": "a number of seconds",
+}
+"""This is what the values of these functions are called."""
+
+
 class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong with the words, and what was meant perhaps."""
 
@@ -126,6 +138,9 @@ class Parser(argparse.ArgumentParser):
             known = re.findall(r"[^\s,']+", choice[3])
             near = closest(choice[2], known)
             return f"{choice[2]!r} is none of {', '.join(known)}{near}"
+        value = VALUE.fullmatch(message)
+        if value is not None:
+            return f"{value[1]} is {KINDS.get(value[2], 'something else')}, not {value[3]}"
         flags = list(_flags(self, self._words))
         for word in self._words:
             flag = word.partition("=")[0]

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         print(f"processes: {configuration.processes}{alone}")
     for name, options in configuration.servers.items():
-        print(f"{name}: {', '.join(options['endpoints'])}")
+        print(f"{name}: {', '.join(options.whereItListens())}")
         for line in without_certificates(options["endpoints"]):
             print(f"{name}: {line}")
     if configuration.access is not None:

@@ -191,7 +191,10 @@ def run(arguments: argparse.Namespace) -> int:
         why = "the server ended it"
         if arguments.timeout is not None:
             why = f"no more came within {arguments.timeout:g} s"
-        why = f"{came} of {wanted} messages came: {why}"
+            if arguments.count is None:
+                why = f"no message came within {arguments.timeout:g} s"
+        if arguments.count is not None:
+            why = f"{came} of {wanted} messages came: {why}"
     if why is None:
         return 0
     tell("recv", why)

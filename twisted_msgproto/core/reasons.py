@@ -51,7 +51,7 @@ REASONS: Final[tuple[tuple[str, str], ...]] = (
         "TLS: the server's certificate is not valid yet; is this machine's clock right?",
     ),
     (
-        r"VerificationError|certificate is for another name|Hostname mismatch|certificate is not"
+        r"\bVerificationError|certificate is for another name|Hostname mismatch|certificate is not"
         r" valid for",
         "TLS: the server's certificate is for another name; use the name which it was made for",
     ),
@@ -128,7 +128,8 @@ HINTS: Final[tuple[tuple[str, str, str], ...]] = (
         "if it speaks TLS there, try {other}",
     ),
     (
-        r"^the server did not answer|no session in time|gave no session",
+        r"^the server did not answer|no session in time|gave no session"
+        r"|^the connection was lost: ",
         r"tls:|wss:",
         "if it does not speak TLS there, try {other}",
     ),
@@ -150,7 +151,8 @@ NOISE: Final = re.compile(
 LISTENING: Final[tuple[tuple[str, str], ...]] = (
     (
         r"Address already in use",
-        "another program listens there (ss -lntp names it): end it, or choose another port",
+        "another program (ss -lntp names it) or another endpoint of this one listens there: end"
+        " that, or choose another port",
     ),
     (
         r"Cannot assign requested address",

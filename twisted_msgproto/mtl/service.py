@@ -79,6 +79,11 @@ class Options(BrokerOptions, AuthenticationOptions):
         except ConfigurationError as error:
             raise usage.UsageError(str(error)) from None
 
+    def whereItListens(self) -> list[str]:
+        """Return every address that the server listens on, as people are shown it."""
+        data = [f"{self['data-endpoint']} (data)"] if self["data-endpoint"] else []
+        return [*super().whereItListens(), *data]
+
     def postOptions(self) -> None:
         """Check what was given, and find the data endpoint."""
         super().postOptions()

@@ -79,6 +79,11 @@ class LegibleOptions(usage.Options):
         """Return what ``--help`` says above the options: paragraphs, and indented examples."""
         return cleandoc(type(self).__doc__ or "")
 
+    def parseArgs(self, *words: str) -> None:
+        """Refuse words that belong to no option; Twisted would only say that there are too many."""
+        if words:
+            raise usage.UsageError(f"{words[0]!r} belongs to no option; --help lists the options")
+
     def getTables(self, width: int) -> list[str]:
         """Return what ``--help`` says below the options."""
         return []

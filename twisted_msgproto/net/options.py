@@ -37,6 +37,12 @@ LOG_FLAGS: Final = (
 )
 """These options of every server say what is logged, and how."""
 
+ENDPOINT_FORMS: Final = "tcp:PORT, tls:DIRECTORY:PORT or unix:PATH"
+"""Some of the forms that an endpoint string may have, for those who have written another one."""
+
+HOST_FIRST: Final = re.compile(r"(tcp|tcp6):([\w.-]+):(\d+)")
+"""This is how clients write an endpoint, and so do many who want a server."""
+
 
 class ServerOptions(LegibleOptions):
     """Parses the options that all servers have; a protocol's own options are a subclass.
@@ -132,6 +138,10 @@ class ServerOptions(LegibleOptions):
     def defaultLimits(cls) -> Limits:
         """Return the limits of this server at their defaults."""
         return Limits.of(COMMON_LIMITS, cls.LIMITS)
+
+    def whereItListens(self) -> list[str]:
+        """Return every address that the server listens on, as people are shown it."""
+        return list(self["endpoints"])
 
     def opt_endpoint(self, description: str) -> None:
         """A Twisted server endpoint string to listen on; may be given more than once."""
@@ -288,6 +298,14 @@ def check_endpoint(description: str) -> None:
         _look_for_certificates(description)
     except Exception as error:
         reason = file_trouble(error)
+        swapped = HOST_FIRST.fullmatch(description)
+        if swapped is not None:
+            kind, host, port = swapped.groups()
+            reason = f"the port comes first: {kind}:{port}:interface={host}"
+        elif isinstance(error, ValueError | TypeError) and not isinstance(
+            error, ConfigurationError
+        ):
+            reason += f"; it is written like {ENDPOINT_FORMS}"
         raise usage.UsageError(f"bad endpoint {description!r}: {reason}") from None
 
 

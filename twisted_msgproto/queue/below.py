@@ -14,6 +14,12 @@ from .disk import IDENTITY_FILE
 NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,3}")
 """The queue of a process is in a directory of this name."""
 
+URL: Final = re.compile(r"[a-z+]+://")
+"""Begins an address, and no directory."""
+
+FOLDER: Final = "queue"
+"""``msgproto init`` has the queue in this folder, beside the gateway.toml."""
+
 
 def queue_of(directory: str | os.PathLike[str], number: int) -> str:
     """Return the directory of the queue of the process ``number``."""
@@ -51,6 +57,25 @@ def queues_at(directory: str | os.PathLike[str]) -> list[str]:
     """
     below = numbered(directory)
     return [os.fspath(directory), *below] if is_queue(directory) or not below else below
+
+
+def no_queue(directory: str | os.PathLike[str]) -> str:
+    """Return why ``directory``, as it was given, cannot be read as a queue, and what to try."""
+    given = os.fspath(directory)
+    place = os.path.abspath(given)
+    if URL.match(given):
+        return (
+            f"no queue in {given}: a directory, grpc://HOST:PORT or grpc+tls://HOST:PORT is meant"
+        )
+    if not os.path.isdir(place):
+        return f"no queue in {place}: there is no such directory"
+    if is_queue(place):
+        return f"no queue in {place} that can be read: its file {IDENTITY_FILE} is damaged"
+    if below := numbered(place):
+        return f"no queue in {place} itself: its processes have theirs, such as {below[0]}"
+    if is_queue(beside := os.path.join(place, FOLDER)):
+        return f"no queue in {place}; there is one in {beside}"
+    return f"no queue in {place} (nothing has written there yet)"
 
 
 def has_broker(directory: str | os.PathLike[str]) -> bool:
@@ -96,6 +121,7 @@ __all__ = [
     "is_queue",
     "mend",
     "mend_former",
+    "no_queue",
     "numbered",
     "queue_of",
     "queues_at",

@@ -116,6 +116,10 @@ class SegmentLog:
             self._open(check_octets, make_identity, make_incarnation)
         except OSError as error:
             self.close()
+            if isinstance(error, FileExistsError | NotADirectoryError):
+                raise QueueError(
+                    f"cannot open the queue {self.directory}: it, or what it is in, is no directory"
+                ) from error
             raise QueueError(f"cannot open the queue {self.directory}: {error}") from error
         except BaseException:
             self.close()

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from twisted_msgproto.core.errors import QueueAway, QueueCorrupt, QueueError, QueueMismatch
 
-from . import consumers, damage, lineage, recovery
+from . import below, consumers, damage, lineage, recovery
 from .checksum import crc32
 from .columns import Assembly
 from .damage import Range
@@ -54,10 +54,15 @@ class QueueReader:
         self._disk = disk
         try:
             identity = recovery.read_identity(disk, self.directory)
-        except (NotADirectoryError, PermissionError) as error:
-            raise QueueError(f"cannot read the queue {self.directory}: {error}") from error
+        except PermissionError as error:
+            raise QueueError(
+                f"cannot read the queue {self.directory}: this user may not ({error.strerror}); run"
+                " this as the user that its gateway runs as"
+            ) from error
+        except NotADirectoryError as error:
+            raise QueueError(f"cannot read the queue {self.directory}: {error.strerror}") from error
         if identity is None:
-            raise QueueError(f"no queue in {self.directory} (nothing has written there yet)")
+            raise QueueError(below.no_queue(os.fspath(directory)))
         self.identity = identity
         self.queue_id = identity.queue_id
         """Names this queue for good: the table's ``gateway``."""

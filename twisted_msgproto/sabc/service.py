@@ -19,6 +19,9 @@ from .protocol.session import LIMITS, PROTOCOL
 
 DEFAULT_WEBSOCKET_ENDPOINT = "tcp:5047:interface=127.0.0.1"
 
+WEBSOCKET_SCHEMES = {"tcp": "ws", "ssl": "wss", "tls": "wss", "mtls": "wss"}
+"""Clients are given an endpoint of this kind with this scheme."""
+
 
 class Options(AuthenticationOptions):
     """Serve sABC: requests, answers and send-only messages over TCP, TLS and WebSocket.
@@ -44,6 +47,11 @@ class Options(AuthenticationOptions):
         self["websockets"] = []
         self["origins"] = []
 
+    def whereItListens(self) -> list[str]:
+        """Return every address that the server listens on, as people are shown it."""
+        websockets = [f"{description} (WebSocket)" for description in self["websockets"]]
+        return [*super().whereItListens(), *websockets]
+
     def opt_websocket(self, description: str) -> None:
         """A Twisted server endpoint string to listen on for WebSocket; may be given repeatedly."""
         self.checkEndpoint(description)
@@ -67,9 +75,12 @@ class Options(AuthenticationOptions):
 
 
 def websocket_address(announced: Callable[[str, str], None], name: str, address: str) -> None:
-    """Announce ``tcp:HOST:PORT`` as ``ws://HOST:PORT``, which clients can be given."""
+    """Announce ``tcp:HOST:PORT`` as ``ws://HOST:PORT``, which clients can be given; TLS as
+    ``wss:``.
+    """
     kind, _, rest = address.partition(":")
-    announced(name, f"ws://{rest}" if kind == "tcp" else address)
+    scheme = WEBSOCKET_SCHEMES.get(kind)
+    announced(name, address if scheme is None else f"{scheme}://{rest}")
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:

@@ -204,6 +204,12 @@ def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None)
         except KeyboardInterrupt:
             # While Spark started: by a wish to end, or by pyspark's own function for SIGINT.
             bridge.interrupted()
+        except OSError as error:
+            bridge.failed(error)
+            if bridge.loop is not None or error.filename is None:
+                raise
+            # The start has met a file that is not as it has to be, or not this user's.
+            raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
         except BaseException as error:
             bridge.failed(error)
             raise

@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from ..core.errors import ConfigurationError
@@ -40,6 +41,9 @@ OPTIONS = (
     "ranges",
 )
 """The options of the source, as ``docs/data-source.md`` has them; their case does not matter."""
+
+MISSPELT = 0.8
+"""From this likeness on, of 1, a name that is no option's is taken for a misspelt one."""
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -80,12 +84,29 @@ class Edge:
         return {*self.offsets, *self.times}
 
 
+def refuse_misspelt(given: Mapping[str, str], known: Iterable[str]) -> None:
+    """Raise ConfigurationError for a name in ``given`` that is nearly one of ``known``.
+
+    Spark ignores options that a source does not have, and so do we, but a misspelt one would change
+    what is read, and from where, without a word.
+    """
+    names = {name.lower(): name for name in known}
+    for name in given:
+        if name.lower() not in names:
+            close = get_close_matches(name.lower(), names, 1, MISSPELT)
+            if close:
+                raise ConfigurationError(
+                    f"there is no option {name}; did you mean {names[close[0]]}?"
+                )
+
+
 class Settings:
     """Holds the options of one stream or one table.  Raises ConfigurationError with one line."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         # Spark hands a dictionary that forgets about case when it is pickled: compare in lower.
         given = {name.lower(): value for name, value in options.items()}
+        refuse_misspelt(options, (*OPTIONS, "path"))
         self.locations = split_list(given.get("queue") or given.get("path", ""))
         self.ranges = given.get("ranges")
         if not self.locations and self.ranges is None:

@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 
 from ..core.errors import ConfigurationError
 from .filters import expression
-from .options import microseconds, split_list, truth, whole
+from .options import microseconds, refuse_misspelt, split_list, truth, whole
 from .schema import arrow_schema
 
 if TYPE_CHECKING:
@@ -54,6 +54,16 @@ TASK_OCTETS_MIN = 4 << 20
 READ_ROWS = 10_000
 """One Arrow batch has this many rows."""
 
+TABLE_OPTIONS = (
+    "path",
+    "columns",
+    "versionAsOf",
+    "timestampAsOf",
+    "numPartitions",
+    "pushFilters",
+)
+"""The options of ``format("msgproto-table")``; their case does not matter."""
+
 STORAGE_PREFIX = "storage."
 """The name of an option of delta-rs (``aws_region``, …) begins with this."""
 
@@ -65,6 +75,9 @@ class TableOptions:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = {name.lower(): value for name, value in options.items()}
+        refuse_misspelt(
+            {name: value for name, value in options.items() if "." not in name}, TABLE_OPTIONS
+        )
         self.location = given.get("path", "")
         if not self.location:
             raise ConfigurationError(
@@ -104,6 +117,10 @@ def open_table(
     place = location.removeprefix("file://") if location.startswith("file:///") else location
     try:
         table = DeltaTable(place, storage_options=dict(storage) or None)
+        if isinstance(version, int) and version > table.version():
+            raise ConfigurationError(
+                f"the table {location} has no version {version}: its newest is {table.version()}"
+            )
         if version is not None:
             table.load_as_version(version)
     except TableNotFoundError:

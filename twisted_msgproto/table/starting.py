@@ -93,13 +93,18 @@ def check_partitioning(partition_by: Sequence[str]) -> None:
 
 
 def check_first_design(storage: Storage) -> None:
-    """Raises ConfigurationError for a table that the first design wrote."""
+    """Raises ConfigurationError for a table that the first design wrote, or that is none."""
     if not isinstance(storage, LocalStorage):
         return
-    if (Path(storage.location) / FIRST_DESIGN_LOG).is_dir():
-        raise ConfigurationError(FIRST_DESIGN.format(table=storage.location))
-    if Path(storage.location).exists() and not Path(storage.location).is_dir():
-        raise ConfigurationError(f"--table {storage.location} is not a directory")
+    place = Path(storage.location)
+    try:
+        first, other = (place / FIRST_DESIGN_LOG).is_dir(), place.exists() and not place.is_dir()
+    except OSError as error:
+        raise ConfigurationError(f"--table {place} cannot be read: {error.strerror}") from error
+    if first:
+        raise ConfigurationError(FIRST_DESIGN.format(table=place))
+    if other:
+        raise ConfigurationError(f"--table {place} is not a directory")
 
 
 def check_schema(table: Table, schema: pa.Schema) -> None:

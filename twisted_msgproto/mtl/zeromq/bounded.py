@@ -16,6 +16,7 @@ from typing import Any, Final
 import zmq
 
 from ...core.errors import ConfigurationError
+from ...core.reasons import cannot_listen
 from .hooks import guarded
 
 READS_PER_TURN: Final = 256
@@ -142,7 +143,8 @@ class Bounded:
         try:
             self.socket.bind(address)
         except zmq.ZMQError as error:
-            raise ConfigurationError(f"cannot listen on {address}: {error.strerror}") from None
+            why = cannot_listen(zmq.strerror(error.errno or 0))
+            raise ConfigurationError(f"cannot listen on {address}: {why}") from None
         last: bytes = self.socket.get(zmq.LAST_ENDPOINT)
         return last.rstrip(b"\0").decode()
 

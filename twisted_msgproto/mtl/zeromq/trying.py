@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import zmq
 
+from ...core.reasons import cannot_listen
 from ...net.trying import BindingReactor
 
 
@@ -32,4 +33,4 @@ def try_addresses(addresses: Sequence[str], reactor: BindingReactor) -> Iterator
         try:
             bound.bind(address)
         except zmq.ZMQError as error:
-            yield f"cannot listen on {address}: {error.strerror}"
+            yield f"cannot listen on {address}: {cannot_listen(zmq.strerror(error.errno or 0))}"

@@ -11,10 +11,11 @@ from twisted.cred.checkers import (
 )
 from twisted.cred.credentials import IAnonymous, IUsernamePassword
 from twisted.cred.portal import Portal
-from twisted.cred.strcred import AuthOptionMixin
+from twisted.cred.strcred import AuthOptionMixin, findCheckerFactories
 from twisted.python import usage
 
 from ...core.errors import ConfigurationError
+from ...core.named import closest
 from ..options import ServerOptions
 from ..reloading import Change
 from .identities import portal_over
@@ -63,6 +64,13 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
             _look_for_file(description)
         except ConfigurationError as error:
             raise usage.UsageError(str(error)) from None
+        kind = description.partition(":")[0]
+        known = sorted(factory.authType for factory in findCheckerFactories())
+        if kind not in known:
+            raise usage.UsageError(
+                f"--auth {kind}: there is no such checker{closest(kind, known)};"
+                f" known: {', '.join(known)}; --help-auth says more"
+            )
         super().opt_auth(description)  # type: ignore[no-untyped-call]
         self["auth"].append(description)
 

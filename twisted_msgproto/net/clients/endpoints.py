@@ -5,6 +5,7 @@ Everything an operator can get wrong here is a ConfigurationError that says what
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, cast
@@ -37,6 +38,9 @@ from .shapes import ConnectOptions
 
 PEM_END = b"-----END CERTIFICATE-----"
 
+ADDRESS: Final = re.compile(r"[\w.-]*[.\w]:\d+")
+"""Who writes this has left out the kind of the endpoint."""
+
 
 def host_and_port(text: str) -> tuple[str, int]:
     """``HOST:PORT``, where HOST may be ``[IPV6]``; ConfigurationError if it is not that."""
@@ -64,9 +68,10 @@ def client_endpoint(reactor: IReactorCore, options: ConnectOptions) -> IStreamCl
     try:
         endpoint: IStreamClientEndpoint = clientFromString(reactor, options.endpoint)
     except Exception as error:
+        meant = f"; write tcp:{options.endpoint}" if ADDRESS.fullmatch(options.endpoint) else ""
         raise ConfigurationError(
-            f"not an endpoint: {options.endpoint!r} ({type(error).__name__}: {error});"
-            " tcp:HOST:PORT, tls:HOST:PORT or unix:PATH is expected"
+            f"not an endpoint: {options.endpoint!r} ({error});"
+            f" tcp:HOST:PORT, tls:HOST:PORT or unix:PATH is expected{meant}"
         ) from None
     return endpoint
 

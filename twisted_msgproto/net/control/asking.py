@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import socket
 import ssl
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 
 from ...core.errors import ConfigurationError, QueueAway, QueueError, shown
 from ...core.reasons import reason
-from .address import SocketPath
+from .address import SOCKET_NAME, SocketPath
 from .shapes import MessageShown, NoSuchQueue, QueueShown, from_json
 
 ANSWER_SECONDS: Final = 30.0
@@ -25,6 +26,12 @@ ANSWER_OCTETS_MAX: Final = 64 << 20
 
 ERROR_TEXT_MAX: Final = 4000
 """At most this many characters of what a gateway says is wrong are shown."""
+
+ADDRESS: Final = re.compile(r"[^/]+:\d+")
+"""Who writes this means a status endpoint, and no directory."""
+
+QUEUE_FOLDER: Final = "queue"
+"""``msgproto init`` has the queue in this folder, beside the gateway.toml."""
 
 
 class _OverUnix(http.client.HTTPConnection):
@@ -134,8 +141,28 @@ class GatewayBroker:
         if not is_url(self._where) and isinstance(
             error, FileNotFoundError | ConnectionRefusedError
         ):
-            return "none runs on this queue, or it runs as another version"
+            return self._why_not_here()
+        if isinstance(error, PermissionError):
+            return "this user may not use its socket; run this as the user that it runs as"
+        if isinstance(error, http.client.HTTPException):
+            return (
+                "what listens there does not speak HTTP; is this the port of its status endpoint,"
+                f" and is it {'http' if self._where.startswith('https:') else 'https'}: there?"
+            )
+        if isinstance(error, ssl.SSLError) and "WRONG_VERSION_NUMBER" in str(error):
+            return "it does not speak TLS there; try http:"
         return reason(error, "its address")
+
+    def _why_not_here(self) -> str:
+        """Return why nobody answers in a directory, which may be none of a queue."""
+        where = self._where
+        if os.path.exists(os.path.join(where, QUEUE_FOLDER, SOCKET_NAME)):
+            return f"its queue is in {os.path.join(where, QUEUE_FOLDER)}"
+        if os.path.isdir(where):
+            return "none runs on this queue, or it runs as another version"
+        if ADDRESS.fullmatch(where):
+            return f"there is no such directory; for its status endpoint write http://{where}"
+        return "there is no such directory"
 
     def _ask(self, method: str, path: str, **query: str) -> Any:
         return self._ask_at(method, f"broker/{path}?{urlencode(query)}")
@@ -154,6 +181,8 @@ class GatewayBroker:
         finally:
             connection.close()
         if response.status == http.client.UNAUTHORIZED:
+            if "Authorization" in self._headers:
+                raise QueueError(f"{self._where} has another token than the file of --token-file")
             raise QueueError(f"{self._where} wants its token: give it with --token-file FILE")
         try:
             answer = json.loads(octets)

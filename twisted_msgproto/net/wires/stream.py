@@ -23,6 +23,8 @@ class StreamWire(Wire):
     """
 
     write: Callable[[bytes], None]  # a function of its own: it is called for every answer
+    _answered = False  # whether the transport ends only when the peer has answered that: TLS
+    _closing = False  # such a transport was asked to end
 
     def __init__(
         self,
@@ -47,8 +49,9 @@ class StreamWire(Wire):
             # TLS does not end before its producer has gone, and ours stays as long as the
             # connection: an application that asks the transport for the end asks us.  What its
             # hook leads to is written first, as on TCP.
-            closing = partial(clock.callLater, 0, self.output.close)
+            closing = partial(clock.callLater, 0, self.close, False)
             transport.loseConnection = closing  # type: ignore[method-assign]
+            self._answered = True
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
 
@@ -65,7 +68,13 @@ class StreamWire(Wire):
         self.output.watch()
 
     def close(self, fault: bool) -> None:
-        """Let out what was written, then close the transport."""
+        """Let out what was written, then close the transport.
+
+        TLS is read until it has ended: it waits for the peer's last words, and nobody else does.
+        """
+        if self._answered and not self._closing:
+            self._closing = True
+            self._transport.resumeProducing()
         self.output.close()
 
     def abort(self) -> None:
@@ -76,8 +85,9 @@ class StreamWire(Wire):
         """A byte stream has no messages that could be larger now."""
 
     def pauseProducing(self) -> None:
-        """Read nothing."""
-        self._transport.pauseProducing()
+        """Read nothing; TLS that is closing still reads what ends it."""
+        if not self._closing:
+            self._transport.pauseProducing()
 
     def resumeProducing(self) -> None:
         """Read again."""

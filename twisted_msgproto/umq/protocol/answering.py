@@ -46,7 +46,8 @@ class Answering(Verbs):
         call.
         """
         if self.factory.sink is None:
-            raise Refused("not an RPC server", Code.NOT_AN_RPC_SERVER.value)
+            why = "not an RPC server" if self.factory.methods is None else "no such method"
+            raise Refused(why, Code.NOT_AN_RPC_SERVER.value)
 
     def callReceived(self, request: Request) -> Any:
         """A call arrived: like ``requestReceived``, with attachments as they came.
