@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final
 from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener, ISSLTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger, LogLevel
+from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -215,6 +216,10 @@ class Link(Protocol):
         self.session = factory.sessionNames.next()
         if factory.turnWatch is not None:
             factory.turnWatch.measure(self, *self.turns, peer=self.peer, host=self.address)
+            if isinstance(transport, TLSMemoryBIOProtocol):  # a turn delivers several records
+                factory.turnWatch.measure(
+                    transport, "dataReceived", peer=self.peer, host=self.address
+                )
         self._now = clock.seconds
         self.heard = self._now()
         self._tally = factory.counters.settled
