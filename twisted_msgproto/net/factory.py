@@ -364,7 +364,9 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
 
     def _makesRoom(self, host: str) -> bool:
         """Whether a silent connection was closed for a newcomer; see :class:`.room.Room`."""
-        longest = self._room.search(host, self.liveConnections, silentSince, self.clock.seconds())
+        longest = self._room.search(
+            host, self.liveConnections, silentSince, self.clock.seconds(), self._perAddress
+        )
         if longest is None:
             return False
         self.displaced(longest.peer)
