@@ -107,6 +107,25 @@ def test_where_nobody_is_silent_newcomers_of_all_groups_share_one_search_a_secon
     assert connections.scans == 2
 
 
+def test_connections_without_a_session_displace_those_of_no_smaller_group__NB_08():
+    """NB-08: a crowd that never upgrades to WebSocket has places, so its group is the largest."""
+    server = factory(connections=10)
+    for _ in range(3):
+        server.connectionOpened(Silent(), "198.51.100.1")
+    for _ in range(6):
+        server.addressTaken("192.0.2.7")
+    server.clock.advance(61)
+    assert server.buildProtocol(IPv4Address("TCP", "192.0.2.7", 1)) is not None
+    assert not any(connection.gone for connection in server.liveConnections)
+    for _ in range(4):
+        server.addressFreed("192.0.2.7")
+    for _ in range(4):
+        server.connectionOpened(Silent(), "198.51.100.1")
+    server.clock.advance(61)
+    assert server.buildProtocol(IPv4Address("TCP", "192.0.2.7", 1)) is not None
+    assert sum(connection.gone for connection in server.liveConnections) == 1
+
+
 def test_connections_of_one_address_are_bounded_by_option():
     server = factory(connections_per_address=1)
     here, there = IPv4Address("TCP", "192.0.2.1", 1), IPv4Address("TCP", "192.0.2.2", 1)

@@ -287,3 +287,51 @@ def test_whatever_peers_do_the_limit_holds_and_who_moves_gets_through(seed: int)
             peer.hold(0)
     assert world.ledger.held == 0
     assert not world.clock.getDelayedCalls()
+
+
+class Counting(Ledger):
+    """A ledger that counts how often it asks how late somebody is."""
+
+    asked = 0
+
+    def _lateness(self, account: Any, now: float) -> float:
+        self.asked += 1
+        return super()._lateness(account, now)
+
+
+class Asked(Peer):
+    """A peer that counts how often all of them are asked for their addresses."""
+
+    asked = 0
+
+    @property
+    def address(self) -> str:
+        Asked.asked += 1
+        return self._address
+
+    @address.setter
+    def address(self, address: str) -> None:
+        self._address = address
+
+
+def test_a_crowd_that_holds_all_memory_costs_each_read_next_to_nothing__NB_07() -> None:
+    """NB-07: with 9,000 connections a turn took seconds, since each look was at all of them."""
+    world, crowd = World(), 1000
+    world.ledger = ledger = Counting()
+    ledger.clock, ledger.limit = world.clock, LIMIT
+    peers = [Asked(world, f"192.0.2.{number % 5}") for number in range(crowd)]
+    world.peers += peers
+    for peer in peers:
+        peer.hold(SOFT // crowd + 100)
+    assert 0 < sum(peer.held_back for peer in peers) < crowd
+    assert ledger.asked <= 3 * crowd
+    for peer in peers:
+        if not peer.held_back:
+            peer.grow(1)
+    assert ledger.asked <= 3 * crowd
+    ledger.asked = Asked.asked = 0
+    world.clock.advance(4 * LATE_SECONDS)
+    cut = sum(peer.cut for peer in peers)
+    assert 0 < cut < crowd
+    assert ledger.asked <= 2 * crowd
+    assert Asked.asked <= 3 * crowd

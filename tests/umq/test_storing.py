@@ -5,6 +5,7 @@ from twisted.trial.unittest import TestCase
 
 from tests.umq.echo import Echo, Sink, pair
 from twisted_msgproto.core.errors import ConnectionClosed, Refused
+from twisted_msgproto.net.turns import TURN_SECONDS
 from twisted_msgproto.umq import (
     CallFailed,
     MethodRegistry,
@@ -224,4 +225,75 @@ class Held(TestCase):
         both.pump()
         self.successResultOf(answered)
         self.assertEqual(both.server_factory.budget.held.held, 0)
+        both.close()
+
+
+class Turns(TestCase):
+    """Calls that are safe are served as long as a turn lasts, and the others after it."""
+
+    def calls(self, count, seconds):
+        """A pair, ``count`` calls whose method takes ``seconds`` each, and those served so far."""
+        served, methods, sink = [], MethodRegistry(), Sink()
+
+        def work(number):
+            served.append(number)
+            return number
+
+        methods.register(work, name="work")
+        turns = self.turns = []
+
+        class Server(UmqServer):
+            def _serveReady(self):
+                turns.append(len(served))
+                super()._serveReady()
+
+        both = pair(Server, sink=sink, methods=methods)
+        both.server_factory.spent = lambda: len(served) * seconds
+        answers = [both.client.call(f'["work",{number}]') for number in range(count)]
+        both.pump()
+        self.assertEqual(served, [])
+        return both, answers, served, sink
+
+    def test_calls_that_are_safe_together_are_served_in_several_turns__NB_07(self):
+        """NB-07: each may be sent on to a thousand subscribers, while all neighbours wait."""
+        both, answers, served, sink = self.calls(100, TURN_SECONDS / 3.9)
+        for waiting in sink.waiting:
+            waiting.callback(None)
+        both.clock.advance(0)
+        self.assertEqual(self.turns, list(range(4, 100, 4)))
+        both.pump()
+        self.assertEqual(served, list(range(100)))
+        payloads = [self.successResultOf(answer).payload for answer in answers]
+        self.assertEqual(payloads, [str(number) for number in range(100)])
+        both.close()
+
+    def test_calls_that_are_safe_later_are_served_behind_those_before__NB_07(self):
+        """NB-07"""
+        both, answers, served, sink = self.calls(10, TURN_SECONDS * 0.6)
+        answers += [both.client.call(f'["work",{number}]') for number in range(10, 20)]
+        both.pump()
+        for waiting in sink.waiting:
+            waiting.callback(None)
+        self.assertEqual(served, [0, 1])
+        both.pump()
+        for _ in range(20):
+            both.clock.advance(0)
+        both.pump()
+        self.assertEqual(served, list(range(20)))
+        for answer in answers:
+            self.successResultOf(answer)
+        both.close()
+
+    def test_calls_that_wait_for_their_turn_end_with_the_connection__NB_07(self):
+        """NB-07: nothing of them is served, and nothing is left on the clock."""
+        both, answers, served, sink = self.calls(10, TURN_SECONDS * 0.6)
+        for waiting in sink.waiting:
+            waiting.callback(None)
+        both.server.abort()
+        both.pump()
+        both.clock.advance(0)
+        self.assertEqual(served, [0, 1])
+        self.assertEqual(self.turns, [])
+        for answer in answers:
+            self.failureResultOf(answer, ConnectionClosed)
         both.close()

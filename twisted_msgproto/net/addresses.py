@@ -21,3 +21,12 @@ def network_of(address: str) -> str | None:
     if isinstance(ip, IPv6Address):
         return f"{IPv6Address(int(ip) >> 64 << 64)}/64"
     return str(ip)
+
+
+def is_address(host: str) -> bool:
+    """Return whether this text is an IP address, and nothing that would spoil a log."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return host.isprintable()  # the zone of an IPv6 address may be anything

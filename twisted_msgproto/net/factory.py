@@ -227,6 +227,10 @@ class SessionFactory:
         """A protocol says that its connection is made."""
         self.counters["connections_total"] += 1
 
+    def addressKnown(self, protocol: Any, host: str) -> bool:
+        """A proxy has said whose connection it is; return whether it may stay."""
+        return True
+
     def connectionClosed(self, protocol: Any, reason: Failure = connectionDone) -> None:
         """A protocol says that its connection is lost, and what its ``connectionLost`` was told."""
 
@@ -364,7 +368,9 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
 
     def _makesRoom(self, host: str) -> bool:
         """Whether a silent connection was closed for a newcomer; see :class:`.room.Room`."""
-        longest = self._room.search(host, self.liveConnections, silentSince, self.clock.seconds())
+        longest = self._room.search(
+            host, self.liveConnections, silentSince, self.clock.seconds(), self._perAddress
+        )
         if longest is None:
             return False
         self.displaced(longest.peer)
@@ -418,6 +424,20 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self.liveConnections[protocol] = host
         self._named[getattr(protocol, "session", "")] = protocol
         self.addressTaken(host)
+
+    def addressKnown(self, protocol: Any, host: str) -> bool:
+        """Count the connection for the client's address, and no more for the proxy's."""
+        before = self.liveConnections.get(protocol)
+        if before is None or before == host:
+            return True
+        per_address = self.limits.integer("connections-per-address")
+        if per_address and self._perAddress[host] >= per_address:
+            self.limitMet("connections-per-address")
+            return False
+        self.addressFreed(before)
+        self.addressTaken(host)
+        self.liveConnections[protocol] = host
+        return True
 
     def addressTaken(self, host: str) -> None:
         """Count one more connection from ``host``."""

@@ -8,8 +8,9 @@ never cut off for what others hold.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
+from heapq import heapify, heappop, heapreplace
 from math import inf
 from typing import Any, Final, Protocol
 
@@ -129,6 +130,7 @@ class Ledger:
         self._held_back: dict[Holder, _Account] = {}
         self._count = 0  # accounts so far
         self._look: Any = None
+        self._late_at = -inf  # nobody is too late before this time
 
     def bound(self, limit: float) -> None:
         """Set the limit to ``limit`` octets unless it is smaller already."""
@@ -190,16 +192,32 @@ class Ledger:
         return until - account.began - account.moved / self.min_rate
 
     def _cut_late(self, now: float) -> None:
-        """Cut off the latest while there is too much: above the limit whoever it is."""
-        while self.held > self.limit * SOFT_SHARE:
-            accounts = self._accounts
-            latest = max(accounts, key=lambda holder: self._lateness(accounts[holder], now))
-            if self.held <= self.limit and self._lateness(accounts[latest], now) <= LATE_SECONDS:
+        """Cut off the latest while there is too much: above the limit whoever it is.
+
+        Nobody becomes late faster than time goes by, so while nobody can be late nobody is looked
+        for: that reads every account.
+        """
+        if self.held <= self.limit and now < self._late_at:
+            return
+        accounts = self._accounts
+        late = [
+            (-self._lateness(account, now), account.number, holder)
+            for holder, account in accounts.items()
+        ]
+        heapify(late)
+        while late and self.held > self.limit * SOFT_SHARE:
+            lateness, number, latest = late[0]
+            if self.held <= self.limit and -lateness <= LATE_SECONDS:
+                self._late_at = now + LATE_SECONDS + lateness
                 return
-            account = accounts.pop(latest)
-            self._held_back.pop(latest, None)
-            self.held -= account.octets
-            latest.cutOff(account.octets, self.limit)
+            heappop(late)
+            account = accounts.get(latest)
+            if account is not None and account.number == number:  # nobody ended meanwhile
+                del accounts[latest]
+                self._held_back.pop(latest, None)
+                self.held -= account.octets
+                latest.cutOff(account.octets, self.limit)
+        self._late_at = now
 
     def _hold_back(self, grower: Holder, account: _Account, now: float) -> None:
         """Stop reading ``grower`` while there is too much, unless its message is the eldest."""
@@ -240,16 +258,32 @@ class Ledger:
             holder.address for holder, account in self._accounts.items() if account.stopped is None
         )
         room = self.limit * SOFT_SHARE - self.held
-        while self._held_back and (room > 0 or not running):
-            back = self._held_back
-            following = min(back, key=lambda one: (running[one.address], back[one].age))
-            account = back.pop(following)
-            account.go_on(now)
-            running[following.address] += 1
-            room -= READ_OCTETS
-            following.holdBack(False)
-            if not following.reading:  # the disk, or something else, stands in its way as well
-                account.stop(now)
+        back = self._held_back
+        if not back or (room <= 0 and running):
+            return
+        rows: dict[str, deque[Holder]] = {}
+        for holder in sorted(back, key=lambda one: back[one].age):
+            rows.setdefault(holder.address, deque()).append(holder)
+        turns = [(running[address], back[row[0]].age, address) for address, row in rows.items()]
+        heapify(turns)
+        while turns and (room > 0 or not running):
+            address = turns[0][2]
+            row = rows[address]
+            following = row.popleft()
+            account = back.pop(following, None)
+            if account is not None:  # else what was done for the others has ended it
+                account.go_on(now)
+                running[address] += 1
+                room -= READ_OCTETS
+                following.holdBack(False)
+                if not following.reading:  # the disk, or something else, stands in its way as well
+                    account.stop(now)
+            while row and row[0] not in back:
+                row.popleft()
+            if row:
+                heapreplace(turns, (running[address], back[row[0]].age, address))
+            else:
+                heappop(turns)
 
 
 __all__ = ["LATE_SECONDS", "MIN_RATE", "Clock", "Holder", "Ledger"]

@@ -14,11 +14,14 @@ A protocol maps each event to the method for it in ``actions``::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener, ISSLTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger, LogLevel
+from twisted.protocols.policies import ProtocolWrapper
+from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -33,10 +36,11 @@ from ..core.errors import (
     shown,
 )
 from ..core.reasons import TLS_HERE, speaks_tls
+from .addresses import is_address
 from .backpressure import ReadControl
 from .counters import Places
 from .delivery import Delivery, tell_not_stored
-from .factory import SessionFactory, peer_name, tls_refusal
+from .factory import SessionFactory, host_of, peer_name, tls_refusal
 from .hooks import run_on
 from .peerlog import NEWS
 from .timer import MachineTimer
@@ -215,6 +219,10 @@ class Link(Protocol):
         self.session = factory.sessionNames.next()
         if factory.turnWatch is not None:
             factory.turnWatch.measure(self, *self.turns, peer=self.peer, host=self.address)
+            if isinstance(transport, TLSMemoryBIOProtocol):  # a turn delivers several records
+                factory.turnWatch.measure(
+                    transport, "dataReceived", peer=self.peer, host=self.address
+                )
         self._now = clock.seconds
         self.heard = self._now()
         self._tally = factory.counters.settled
@@ -238,6 +246,10 @@ class Link(Protocol):
         plain = type(self).connectionCounters is Link.connectionCounters
         factory.counters.join(self, (plain and self.counted) or self.connectionCounters)
         self._follow(self.machine.connection_made(self._now()))
+        if isinstance(transport, ProtocolWrapper) and not isinstance(
+            transport, TLSMemoryBIOProtocol
+        ):  # the PROXY protocol
+            self.dataReceived = partial(self._announced, self.dataReceived)  # type: ignore[method-assign]
         if ISSLTransport.providedBy(transport) and not isinstance(transport, Wire):
             self._handshake = clock.callLater(factory.limits["handshake"], self._handshakeExpired)
         else:
@@ -293,6 +305,24 @@ class Link(Protocol):
                 began = self.factory.spent()
                 self._follow(self.machine.receive(data, now))
                 self._setPace(octets, self.factory.spent() - began)
+
+    def _announced(self, received: Callable[[bytes], None], data: bytes) -> None:
+        """Octets came behind those with which a proxy has said whose connection it is.
+
+        Until then it is the proxy's.  What the proxy says is believed only if it is an address: it
+        goes into the log, and into what is stored.
+        """
+        self.dataReceived = received  # type: ignore[assignment, method-assign]
+        transport = self.transport
+        assert transport is not None
+        address = transport.getPeer()
+        host = host_of(address)
+        if is_address(host):
+            self.peer, self.address = peer_name(address), host
+            if not self._ended and not self.factory.addressKnown(self, host):
+                self.because(ConnectionClosed("its address has too many connections"))
+                self._abort()
+        received(data)
 
     def _setPace(self, octets: int, took: float) -> None:
         """Have the next read return what one turn can process, as the last one needed ``took``

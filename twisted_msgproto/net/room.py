@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from typing import Final, TypeVar
 
@@ -40,10 +41,13 @@ class Room:
         connections: Mapping[K, str],
         heard: Callable[[K], float | None],
         now: float,
+        taken: Mapping[str, int] | None = None,
     ) -> K | None:
         """Return the connection to close for a newcomer from ``host``, or None.
 
-        ``connections`` has the host of each.  ``heard(connection)`` returns when its peer was heard
+        ``connections`` has the host of each.  ``taken`` says how many places each host has, where
+        there are more than these: a host whose connections have no session yet has places, too.
+        ``heard(connection)`` returns when its peer was heard
         last, in seconds as ``now``, or None if it may not be closed.  The connection is the longest
         silent one of the largest address group; the newcomer's group is smaller than that one, with
         it as well.  A search in vain is not repeated for a second, since it reads every connection;
@@ -55,19 +59,21 @@ class Room:
         newcomers = network_of(host) or NO_NETWORK
         if not self._none_for.isdisjoint((newcomers, ALL_NETWORKS)):
             return None
-        groups: dict[str, list[K]] = {}
-        networks = {address: network_of(address) for address in set(connections.values())}
-        for connection, address in connections.items():
+        hosts = Counter(connections.values()) if taken is None else taken
+        networks = {address: network_of(address) for address in hosts}
+        sizes: Counter[str] = Counter()
+        for address, count in hosts.items():
             network = networks[address]
             if network is not None:
-                groups.setdefault(network, []).append(connection)
-        largest = max(groups.values(), key=len, default=[])
+                sizes[network] += count
+        largest = max(sizes, key=sizes.__getitem__, default=NO_NETWORK)
         silent: dict[K, float] = {}
-        for connection in largest:
-            last = heard(connection)
-            if last is not None and last + SILENT_SECONDS <= now:
-                silent[connection] = last
-        if not silent or len(groups.get(newcomers, ())) + 1 >= len(largest):
+        for connection, address in connections.items():
+            if networks.get(address) == largest:
+                last = heard(connection)
+                if last is not None and last + SILENT_SECONDS <= now:
+                    silent[connection] = last
+        if not silent or sizes[newcomers] + 1 >= sizes[largest]:
             if not self._none_for:
                 self._none_until = now + ROOM_SEARCH_SECONDS
             self._none_for.add(newcomers if silent else ALL_NETWORKS)

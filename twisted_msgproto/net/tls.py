@@ -7,13 +7,14 @@ curves; :class:`.reloading.ServedEndpoint` restricts them here, whatever kind of
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 from weakref import WeakSet
 
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1
 from OpenSSL import SSL
-from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
+from twisted.internet.interfaces import IOpenSSLServerConnectionCreator, IReactorCore
 from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
 from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
@@ -22,6 +23,7 @@ from twisted.python.filepath import FilePath
 from zope.interface import implementer
 
 from .prompt import prompt_write
+from .turns import TURN_SECONDS
 
 try:
     from OpenSSL._util import lib as openssl
@@ -108,16 +110,46 @@ GATHERED_OCTETS: Final = 64_000
 record of TLS costs 29 octets and some microseconds.
 """
 
+RECORDS: Final = 16
+"""This many records are decrypted before the clock is read: a usual read brings four, and the
+costliest record of one octet needs a quarter of a millisecond.
+"""
+
+HEADER_OCTETS: Final = 5
+"""A record of TLS begins with its type, its version and its length."""
+
+
+def end_of_records(data: bytes, begin: int) -> int:
+    """Return where the next :data:`RECORDS` records end.
+
+    The first of them begins at ``begin``.  The last may end behind ``data``; one whose header is
+    not here in full does not count.
+    """
+    size = len(data)
+    for _ in range(RECORDS):
+        if begin + HEADER_OCTETS > size:
+            break
+        begin += HEADER_OCTETS + int.from_bytes(data[begin + 3 : begin + HEADER_OCTETS])
+    return begin
+
 
 class TlsConnection(TLSMemoryBIOProtocol):
-    """Encrypts what is written in one turn of the reactor together, and hands it to the system.
+    """Encrypts what is written in one turn of the reactor together, and hands it to the system;
+    decrypts what one turn can process.
 
     Twisted's own class needs a timer for each connection that writes, and its octets wait until
     the reactor has found the socket writable.  Ten thousand idle connections with pings do little
-    else (``NB-11``).
+    else (``NB-11``).  It also delivers each record of a read by itself, and all of them in one
+    turn, whatever was paused meanwhile: 64 KiB are 2,800 records of one octet, which kept the
+    reactor for half a second (``NB-07``).
     """
 
     factory: TlsFactory
+    transport: Any
+    _unread = b""  # it came, and waits for the next turn or until nothing is paused
+    _missing = 0  # octets until the next record begins
+    _paused = False  # by whoever reads this connection
+    _next_turn: Any = None  # the call that goes on with what waits
     _octets = 0  # of what is gathered
     _records: list[bytes] | None = None  # what is encrypted just now
     _leave: Callable[[bytes], None]  # hands octets to the system
@@ -172,6 +204,63 @@ class TlsConnection(TLSMemoryBIOProtocol):
                 if records:
                     self._leave(records[0] if len(records) == 1 else b"".join(records))
 
+    def dataReceived(self, data: bytes) -> None:
+        """Receive the octets of a read, or none in order to go on with those that wait."""
+        if self._unread:
+            data = self._unread + data
+            self._unread = b""
+        if self._next_turn is not None or self._paused:
+            self._unread = data
+            return
+        place = self._deliver(data)
+        if place < len(data) and self.connected:
+            self._unread = data[place:]
+
+    def _deliver(self, data: bytes) -> int:
+        """Decrypt and deliver what one turn can process; return how many octets that were."""
+        began, place, size = None, 0, len(data)
+        while place < size and not self._paused and self.connected:
+            if began is None and place:
+                began = self.factory.spent()
+            elif began is not None and self.factory.spent() - began > TURN_SECONDS:
+                self.transport.pauseProducing()
+                self._go_on_soon()
+                break
+            end = end_of_records(data, place + self._missing)
+            missing, end = max(0, end - size), min(end, size)
+            if missing != self._missing:
+                self._missing = missing
+            if end == place:  # no more than a part of a header
+                break
+            octets = data if end - place == size else data[place:end]
+            place = end
+            super().dataReceived(octets)  # type: ignore[no-untyped-call]
+        return place
+
+    def _go_on_soon(self) -> None:
+        self._next_turn = self.factory.callInNextTurn(self._go_on)
+
+    def _go_on(self) -> None:
+        """Deliver what waits, then read on."""
+        self._next_turn = None
+        if not self._paused and self.connected:
+            self.dataReceived(b"")  # as the socket does it: somebody may measure that
+            if not self._paused and self._next_turn is None and self.connected:
+                self.transport.resumeProducing()
+
+    def pauseProducing(self) -> None:
+        """Deliver nothing until :meth:`resumeProducing`."""
+        self._paused = True
+        self.transport.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """Deliver what waits in the next turn, then what comes."""
+        self._paused = False
+        if len(self._unread) < HEADER_OCTETS:  # also while something is being delivered
+            self.transport.resumeProducing()
+        elif self._next_turn is None:
+            self._go_on_soon()
+
     def loseConnection(self) -> None:
         """Close the connection when what was written has left."""
         self.flush()
@@ -185,12 +274,20 @@ class TlsConnection(TLSMemoryBIOProtocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """The transport is gone, and nobody refers to it any more."""
         self._gathered.clear()
+        self._unread = b""
+        call, self._next_turn = self._next_turn, None
+        if call is not None:
+            call.cancel()
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
         self.transport.__dict__.pop("write", None)  # it refers to the transport
 
 
 class TlsFactory(TLSMemoryBIOFactory):
-    """Puts a server's connections behind TLS; one call of the clock flushes all of them."""
+    """Puts a server's connections behind TLS; one call of the clock flushes all of them.
+
+    Attributes:
+        spent: returns the CPU seconds that were spent so far; without a real reactor the clock's.
+    """
 
     protocol = TlsConnection
 
@@ -198,6 +295,13 @@ class TlsFactory(TLSMemoryBIOFactory):
         """Make it for ``factory``; ``creator`` makes connections, such as CertificateOptions."""
         super().__init__(creator, False, factory)
         self._written: list[TlsConnection] = []
+        clock: Any = self._clock
+        real = IReactorCore.providedBy(clock)
+        self.spent: Callable[[], float] = time.thread_time if real else clock.seconds
+
+    def callInNextTurn(self, function: Callable[[], None]) -> Any:
+        """Call ``function`` in the next turn of the reactor; return the call."""
+        return self._clock.callLater(0, function)
 
     def flushSoon(self, connection: TlsConnection) -> None:
         """Flush ``connection`` in the next turn of the reactor."""
@@ -227,6 +331,7 @@ def tls_from_directory(directory: str, factory: Any) -> TlsFactory:
 __all__ = [
     "CIPHERS",
     "CURVES",
+    "RECORDS",
     "SUITES",
     "TlsConnection",
     "TlsFactory",

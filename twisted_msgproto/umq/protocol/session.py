@@ -7,6 +7,7 @@ every session does, whatever its protocol, stands in :mod:`twisted_msgproto.net.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from math import inf
 from typing import Any, ClassVar, Final
 
 from twisted.python.failure import Failure
@@ -19,6 +20,7 @@ from ...net.authorising import PUBLISH
 from ...net.counters import Places
 from ...net.outbox import fail_all
 from ...net.session import SessionHooks
+from ...net.turns import TURN_SECONDS
 from ...net.wires.websocket import WEBSOCKET_LIMITS
 from ..terms import states
 from ..terms.events import (
@@ -109,6 +111,8 @@ class UmqSession(Answering):
     _ownPaused = False
     _over = False  # more is unread than unread-octets
     _inbox: list[CallReceived | CallbackReceived] | None = None  # calls that wait for that
+    _ready: list[CallReceived | CallbackReceived] | None = None  # safe calls of the next turn
+    _serving: Any = None  # the call of the clock that serves them
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
 
@@ -189,7 +193,10 @@ class UmqSession(Answering):
         streams, self._streams = self._streams, {}
         for _, stream in streams.values():
             stream.lost()
-        self._inbox = None
+        self._inbox = self._ready = None
+        if self._serving is not None:
+            self._serving.cancel()
+            self._serving = None
 
     def snapshot(self) -> Mapping[str, object]:  # type: ignore[override]
         """Return where the session stands, as plain values without secrets; empty before the
@@ -255,8 +262,28 @@ class UmqSession(Answering):
             self._gathered.add(kind, event, waits)
 
     def _onCallsSafe(self, event: CallsSafe) -> None:
-        for call in event.calls:
+        """Serve the calls that are safe, as many as one turn has time for, in their order.
+
+        One read may bring a thousand, each to be sent on to a thousand subscribers (NB-07).
+        """
+        if self._ready is not None:
+            self._ready += event.calls
+            return
+        calls, spent = event.calls, self.factory.spent
+        turn_ends = spent() + TURN_SECONDS if len(calls) > 1 else inf
+        for served, call in enumerate(calls, 1):
             self._serve(call)
+            if served < len(calls) and spent() > turn_ends:
+                self._ready = list(calls[served:])
+                self._serving = self.factory.clock.callLater(0, self._serveReady)
+                return
+
+    def _serveReady(self) -> None:
+        """Go on with the calls that are safe."""
+        calls, self._ready, self._serving = self._ready, None, None
+        if calls:
+            self._time()
+            self._followAlone([CallsSafe(calls)])
 
     def _onResult(self, event: ResultReceived) -> None:
         waiter: Any = event.waiter

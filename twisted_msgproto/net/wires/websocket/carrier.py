@@ -16,6 +16,7 @@ from autobahn.twisted import websocket as autobahn
 from autobahn.websocket.types import ConnectingRequest, ConnectionDeny, ConnectionRequest
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.protocol import connectionDone
+from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 
 from twisted_msgproto.core.errors import ConnectionClosed, shown
@@ -251,9 +252,10 @@ class Carrier(_Mixin):
         self.session.wire = self.wire = factory.wire(self)
         if factory.sessions.turnWatch is not None:
             peer = self.transport.getPeer()
-            factory.sessions.turnWatch.measure(
-                self, "dataReceived", "resumeReading", peer=peer_name(peer), host=host_of(peer)
-            )
+            whose = {"peer": peer_name(peer), "host": host_of(peer)}
+            factory.sessions.turnWatch.measure(self, "dataReceived", "resumeReading", **whose)
+            if isinstance(self.transport, TLSMemoryBIOProtocol):  # a turn delivers several records
+                factory.sessions.turnWatch.measure(self.transport, "dataReceived", **whose)
         super().connectionMade()  # type: ignore[misc]  # autobahn's Twisted class has it
         factory.connectionBegun(self)
 
