@@ -10,11 +10,18 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.tools.tables import RUN, land
-from twisted_msgproto.core.errors import ConfigurationError, MsgprotoError, RewindNeeded, TableError
+from twisted_msgproto.core.errors import (
+    ConfigurationError,
+    MsgprotoError,
+    RewindNeeded,
+    TableChanged,
+    TableError,
+)
 from twisted_msgproto.queue.lineage import Description, Landed
 from twisted_msgproto.table.landing import TABLE_SCHEMA
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.starting import (
+    REWIND,
     check_commits,
     check_gateway,
     check_not_moved,
@@ -140,6 +147,40 @@ def test_a_restore_is_refused_until_it_is_rewound__TB_05(landed: Table) -> None:
     assert DeltaTable(landed.location).to_pyarrow_table().num_rows == 10
     with pytest.raises(RewindNeeded, match=r"version 4 of .*RESTORE.*msgproto table rewind"):
         check_operations(Table.open(landed.location))
+
+
+def test_a_table_which_forgets_places_is_refused__TB_03(landed: Table) -> None:
+    """TB-03: checkpoints leave places out, and a bridge would land rows which are there."""
+    place = landed.landed()["q"]
+    DeltaTable(landed.location).alter.set_table_properties(
+        {"delta.setTransactionRetentionDuration": "interval 0 seconds"},
+        raise_if_not_exists=False,
+    )
+    with pytest.raises(TableError, match=r"setTransactionRetentionDuration.*land twice.*verify"):
+        check_operations(Table.open(landed.location))
+    with pytest.raises(TableChanged, match=r"setTransactionRetentionDuration"):
+        land(landed, "q", 40)
+    assert landed.landed() == {"q": place}
+
+
+def test_a_rewind_of_one_gateway_does_not_vouch_for_the_others__TB_05(landed: Table) -> None:
+    """TB-05: rows of every gateway went with a restore."""
+    land(landed, "other", 10)
+    DeltaTable(landed.location).restore(1)
+    for gateway in ("q", "other"):
+        table = Table.open(landed.location)
+        with pytest.raises(RewindNeeded, match="RESTORE"):
+            check_operations(table)
+        before = table.landed()[gateway]
+        table.replace(
+            [],
+            [],
+            run=RUN,
+            operation=REWIND,
+            landed={gateway: Landed(5)},
+            before={gateway: before},
+        )
+    check_operations(Table.open(landed.location))
 
 
 def test_an_overwrite_and_a_foreign_delete_are_refused(landed: Table) -> None:

@@ -34,6 +34,7 @@ from .object_commit import ObjectCommits
 from .properties import (
     CHECKPOINT_EVERY,
     arrow_schema,
+    forgetting,
     incompatible,
     metadata_of,
     unknown_features,
@@ -492,6 +493,9 @@ class Table:
             if reason:
                 raise TableChanged(f"{self.location} was changed: {reason}")
             self._check_protocol()
+        reason = forgetting(self.properties) if proposal.landed else ""
+        if reason:
+            raise TableChanged(f"nothing can land in {self.location}: {reason}")
         now = self.landed()
         for gateway, expected in proposal.before.items():
             if now.get(gateway) != expected:

@@ -23,6 +23,7 @@ from .log import Table
 from .offsets import KEY, FileLost, read_footer, read_group
 from .parting import parting_offset
 from .rewrite import discard, read_rows, target_of, write_file
+from .starting import REWIND
 from .verify import GatewayReport, Report, verify
 
 
@@ -114,7 +115,8 @@ def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> 
     landed = table.landed()[gateway]
     offset = found.whole_to
     if queue is None:
-        if not found.whole or report.lost:
+        # What a transform may have dropped behind the last row may as well be gone.
+        if not found.whole or offset < landed.offset or report.lost:
             raise TableError(
                 f"gateway {gateway} is whole up to offset {offset} of {landed.offset}; --queue "
                 "names its queue, which has to land the rest again"
@@ -205,7 +207,7 @@ def _write(table: Table, run: Run, report: Report, plan: Plan, places: Mapping[s
             plan.files,
             added,
             run=run,
-            operation="REWIND",
+            operation=REWIND,
             data_change=True,
             landed={found.gateway: found.place for found in plan.gateways},
             before={found.gateway: found.before for found in plan.gateways},

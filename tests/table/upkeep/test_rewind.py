@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from tests.tools.upkept import RUN, Gateway, again, expected, land, rows
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import SegmentLog
+from twisted_msgproto.table import gaps
 from twisted_msgproto.table import rewind as rewinding
 from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.log import Table
@@ -94,6 +95,20 @@ def test_a_whole_table_needs_no_queue_and_keeps_its_places(table: Table, a: Gate
     plan = rewind(table, RUN)
     assert (plan.version, table.landed()) == (version + 1, landed)
     assert rows(table) == expected(a, 0, 30)
+
+
+def test_where_a_transform_drops_rows_a_table_that_lost_its_last_ones_needs_the_queue__TB_05(
+    local: Table, a: Gateway
+) -> None:
+    """TB-05: rows which went with a restore cannot be told from dropped ones."""
+    fill(local, a)
+    notes = {gaps.DROPPING_PREFIX + a.id: 0}
+    local.replace([], [], run=RUN, notes=notes)
+    delta(local).restore(2)
+    with pytest.raises(TableError, match="whole up to offset 20 of 30; --queue"):
+        rewind(again(local), RUN)
+    plan = rewind(again(local), RUN, queues={a.id: a.reader})
+    assert [found.place.offset for found in plan.gateways] == [20]
 
 
 def test_what_is_not_whole_needs_the_queue(local: Table, a: Gateway) -> None:
