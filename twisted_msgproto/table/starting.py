@@ -24,6 +24,7 @@ from ..queue.lineage import Description, Landed
 from .actions import Commit, Run, Torn
 from .landing import DAY, PARTITION_COLUMNS, TABLE_SCHEMA
 from .log import Table, exists
+from .offsets import KEY, FileLost, row_groups
 from .properties import forgetting
 from .snapshot import read_version
 from .storage import LocalStorage, Storage, storage_at
@@ -158,15 +159,30 @@ def check_operations(table: Table) -> None:
     """Raise RewindNeeded when the table's offsets may not match its rows.
 
     Every version since the last one that landed rows of a gateway is checked.  Raises TableError
-    for a table that may forget offsets.
+    for a table that may forget offsets, or that has none for the rows in it.
     """
     reason = forgetting(table.properties)
     if reason:
         raise TableError(f"nothing can land in {table.location}: {reason}")
     if not table.landed():
+        check_no_rows(table)
         return
     seen = list(versions_since_landing(table))
     check_commits(table.location, reversed(seen))
+
+
+def check_no_rows(table: Table) -> None:
+    """Raise TableError when a table without a place of any gateway holds rows of one."""
+    if not set(KEY) <= set(table.schema.names):
+        return
+    for _, rows in row_groups(table.storage, table.files(), KEY):
+        if not isinstance(rows, FileLost) and (gateways := rows.drop_null()["gateway"]):
+            raise TableError(
+                f"the table {table.location} holds rows of gateway {gateways[0]}, and its log "
+                "does not say how far any gateway has landed: a query may have made it from "
+                "another table. The rows would land twice; land in a new table, or in a copy of "
+                "the other table's whole folder"
+            )
 
 
 def versions_since_landing(table: Table) -> Iterator[Commit]:
