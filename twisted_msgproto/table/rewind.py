@@ -23,7 +23,7 @@ from .log import Table
 from .offsets import KEY, FileLost, read_footer, read_group
 from .parting import parting_offset
 from .rewrite import discard, read_rows, target_of, write_file
-from .starting import REWIND
+from .starting import REWIND, consumer_name
 from .verify import GatewayReport, Report, verify
 
 
@@ -105,6 +105,9 @@ def _rewind(
                 "and add --discard to take them out of the table"
             )
     if not dry_run:
+        for found in plan.gateways:
+            if found.gateway in queues:
+                _keep(table, queues[found.gateway], found)
         _write(table, run, report, plan, places)
     return plan
 
@@ -138,6 +141,26 @@ def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> 
     except QueueMismatch as error:
         raise TableError(f"gateway {gateway} cannot go on at offset {offset}: {error}") from error
     return Rewound(gateway, landed, place, _rows_from(found, offset), lost)
+
+
+def _keep(table: Table, queue: Queue, found: Rewound) -> None:
+    """Have the queue keep what has to land again: the bridge's mark let it trim that.
+
+    The bridge's consumer is known by the table's id; where there is none of that name, any may be
+    the bridge's, and a mark that is set back only costs room until it moves again.
+    """
+    place, marks = found.place, queue.describe().consumers
+    own = consumer_name(table.table_id)
+    for name, mark in marks.items():
+        if mark > place.offset and (name == own or own not in marks):
+            queue.commit(name, place.offset)
+    begin = queue.describe().begin
+    if place.offset < begin:
+        raise TableError(
+            f"gateway {found.gateway} is whole up to offset {place.offset}, and its queue, which "
+            f"begins at {begin}, was trimmed meanwhile: nothing was changed; try again to see what "
+            "is left"
+        )
 
 
 def _rows_from(found: GatewayReport, offset: int) -> int:
