@@ -373,12 +373,17 @@ class Table:
             )
         )
 
+    @property
+    def durable(self) -> bool:
+        """Return whether every version up to :attr:`version` is durable: see :meth:`sync`."""
+        return not self._unsynced and not self._sync_all
+
     def sync(self) -> None:
         """Make every version up to :attr:`version` durable, others' too, with their files.
 
         Only then may a gateway be told that its rows are not needed any more.
         """
-        if not self._unsynced and not self._sync_all:
+        if self.durable:
             return
         try:
             if self._sync_all:
