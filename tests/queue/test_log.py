@@ -345,9 +345,23 @@ def test_a_sync_of_names_that_failed_is_not_believed_when_it_succeeds__NB_12(
     assert found(disk)[-1] == 1
 
 
+def test_a_trim_whose_sync_failed_leaves_a_segment_with_messages_as_it_is() -> None:
+    disk = SimulatedDisk()
+    log = a_long_log(disk, 3)
+    commit(disk, "spark", 2)
+    disk.fail_next("sync_directory", errno.EIO, "queue")
+    with pytest.raises(OSError, match="Input/output error"):
+        log.trim()
+    log.append([frame(3)])
+    assert found(disk) == [2, 3]
+
+
 def test_a_disk_without_room_for_a_second_file_keeps_a_segment_that_is_there() -> None:
     disk = SimulatedDisk()
     a_log(disk).close()
+    disk.fail_next("write", errno.EIO, ".segment.new")
+    with pytest.raises(QueueError, match="Input/output error"):
+        a_log(disk)
     disk.fail_next("write", errno.ENOSPC, ".segment.new")
     log = a_log(disk)
     assert log.recovery.lines == []
