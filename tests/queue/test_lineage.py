@@ -240,7 +240,7 @@ def test_a_segment_given_up_is_not_all_that_is_left() -> None:
     with pytest.raises(OSError, match="Input/output"):
         appended(log, 1)
     commit(disk, 2)
-    disk.fail_next("sync", errno.ENOSPC, f"{2:020d}")
+    disk.fail_next("sync", errno.ENOSPC, f"{2:020d}", times=2)  # neither a new file nor the old
     assert log.trim() == 1
     assert log.begin == 1
     assert log.trim() == 1

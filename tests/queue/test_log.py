@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -311,6 +312,70 @@ def test_a_segment_that_cannot_be_begun_is_begun_by_the_next_append() -> None:
     assert found(disk) == [0, 1]
 
 
+def fails_in_append(disk: SimulatedDisk) -> SegmentLog:
+    log = a_log(disk, segment_bytes=FRAME)
+    log.append([frame(0)])
+    disk.fail_next("sync_directory", errno.EIO, "queue")
+    with pytest.raises(OSError, match="Input/output error"):
+        log.append([frame(1)])
+    return log
+
+
+def fails_in_trim(disk: SimulatedDisk) -> SegmentLog:
+    log = a_log(disk)
+    log.append([frame(0)])
+    commit(disk, "spark", 1)
+    disk.fail_next("sync_directory", errno.EIO, "queue")
+    with pytest.raises(OSError, match="Input/output error"):
+        log.trim(ending=True)
+    return log
+
+
+def fails_before_a_kill(disk: SimulatedDisk) -> SegmentLog:
+    fails_in_append(disk)
+    disk.crash()
+    return a_log(disk)
+
+
+@pytest.mark.parametrize("failed", [fails_in_append, fails_in_trim, fails_before_a_kill])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_sync_of_names_that_failed_is_not_believed_when_it_succeeds__NB_12(
+    failed: Callable[[SimulatedDisk], SegmentLog], seed: int
+) -> None:
+    """NB-12: the next sync of the directory succeeds without the segment's name."""
+    disk = SimulatedDisk()
+    log = failed(disk)
+    assert log.append([frame(1)]) == 2
+    disk.lose_power(random.Random(seed))
+    log = a_log(disk)
+    assert (log.end, log.damaged, log.recovery.epoch_raised) == (2, [], False)
+    assert found(disk)[-1] == 1
+
+
+def test_a_trim_whose_sync_failed_leaves_a_segment_with_messages_as_it_is() -> None:
+    disk = SimulatedDisk()
+    log = a_long_log(disk, 3)
+    commit(disk, "spark", 2)
+    disk.fail_next("sync_directory", errno.EIO, "queue")
+    with pytest.raises(OSError, match="Input/output error"):
+        log.trim()
+    log.append([frame(3)])
+    assert found(disk) == [2, 3]
+
+
+def test_a_disk_without_room_for_a_second_file_keeps_a_segment_that_is_there() -> None:
+    disk = SimulatedDisk()
+    a_log(disk).close()
+    disk.fail_next("write", errno.EIO, ".segment.new")
+    with pytest.raises(QueueError, match="Input/output error"):
+        a_log(disk)
+    disk.fail_next("write", errno.ENOSPC, ".segment.new")
+    log = a_log(disk)
+    assert log.recovery.lines == []
+    log.append([frame(0)])
+    assert found(disk) == [0]
+
+
 def test_an_end_that_cannot_be_published_is_published_with_the_next_group() -> None:
     disk = SimulatedDisk()
     log = a_log(disk)
@@ -390,7 +455,8 @@ def test_nothing_goes_before_the_head_behind_it_is_on_the_disk(operation: str, n
     with pytest.raises(OSError, match="Input/output error"):
         log.append([frame(2)])
     commit(disk, "spark", 2)
-    disk.fail_next(operation, number, segment_name(2))
+    # Without room there is neither a new file for the head nor the old one's octets.
+    disk.fail_next(operation, number, segment_name(2), times=2 if number == errno.ENOSPC else 1)
     if number == errno.ENOSPC:
         assert log.trim() == 1
     else:

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 
-from tests.sim.disk import SimulatedDisk, SimulatedFile
+from tests.sim.disk import Cut, CutDisk, SimulatedDisk, SimulatedFile
 from tests.tools.queues import batch, frame, ids, put, rows
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueMismatch
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
@@ -380,6 +380,29 @@ def test_on_a_full_disk_a_known_consumer_can_commit_so_that_it_can_be_trimmed() 
     disk.fail_next("rename", errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
         reader.commit("spark", 3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("killed", [False, True])
+def test_who_is_registered_stays_so_after_a_loss_of_power__NB_12(killed: bool, seed: int) -> None:
+    """NB-12: a sync of names that failed, or that a kill has cut off, is made up for."""
+    disk = CutDisk()
+    log = a_queue(disk, [1] * 4, segment_bytes=1)
+    reader = a_reader(disk)
+    reader.commit("another", 4)
+    if killed:
+        disk.left = 4  # truncate, write, sync, rename
+        with pytest.raises(Cut):
+            reader.register("spark")
+        disk.left = None
+    else:
+        disk.fail_next("sync_directory", errno.EIO, "consumers")
+        with pytest.raises(OSError, match="Input/output"):
+            reader.register("spark")
+    assert reader.register("spark") == 0
+    log.close()
+    disk.lose_power(random.Random(seed))
+    assert a_reader(disk).consumers() == {"another": 4, "spark": 0}
 
 
 def test_a_consumer_of_another_queue_has_committed_nothing() -> None:

@@ -395,6 +395,29 @@ def test_blocks_which_the_disk_cannot_read_cost_only_what_is_in_them(bad: int) -
     goes_on(disk, again, lost)
 
 
+def test_a_tail_which_the_disk_cannot_read_is_told_as_possible_loss__NB_12() -> None:
+    """NB-12: a loss of power leaves the last block unreadable, and an end from before it."""
+    disk = BadBlocks()
+    log = SegmentLog(DIRECTORY, disk=disk)
+    log.append([frame(0, octets=100)])
+    while frames(disk)[-1][0] < 4096:
+        published = disk.octets_of(f"{DIRECTORY}/end")
+        log.append([frame(log.end, octets=100)])
+    last = log.end - 1
+    log.close()
+    disk.spoil(f"{DIRECTORY}/end", published)
+    disk.bad = {1}
+    again = reopened(disk)
+    [line] = [line for line in again.recovery.lines if "cut" in line]
+    assert line.startswith(f"possible loss: queue {again.queue_id}: cut ")
+    assert f"may have held messages from offset {last} on" in line
+    disk.bad, disk.number = {0}, errno.EACCES
+    segment = Segment(disk.open(FIRST), 0, 0)
+    segment._window = memoryview(bytes(4096))
+    with pytest.raises(PermissionError):
+        segment.unfinished_at(0)
+
+
 def test_another_disk_error_while_opening_is_one_line() -> None:
     disk = BadBlocks()
     a_queue(disk).close()

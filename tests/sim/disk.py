@@ -320,7 +320,12 @@ class SimulatedDisk:
 
     def sync_directory(self, path: str) -> None:
         with self.mutex:
-            self.note("sync_directory", path)
+            try:
+                self.note("sync_directory", path)
+            except OSError:
+                # Names are forgotten like octets: the next sync of the directory succeeds.
+                self._unsynced_names[path].clear()
+                raise
             for change in self._unsynced_names[path]:
                 self._apply(self._durable_names[path], change)
             self._unsynced_names[path].clear()

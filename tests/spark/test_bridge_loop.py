@@ -263,6 +263,24 @@ def test_a_second_bridge_sees_that_it_is_one_too_many__TB_04(table: Path, queue:
     exactly(table, queue)
 
 
+def test_what_another_bridge_has_just_committed_is_no_mark_before_it_is_durable__TB_01(
+    table: Path, queue: Path
+) -> None:
+    """TB-01: it may have died between its version and the sync of that."""
+    loop = loop_over(table, [queue])
+    loop.table.sync()
+    answered = loop.gateways.ask({})
+    place, name = QueueReader(queue).place(1500), identity(queue)
+    Table.open(table).commit([], {name: place}, before={}, run=Run.new())
+    loop.batch(answered)
+    assert loop.table.landed() == {name: place}
+    for durable in (False, True):
+        if durable:
+            loop.table.sync()
+        loop._note(loop.gateways.ask(loop.table.landed()))
+        assert loop.marks.unsent() == ({name} if durable else set())
+
+
 def test_bridges_of_different_gateways_share_a_table(
     table: Path, queue: Path, tmp_path: Path
 ) -> None:

@@ -138,6 +138,25 @@ def gateways(said: list[str], clock: Clock) -> Iterator[Make]:
         queue.hangs.set()
 
 
+@pytest.mark.parametrize("landed", [None, 4])
+def test_a_mark_above_what_has_landed_is_set_back_before_anything_is_read(
+    landed: int | None, tmp_path: Path, said: list[str]
+) -> None:
+    """A table was restored, or is new: what it has to land must not be trimmed meanwhile."""
+    write(tmp_path / "queue", messages(0, 4), messages(4, 6))
+    reader = QueueReader(tmp_path / "queue")
+    reader.register("night")
+    reader.commit("night", 10)
+    gateways = Gateways(
+        [str(tmp_path / "queue")], QueueReader, "night", lambda *words: None, said.append
+    )
+    known = {} if landed is None else {reader.queue_id: reader.place(landed)}
+    [one] = gateways.ask(known, FOREVER)
+    assert one.description is not None
+    assert one.description.consumers == {"night": landed or 0}
+    assert reader.consumers() == {"night": landed or 0}
+
+
 def names(answered: object) -> list[str]:
     return sorted(one.gateway for one in answered)  # type: ignore[attr-defined]
 

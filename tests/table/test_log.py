@@ -11,6 +11,7 @@ from twisted_msgproto.core.errors import Overtaken, TableError
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table import log
 from twisted_msgproto.table.actions import Commit, Proposal, Run, parse_commit
+from twisted_msgproto.table.gaps import batch_notes
 from twisted_msgproto.table.local_commit import LocalCommits
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.snapshot import read_version
@@ -172,3 +173,12 @@ def test_a_commit_whose_answer_a_store_lost_is_found_in_the_log__TB_11(
     writer = Table(storage, LostAnswer(storage, time.time), time.time)
     assert writer.commit([], {"a": Landed(1)}, before={"a": None}, run=RUN) == 1
     assert Table.open(table.location).landed() == {"a": Landed(1)}
+
+
+def test_a_version_is_known_to_its_writer_as_others_read_it(table: Table) -> None:
+    """What it notes besides places is not noted again, or moved, by the next one."""
+    place = Landed(10, 5, 7)
+    table.commit([], {"q": place}, before={}, run=RUN, notes={"msgproto-dropping:q": 0})
+    assert dict(table.transactions) == dict(Table.open(table.location).transactions)
+    notes = batch_notes({}, {}, table.transactions, {"q": 10})
+    assert notes == {}

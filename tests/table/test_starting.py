@@ -7,15 +7,24 @@ import os
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.tools.tables import RUN, land
-from twisted_msgproto.core.errors import ConfigurationError, MsgprotoError, RewindNeeded, TableError
+from twisted_msgproto.core.errors import (
+    ConfigurationError,
+    MsgprotoError,
+    RewindNeeded,
+    TableChanged,
+    TableError,
+)
 from twisted_msgproto.queue.lineage import Description, Landed
+from twisted_msgproto.table.actions import DataFile
 from twisted_msgproto.table.landing import TABLE_SCHEMA
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.starting import (
+    REWIND,
     check_commits,
     check_gateway,
     check_not_moved,
@@ -153,6 +162,68 @@ def test_a_restore_is_refused_until_it_is_rewound__TB_05(landed: Table) -> None:
     assert DeltaTable(landed.location).to_pyarrow_table().num_rows == 10
     with pytest.raises(RewindNeeded, match=r"version 4 of .*RESTORE.*msgproto table rewind"):
         check_operations(Table.open(landed.location))
+
+
+def test_a_table_which_forgets_places_is_refused__TB_03(landed: Table) -> None:
+    """TB-03: checkpoints leave places out, and a bridge would land rows which are there."""
+    place = landed.landed()["q"]
+    DeltaTable(landed.location).alter.set_table_properties(
+        {"delta.setTransactionRetentionDuration": "interval 0 seconds"},
+        raise_if_not_exists=False,
+    )
+    with pytest.raises(TableError, match=r"setTransactionRetentionDuration.*land twice.*verify"):
+        check_operations(Table.open(landed.location))
+    with pytest.raises(TableChanged, match=r"setTransactionRetentionDuration"):
+        land(landed, "q", 40)
+    assert landed.landed() == {"q": place}
+
+
+def test_rows_that_a_query_copied_have_no_places_and_do_not_land_twice__TB_03(
+    landed: Table, tmp_path: Path
+) -> None:
+    """TB-03: a table made from another one's rows does not know how far they go."""
+    rows = DeltaTable(landed.location).to_pyarrow_table()
+    write_deltalake(tmp_path / "copy", rows, partition_by=["day"])
+    with pytest.raises(TableError, match=r"holds rows of gateway q, .*land twice; land in a new"):
+        check_operations(Table.open(tmp_path / "copy"))
+
+
+def test_rows_of_other_programs_are_no_hindrance(tmp_path: Path) -> None:
+    """Rows without a gateway, files that are lost, and tables whose rows have no names."""
+    strange = opened(tmp_path / "t")
+    named = {"offset": [7], "received_at": [0], "protocol": ["x"], "truncated": [False]}
+    values = {field.name: [None] for field in strange.schema} | named
+    schema = pa.schema([pa.field(field.name, field.type) for field in strange.schema])
+    rows = pa.table(values, schema=schema)
+    path = "day=1970-01-01/other.parquet"
+    (tmp_path / "t" / "day=1970-01-01").mkdir()
+    pq.write_table(rows.drop_columns(["day"]), tmp_path / "t" / path)
+    size = (tmp_path / "t" / path).stat().st_size
+    lost = DataFile("day=1970-01-01/lost.parquet", 17, {"day": "1970-01-01"})
+    strange.commit([DataFile(path, size, lost.partition), lost], {}, before={}, run=RUN)
+    check_operations(strange)
+    nameless = pa.schema([pa.field("day", pa.date32(), nullable=False), ("n", pa.int64())])
+    check_operations(Table.create(tmp_path / "nameless", nameless))
+
+
+def test_a_rewind_of_one_gateway_does_not_vouch_for_the_others__TB_05(landed: Table) -> None:
+    """TB-05: rows of every gateway went with a restore."""
+    land(landed, "other", 10)
+    DeltaTable(landed.location).restore(1)
+    for gateway in ("q", "other"):
+        table = Table.open(landed.location)
+        with pytest.raises(RewindNeeded, match="RESTORE"):
+            check_operations(table)
+        before = table.landed()[gateway]
+        table.replace(
+            [],
+            [],
+            run=RUN,
+            operation=REWIND,
+            landed={gateway: Landed(5)},
+            before={gateway: before},
+        )
+    check_operations(Table.open(landed.location))
 
 
 def test_an_overwrite_and_a_foreign_delete_are_refused(landed: Table) -> None:

@@ -5,6 +5,7 @@ A consumer writes only its own file; the queue's writer reads them all to know w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -59,12 +60,17 @@ def write(disk: Disk, directory: str, consumer: str, queue_id: str, offset: int)
     if not 0 <= offset <= OFFSET_MAX:
         raise QueueError(f"no offset: {offset}")
     octets = seal(f"offset {offset:020d} queue {queue_id}")
-    if read_whole(disk, path) == octets:
+    before = read_whole(disk, path)
+    if before == octets:
         return  # the time of the file says when its offset last changed
     try:
         replace_whole(disk, path, octets)
     except OSError as error:
-        if error.errno not in NO_ROOM or read_whole(disk, path) is None:
+        if before is None:
+            # Or else the next one would find the name that a failed sync has left in memory alone.
+            with contextlib.suppress(OSError):
+                disk.remove(path)
+        if before is None or error.errno not in NO_ROOM:
             raise
         file = disk.open(path, write=True)
         try:
@@ -72,6 +78,14 @@ def write(disk: Disk, directory: str, consumer: str, queue_id: str, offset: int)
             file.sync()
         finally:
             file.close()
+
+
+def confirm(disk: Disk, directory: str) -> None:
+    """Make durable that the consumers which are known are there; a killed process may not have.
+
+    Raises OSError from the disk.
+    """
+    disk.sync_directory(os.path.join(directory, DIRECTORY))
 
 
 def remove(disk: Disk, directory: str, consumer: str) -> None:

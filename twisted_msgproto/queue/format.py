@@ -420,7 +420,7 @@ class Segment:
         """Return whether what begins at ``position`` was surely never written to its end.
 
         It is shorter than a header, or has a good one and is shorter than that says, or nothing
-        but zeros was written.
+        but zeros was written.  What the disk cannot read any more may have been anything.
         """
         octets = self.octets(position, FRAME_HEADER_OCTETS)
         if len(octets) < FRAME_HEADER_OCTETS:
@@ -429,11 +429,15 @@ class Segment:
         right = checksum == crc32(octets[FRAME_CHECKED_AT:], self.frame_seed)
         if right and octets[: len(FRAME_MARKER)] == FRAME_MARKER:
             return True
-        while position < self.size:
-            window = bytes(self.octets(position, self._window_octets))
-            if window.strip(b"\0"):
-                return False
-            position += len(window)
+        try:
+            for start in range(position, self.size, self._window_octets):
+                wanted = min(self._window_octets, self.size - start)
+                if self.file.read(start, wanted).strip(b"\0"):
+                    return False
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return False
         return True
 
     def next_record(self, position: int, expected: int, stop: int | None = None) -> Record | None:

@@ -163,9 +163,8 @@ class SegmentLog:
         self.incarnation = make_incarnation()
         """This number is drawn anew at every start; the rows that this writer appends have it."""
         self._start(before, make_incarnation)
-        # What has neither messages nor a whole head gets one; nothing was trimmed before it.
-        used = self._sizes.get(self._first, 0)
-        if found.appendable and (self.end > self._first or used >= EMPTY_SEGMENT_OCTETS):
+        # What has no messages is begun anew: perhaps neither its head nor its name is durable.
+        if found.appendable and self.end > self._first:
             self._file = disk.open(self._path(self._first), write=True)
         else:
             try:
@@ -399,6 +398,8 @@ class SegmentLog:
         no_room = f"no room on the disk of {self.directory}"
         file: File | None = None
         try:
+            if self.end in self._sizes:
+                self._name_anew(header)
             file = self._disk.open(self._path(self.end), write=True)
             # Over what may be there, not after it is gone: the head may be all that says whose
             # row comes before the queue's first one.
@@ -417,6 +418,19 @@ class SegmentLog:
         self._sizes[self.end] = len(header)
         self._frame_octets = 0
         self._nameless = self._headless = True
+
+    def _name_anew(self, header: bytes) -> None:
+        """Put another file in the place of a segment without messages, whose name is there.
+
+        A sync of the directory may have failed, and the next one may succeed without the name on
+        the disk: the system calls pages clean that it could not write.  Where a disk has no room
+        for a second file, the sync alone has to do.
+        """
+        try:
+            replace_whole(self._disk, self._path(self.end), header)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
 
     def _end_segment(self) -> None:
         """Close the segment; the published end is made durable now and then, here."""
@@ -525,7 +539,13 @@ class SegmentLog:
             self.begin = following
             removed += 1
         if removed:
-            self._disk.sync_directory(self.directory)
+            try:
+                self._disk.sync_directory(self.directory)
+            except OSError:
+                if self._nameless:
+                    self._give_up_segment()
+                raise
+            self._nameless = False
             self.trimmed_segments += removed
             known = self._found.damaged
             self._found.damaged = {one: why for one, why in known.items() if one[1] > self.begin}

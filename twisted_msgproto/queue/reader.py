@@ -388,6 +388,7 @@ class QueueReader:
         """
         known = consumers.read(self._disk, self.directory, consumer, self.queue_id)
         if known is not None:
+            consumers.confirm(self._disk, self.directory)
             return max(known, self.begin())
         self.commit(consumer, self.begin())
         # A segment may have gone between the look and the commit; from here on none does.

@@ -188,7 +188,10 @@ class Gateways:
                 if not looked_at:
                     self._admit(description, known)
                     if consumer is not None:
-                        opened.register(consumer)
+                        needed = description.begin if known is None else known.offset
+                        if opened.register(consumer) > needed:
+                            # Another table has landed more, or this one before it was restored.
+                            opened.commit(consumer, needed, known)
                         # It may have trimmed in between; from here on it does not.
                         description = opened.describe(known)
                         self._admit(description, known)

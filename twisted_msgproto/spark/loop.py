@@ -165,7 +165,8 @@ class Loop:
         self.progress.landed = {
             name: place for name, place in landed.items() if name in self.gateways.by_id
         }
-        self.marks.want(proven)
+        if self.table.durable:
+            self.marks.want(proven)
 
     def _look(self) -> None:
         """Reads what others have committed; raises when nothing may land on top of it."""

@@ -160,7 +160,7 @@ class Proposal:
             run=self.run,
             added=self.added,
             removed=tuple(file.path for file in self.removed),
-            transactions=transactions_of(self.landed),
+            transactions=self.transactions,
             info=self.info,
             parameters=self.parameters,
             timestamp=timestamp,

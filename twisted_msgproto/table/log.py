@@ -34,6 +34,7 @@ from .object_commit import ObjectCommits
 from .properties import (
     CHECKPOINT_EVERY,
     arrow_schema,
+    forgetting,
     incompatible,
     metadata_of,
     unknown_features,
@@ -372,12 +373,17 @@ class Table:
             )
         )
 
+    @property
+    def durable(self) -> bool:
+        """Return whether every version up to :attr:`version` is durable: see :meth:`sync`."""
+        return not self._unsynced and not self._sync_all
+
     def sync(self) -> None:
         """Make every version up to :attr:`version` durable, others' too, with their files.
 
         Only then may a gateway be told that its rows are not needed any more.
         """
-        if not self._unsynced and not self._sync_all:
+        if self.durable:
             return
         try:
             if self._sync_all:
@@ -492,6 +498,9 @@ class Table:
             if reason:
                 raise TableChanged(f"{self.location} was changed: {reason}")
             self._check_protocol()
+        reason = forgetting(self.properties) if proposal.landed else ""
+        if reason:
+            raise TableChanged(f"nothing can land in {self.location}: {reason}")
         now = self.landed()
         for gateway, expected in proposal.before.items():
             if now.get(gateway) != expected:

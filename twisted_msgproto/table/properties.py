@@ -25,6 +25,12 @@ PROPERTIES: Mapping[str, str] = {
 }
 
 
+FORGETTING = "delta.setTransactionRetentionDuration"
+"""With this property a checkpoint leaves out application transactions that did not change for a
+while: how far a quiet gateway has landed.
+"""
+
+
 def metadata_of(
     table_id: str,
     schema: pa.Schema,
@@ -61,6 +67,17 @@ def unknown_features(protocol: ProtocolVersions) -> list[str]:
     if protocol.reader > PROTOCOL.reader or protocol.writer > PROTOCOL.writer:
         return [f"reader version {protocol.reader}, writer version {protocol.writer}"]
     return []
+
+
+def forgetting(properties: Mapping[str, str]) -> str:
+    """Why a table with these properties may forget places; empty when it keeps them."""
+    if FORGETTING.lower() not in {name.lower() for name in properties}:
+        return ""
+    return (
+        f"its property {FORGETTING} makes checkpoints forget how far gateways have landed, so that "
+        "their rows would land twice; remove the property, and see with 'msgproto table verify' "
+        "that every gateway still has its place"
+    )
 
 
 def incompatible(ours: Metadata, theirs: Metadata) -> str:

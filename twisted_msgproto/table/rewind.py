@@ -23,6 +23,7 @@ from .log import Table
 from .offsets import KEY, FileLost, read_footer, read_group
 from .parting import parting_offset
 from .rewrite import discard, read_rows, target_of, write_file
+from .starting import REWIND, consumer_name
 from .verify import GatewayReport, Report, verify
 
 
@@ -104,6 +105,9 @@ def _rewind(
                 "and add --discard to take them out of the table"
             )
     if not dry_run:
+        for found in plan.gateways:
+            if found.gateway in queues:
+                _keep(table, queues[found.gateway], found)
         _write(table, run, report, plan, places)
     return plan
 
@@ -114,7 +118,8 @@ def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> 
     landed = table.landed()[gateway]
     offset = found.whole_to
     if queue is None:
-        if not found.whole or report.lost:
+        # What a transform may have dropped behind the last row may as well be gone.
+        if not found.whole or offset < landed.offset or report.lost:
             raise TableError(
                 f"gateway {gateway} is whole up to offset {offset} of {landed.offset}; --queue "
                 "names its queue, which has to land the rest again"
@@ -136,6 +141,26 @@ def _placed(table: Table, report: Report, gateway: str, queue: Queue | None) -> 
     except QueueMismatch as error:
         raise TableError(f"gateway {gateway} cannot go on at offset {offset}: {error}") from error
     return Rewound(gateway, landed, place, _rows_from(found, offset), lost)
+
+
+def _keep(table: Table, queue: Queue, found: Rewound) -> None:
+    """Have the queue keep what has to land again: the bridge's mark let it trim that.
+
+    The bridge's consumer is known by the table's id; where there is none of that name, any may be
+    the bridge's, and a mark that is set back only costs room until it moves again.
+    """
+    place, marks = found.place, queue.describe().consumers
+    own = consumer_name(table.table_id)
+    for name, mark in marks.items():
+        if mark > place.offset and (name == own or own not in marks):
+            queue.commit(name, place.offset)
+    begin = queue.describe().begin
+    if place.offset < begin:
+        raise TableError(
+            f"gateway {found.gateway} is whole up to offset {place.offset}, and its queue, which "
+            f"begins at {begin}, was trimmed meanwhile: nothing was changed; try again to see what "
+            "is left"
+        )
 
 
 def _rows_from(found: GatewayReport, offset: int) -> int:
@@ -205,7 +230,7 @@ def _write(table: Table, run: Run, report: Report, plan: Plan, places: Mapping[s
             plan.files,
             added,
             run=run,
-            operation="REWIND",
+            operation=REWIND,
             data_change=True,
             landed={found.gateway: found.place for found in plan.gateways},
             before={found.gateway: found.before for found in plan.gateways},

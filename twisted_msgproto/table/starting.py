@@ -24,6 +24,8 @@ from ..queue.lineage import Description, Landed
 from .actions import Commit, Run, Torn
 from .landing import DAY, PARTITION_COLUMNS, TABLE_SCHEMA
 from .log import Table, exists
+from .offsets import KEY, FileLost, row_groups
+from .properties import forgetting
 from .snapshot import read_version
 from .storage import LocalStorage, Storage, storage_at
 
@@ -41,6 +43,9 @@ CONSUMER_DIGITS = 8
 """A consumer's default name has this many digits of the table's id: two tables do not trim each
 other's queue.
 """
+
+REWIND = "REWIND"
+"""A version that sets gateways to what the rows prove has this operation."""
 
 TAKEN_BACK = frozenset({"RESTORE", "FSCK", "REPAIR"})
 """These operations change what the table holds, whatever they say they added and removed."""
@@ -158,18 +163,40 @@ def _plain(kind: pa.DataType) -> str:
 def check_operations(table: Table) -> None:
     """Raise RewindNeeded when the table's offsets may not match its rows.
 
-    Every version since the last one that landed rows of a gateway is checked.
+    Every version since the last one that landed rows of a gateway is checked.  Raises TableError
+    for a table that may forget offsets, or that has none for the rows in it.
     """
+    reason = forgetting(table.properties)
+    if reason:
+        raise TableError(f"nothing can land in {table.location}: {reason}")
     if not table.landed():
+        check_no_rows(table)
         return
     seen = list(versions_since_landing(table))
     check_commits(table.location, reversed(seen))
 
 
+def check_no_rows(table: Table) -> None:
+    """Raise TableError when a table without a place of any gateway holds rows of one."""
+    if not set(KEY) <= set(table.schema.names):
+        return
+    for _, rows in row_groups(table.storage, table.files(), KEY):
+        if not isinstance(rows, FileLost) and (gateways := rows.drop_null()["gateway"]):
+            raise TableError(
+                f"the table {table.location} holds rows of gateway {gateways[0]}, and its log "
+                "does not say how far any gateway has landed: a query may have made it from "
+                "another table. The rows would land twice; land in a new table, or in a copy of "
+                "the other table's whole folder"
+            )
+
+
 def versions_since_landing(table: Table) -> Iterator[Commit]:
-    """Yield the newest version and so on, down to the newest that says how far a gateway has
-    landed.
+    """Yield the newest version and so on, down to the newest that landed rows of a gateway.
+
+    A rewind proves the places that it sets and no others: behind one of some gateways the versions
+    continue, until every gateway has been set.
     """
+    doubtful = set(table.landed())
     for version in range(table.version, -1, -1):
         try:
             commit = read_version(table.storage, version)
@@ -184,7 +211,9 @@ def versions_since_landing(table: Table) -> Iterator[Commit]:
             ) from None
         yield commit
         if commit.landed and commit.run is not None:
-            return
+            doubtful -= commit.landed.keys()
+            if commit.operation != REWIND or not doubtful:
+                return
 
 
 def check_commits(location: str, commits: Iterable[Commit]) -> None:

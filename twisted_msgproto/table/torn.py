@@ -41,6 +41,7 @@ def mend(storage: LocalStorage, clock: Callable[[], float]) -> list[str]:
 
     Raises:
         TableError: something is torn that other versions rely on; the line says what to do.
+        OSError: what the newest versions added cannot be read just now.
     """
     listing = list_log(storage)
     if not listing.exists:
@@ -156,12 +157,13 @@ def _not_whole(storage: LocalStorage, commit: Commit, commits: list[Commit]) -> 
 
 
 def _is_whole(storage: LocalStorage, file: DataFile) -> bool:
+    """Return whether a file is there to its end; raise OSError where that cannot be seen."""
     path = storage.path(file.path)
     try:
         if storage.disk.size(path) != file.size:
             return False
         return storage.disk.last(path, len(PARQUET_MARK)) == PARQUET_MARK
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

@@ -101,7 +101,10 @@ def test_a_queue_that_cannot_be_made_durable_is_not_there() -> None:
 
 
 def test_a_name_is_durable_when_declare_returns_also_after_a_kill_and_a_loss_of_power() -> None:
-    """A killed process may have renamed the file without syncing the directory."""
+    """A killed process may have renamed the file without its directory being synced.
+
+    When that sync has failed, the next one succeeds without the name: the file is put there again.
+    """
     world = a_world()
     name = QueueName("micromsg2", "new")
     world.disk.fail_next("sync_directory", errno.EIO, "broker")
@@ -111,6 +114,16 @@ def test_a_name_is_durable_when_declare_returns_also_after_a_kill_and_a_loss_of_
     assert name in world.state.restored()
     world.crash(power=True)
     assert name in world.state.restored()
+
+
+def test_names_that_cannot_be_put_there_again_are_a_start_that_fails_or_a_full_disk() -> None:
+    world = a_world()
+    world.disk.fail_next("write", errno.EIO, ".names.new")
+    with pytest.raises(QueueError, match=r"cannot open .*: .*error"):
+        world.crash(power=False)
+    world.disk.fail_next("write", errno.ENOSPC, ".names.new")
+    world.crash(power=False)
+    assert set(NAMES) <= set(world.state.restored())
 
 
 def test_what_came_before_a_queue_was_made_is_not_in_it() -> None:

@@ -12,10 +12,13 @@ from deltalake import DeltaTable
 from tests.tools.upkept import RUN, Gateway, again, expected, land, rows
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import SegmentLog
+from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.table import gaps
 from twisted_msgproto.table import rewind as rewinding
 from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.rewind import rewind
+from twisted_msgproto.table.starting import consumer_name
 from twisted_msgproto.table.verify import verify
 
 
@@ -31,6 +34,13 @@ def fill(table: Table, *gateways: Gateway, batches: int = 3) -> list[list[DataFi
             gateway.put(10 - gateway.rows % 10)
         found.append(land(table, *gateways))
     return found
+
+
+def trimmed(gateway: Gateway) -> None:
+    """The gateway starts, trims and ends."""
+    log = SegmentLog(gateway.directory)
+    log.trim()
+    log.close()
 
 
 def test_after_a_restore_the_place_is_what_the_rows_prove(table: Table, a: Gateway) -> None:
@@ -88,12 +98,70 @@ def test_one_gateway_goes_back_and_the_others_rows_in_its_files_stay(
     assert rows(table) == expected(a, 0, 30) + expected(b, 0, 30)
 
 
+@pytest.mark.parametrize("name", ["", "mine"])
+def test_a_queue_does_not_forget_what_has_to_land_again(
+    local: Table, a: Gateway, name: str
+) -> None:
+    """The mark of the bridge lets it trim what is in the table: until it is taken out there."""
+    own = name or consumer_name(local.table_id)
+    a.reader.register(own)
+    batches = fill(local, a)
+    # The gateway has not trimmed yet: it ended before.
+    a.reader.commit(own, 30)
+    local.storage.delete(batches[1][0].path)
+    plan = rewind(again(local), RUN, queues={a.id: a.reader}, dry_run=True)
+    assert a.reader.consumers() == {own: 30}
+    plan = rewind(again(local), RUN, queues={a.id: a.reader})
+    assert [(found.place.offset, found.removed) for found in plan.gateways] == [(10, 10)]
+    trimmed(a)
+    local.refresh()
+    land(local, a)
+    assert rows(local) == expected(a, 0, 30)
+
+
+def test_what_was_trimmed_while_the_rows_were_looked_for_stays_in_the_table(
+    local: Table, a: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = consumer_name(local.table_id)
+    a.reader.register(own)
+    batches = fill(local, a)
+    a.reader.commit(own, 30)
+    local.storage.delete(batches[1][0].path)
+    reader = a.reader
+    placed = reader.place
+
+    def place_then_trim(offset: int) -> Landed:
+        found = placed(offset)
+        trimmed(a)
+        return found
+
+    monkeypatch.setattr(reader, "place", place_then_trim)
+    version = local.version
+    with pytest.raises(TableError, match="trimmed meanwhile"):
+        rewind(again(local), RUN, queues={a.id: reader})
+    assert again(local).version == version
+
+
 def test_a_whole_table_needs_no_queue_and_keeps_its_places(table: Table, a: Gateway) -> None:
     fill(table, a)
     landed, version = table.landed(), table.version
     plan = rewind(table, RUN)
     assert (plan.version, table.landed()) == (version + 1, landed)
     assert rows(table) == expected(a, 0, 30)
+
+
+def test_where_a_transform_drops_rows_a_table_that_lost_its_last_ones_needs_the_queue__TB_05(
+    local: Table, a: Gateway
+) -> None:
+    """TB-05: rows which went with a restore cannot be told from dropped ones."""
+    fill(local, a)
+    notes = {gaps.DROPPING_PREFIX + a.id: 0}
+    local.replace([], [], run=RUN, notes=notes)
+    delta(local).restore(2)
+    with pytest.raises(TableError, match="whole up to offset 20 of 30; --queue"):
+        rewind(again(local), RUN)
+    plan = rewind(again(local), RUN, queues={a.id: a.reader})
+    assert [found.place.offset for found in plan.gateways] == [20]
 
 
 def test_what_is_not_whole_needs_the_queue(local: Table, a: Gateway) -> None:

@@ -19,6 +19,7 @@ from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.queue.source import Queue, Rows
 from twisted_msgproto.spark.jobs import open_range
+from twisted_msgproto.spark.loop import Pace
 from twisted_msgproto.table import gaps
 from twisted_msgproto.table.actions import DataFile
 from twisted_msgproto.table.landing import LandedRanges, Range, Target, land_ranges, merged
@@ -247,6 +248,20 @@ def test_what_a_transform_has_dropped_is_not_said_to_be_missing(tmp_path: Path, 
     found = of(verify(Table.open(table.location)), a)
     assert not found.whole
     assert found.missing == [(0, 19)]
+
+
+def test_rows_dropped_by_every_batch_of_one_bridge_are_not_said_to_be_missing(
+    tmp_path: Path, a: Gateway
+) -> None:
+    """The note says where dropping began; a later batch of the same run does not move it."""
+    a.put(39)
+    pace = Pace(trigger=0, once=True, rows_max=10)
+    drain(tmp_path / "landed", [a.directory], runner=run_and_drop, pace=pace)
+    table = Table.open(tmp_path / "landed")
+    found = of(verify(table), a)
+    assert table.version > 2
+    assert found.whole
+    assert found.dropped == [(offset, offset + 1) for offset in range(1, 41, 2)]
 
 
 def test_another_history_of_the_queue_is_a_finding(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from twisted_msgproto.core.broker.terms import QueueName
 
-from ..disk import Disk, read_whole, replace_whole
+from ..disk import NO_ROOM, Disk, read_whole, replace_whole
 from ..format import seal, unseal
 
 FILE = "names"
@@ -74,6 +74,19 @@ class Names:
         """
         if self.damaged and (self.first or not self.missing):
             self._write(self.first)
+
+    def renew(self) -> None:
+        """Write what was read once more.  Raises OSError.
+
+        A sync of the file's name may have failed before, and the next one may succeed without it.
+        Where a disk has no room for a second file, that sync has to do.
+        """
+        if not self.damaged:
+            try:
+                self._write(self.first)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
 
     def _write(self, first: dict[QueueName, int]) -> None:
         replace_whole(self._disk, self._path, sealed(self._queue_id, first))

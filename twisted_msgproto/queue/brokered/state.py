@@ -98,6 +98,7 @@ class BrokerState:
             # What a killed process had not synced is relied upon from now on.
             disk.sync_directory(self._directory)
             self._names = Names(disk, self._directory, queue_id)
+            self._names.renew()
             self._file = SettledFile(disk, self._directory, queue_id)
             options = {} if kept_segment_bytes is None else {"segment_bytes": kept_segment_bytes}
             self._kept = Kept(disk, self._directory, queue_id, begin=log.begin, **options)
