@@ -20,6 +20,7 @@ from twisted.internet.testing import StringTransport
 from tests.conformance.testees import TESTEES, client, server
 from tests.net.test_websocket import UPGRADE
 from twisted_msgproto.net.wires.websocket.carrier import _joined
+from twisted_msgproto.net.wires.websocket.quiet import PlainTimer
 
 CONTINUED, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 MASK = b"\x37\xfa\x21\x3d"
@@ -192,7 +193,9 @@ def received(octets: bytes) -> Iterator[Frame]:
 def answered(testee: str, octets: bytes, step: int) -> tuple[tuple[Frame, ...], int | None]:
     """What a testee sends back for ``octets``, read in pieces of ``step``."""
     clock = Clock()
-    connection = server(testee, clock).buildProtocol(None)
+    factory = server(testee, clock)
+    factory._batched_timer = PlainTimer(clock)  # bare autobahn would leave its timers behind
+    connection = factory.buildProtocol(None)
     transport = Transport(lenient=True)
     connection.makeConnection(transport)
     connection.dataReceived(UPGRADE % b"")

@@ -243,9 +243,10 @@ def descendants(pid: int) -> set[int]:
 def command_of(pid: int) -> str:
     """The command line of a process, or an empty text if it is gone or a zombie."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+        told = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
     except OSError:
         return ""
+    return warm.commands.get(pid, told) if warm.__name__ in told else told
 
 
 def gone(pid: int) -> bool:

@@ -229,6 +229,7 @@ class Forked:
             }
             forking(env).ask(request, [*given, theirs.fileno()])
         self.pid = self._number(None)
+        commands[self.pid] = " ".join(command)
 
     def _number(self, seconds: float | None) -> int:
         """Return the next number that is told of the process; raises TimeoutError."""
@@ -348,6 +349,9 @@ def deciding(env: Mapping[str, str]) -> dict[str, str]:
 
 _forking: Forking | None = None
 
+commands: dict[int, str] = {}
+"""What the processes that were forked run, by id: the system knows them as what they come from."""
+
 
 def forking(env: Mapping[str, str]) -> Forking:
     """Return the one of this process; the first call starts it, in the environment ``env``."""
@@ -370,7 +374,7 @@ def end() -> None:
         _forking = None
 
 
-__all__ = ["Forked", "deciding", "end", "forking", "forking_pid"]
+__all__ = ["Forked", "commands", "deciding", "end", "forking", "forking_pid"]
 
 if __name__ == "__main__":
     main(int(sys.argv[1]))
