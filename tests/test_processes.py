@@ -25,9 +25,14 @@ from urllib.request import urlopen
 import pytest
 from twisted.application.service import MultiService, Service
 from twisted.internet.defer import Deferred, fail
-from twisted.internet.error import CannotListenError, ProcessTerminated
-from twisted.internet.testing import MemoryReactorClock
-from twisted.logger import capturedLogs
+from twisted.internet.error import (
+    CannotListenError,
+    ConnectionDone,
+    ConnectionRefusedError,
+    ProcessTerminated,
+)
+from twisted.internet.testing import MemoryReactorClock, StringTransport
+from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -40,11 +45,11 @@ from twisted_msgproto import cli
 from twisted_msgproto.cli import status
 from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.gateway import Configuration
+from twisted_msgproto.gateway import Configuration, Options, changed_keys
 from twisted_msgproto.net.control.asking import GatewayBroker
 from twisted_msgproto.net.factory import COMMON_LIMITS
 from twisted_msgproto.net.gateway import CannotStart, Gateway
-from twisted_msgproto.net.processes import supervisor
+from twisted_msgproto.net.processes import asking, supervisor
 from twisted_msgproto.net.processes.asking import ask
 from twisted_msgproto.net.processes.figures import SupervisedFigures, together
 from twisted_msgproto.net.processes.former import FORMER_SECONDS, FormerQueues
@@ -77,7 +82,27 @@ def configured(text: str) -> Configuration:
     [
         ("processes = 0\n[lumberjack]", "processes is a whole number from 1 to 64, not 0"),
         ("processes = true\n[lumberjack]", "processes is a whole number .*, not True"),
-        ("processes = 2\n[lumberjack]\nprocesses = 2", r"\[lumberjack\]: processes is 1 or left"),
+        (
+            "processes = 2\n[lumberjack]\nprocesses = 2",
+            r"\[lumberjack\]: processes is 1 or left out, not 2; the number of processes stands"
+            " above all tables$",
+        ),
+        (
+            "processes = 2\n[lumberjack]\nprocess-hang-seconds = 5",
+            r"\[lumberjack\]: process-hang-seconds stands above all tables$",
+        ),
+        (
+            "process-hang-seconds = 5\n[lumberjack]",
+            "process-hang-seconds goes with processes only: write processes = N as well, or leave",
+        ),
+        (
+            "processes = 2\nprocess-hang-seconds = '5 s'\n[lumberjack]",
+            "process-hang-seconds is a number from 1 to 86400, or 0 for never, not '5 s'",
+        ),
+        (
+            "processes = 2\nproces-hang-second = 5\n[lumberjack]",
+            r"unknown table \[proces-hang-second\] \(did you mean 'process-hang-seconds'\?\)",
+        ),
         (
             "processes = 2\n[lumberjack]\n[micromsg2]",
             r"\[micromsg2\]: processes is 2, and its topics and queues are in one process"
@@ -111,9 +136,24 @@ def test_a_server_with_a_broker_runs_in_the_first_process_behind_those_of_all() 
 
 
 def test_what_is_in_force_can_be_read_again() -> None:
-    lines = "\n".join(configured("processes = 2\n[mtl]\nprocesses = 1\n[lumberjack]").lines())
-    again = configured(lines)
-    assert (again.processes, again.alone) == (2, {"mtl"})
+    text = "processes = 2\nprocess-hang-seconds = 7\n[mtl]\nprocesses = 1\n[lumberjack]"
+    again = configured("\n".join(configured(text).lines()))
+    assert (again.processes, again.hang_seconds, again.alone) == (2, 7, {"mtl"})
+
+
+def test_a_time_of_the_command_line_wins_and_one_that_changes_is_said_to_need_a_start(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text("processes = 2\nprocess-hang-seconds = 7\n[lumberjack]\n")
+    options = Options()
+    options.parseOptions(
+        [f"--config={file}", "--set=process-hang-seconds=0", "--log-sessions", "--limit=window=9"]
+    )
+    assert options["configuration"].hang_seconds == 0
+    before = {"processes": 2, "process-hang-seconds": 7}
+    assert list(changed_keys(before, {"processes": 2})) == ["process-hang-seconds"]
+    assert list(changed_keys(before, before)) == []
 
 
 def test_check_names_the_file_and_tells_who_runs_where(
@@ -407,7 +447,13 @@ class Spawning(MemoryReactorClock):
     def spawnProcess(self, protocol: Any, *words: Any, **settings: Any) -> Any:
         if self.failures:
             raise self.failures.pop()
-        protocol.transport = SimpleNamespace(pid=7, write=lambda octets: None)
+        protocol.signals = []
+        protocol.transport = SimpleNamespace(
+            pid=7,
+            write=lambda octets: None,
+            signalProcess=protocol.signals.append,
+            closeStdin=lambda: None,
+        )
         self.runs.append(protocol)
         return protocol.transport
 
@@ -527,6 +573,29 @@ def test_an_alert_on_0_sees_a_process_that_does_not_answer() -> None:
         assert f'msgproto_safe{{process="1"}} {float(bool(parts))}' in metrics
 
 
+def test_metrics_say_how_far_queues_that_no_process_has_are_behind(tmp_path: Path) -> None:
+    metrics_of = pytest.importorskip("twisted_msgproto.net.status.metrics")
+    made_queue(tmp_path / "2", 0)
+    QueueWriter(tmp_path / "3").close()
+    places = [os.fspath(tmp_path / name) for name in "23"]
+    former = former_queues(places, time.time())
+    own = {"consumers": [], "bridges": [], "former": []}
+    alone = {**part_of(True, "Fine."), "gateway": {"uptime_seconds": 1.0}, "protocols": {}}
+    shown = [{"number": 0, "state": "serving", "restarts": 0}]
+    for metrics in (
+        metrics_of.exposition({**alone, "queue": {**own, "former": former}}),
+        metrics_of.exposition_of_processes(
+            {"processes": shown, "queue": {"former": former}}, {0: {**alone, "queue": own}}
+        ),
+    ):
+        lines = metrics.decode().splitlines()
+        for place, behind, lands in zip(places, (3.0, 0.0), (0.0, 1.0), strict=True):
+            label = f'{{directory="{place}"}}'
+            assert f"msgproto_queue_former_behind_messages{label} {behind}" in lines
+            assert f"msgproto_queue_former_landing{label} {lands}" in lines
+        assert sum("# TYPE msgproto_queue_former_behind_messages " in line for line in lines) == 1
+
+
 def test_status_shows_a_gateway_of_which_no_process_answers() -> None:
     """It was a traceback."""
     shown = {
@@ -585,7 +654,9 @@ class Answering(SynchronousTestCase):
         self.reactor = Spawning()
         self.asked: list[tuple[str, str]] = []
         self.silent: set[str] = set()
-        self.patch(supervisor, "ask", self.answer)  # type: ignore[no-untyped-call]
+        self.hanging: dict[str, Deferred[Any]] = {}
+        for module in (asking, supervisor):
+            self.patch(module, "ask", self.answer)  # type: ignore[no-untyped-call]
         plan = Plan(
             count=3,
             queue=None,
@@ -593,15 +664,21 @@ class Answering(SynchronousTestCase):
             job=lambda number, ports: Job(["python"], {}, None, b""),
             gateway=Gateway(self.reactor),
             alone=MultiService(),
+            brokers=True,
+            hang=20.0,
         )
         self.service = supervisor.Supervisor(self.reactor, plan)
         self.service.startService()
 
     async def answer(self, reactor: Any, directory: str, path: str, **settings: Any) -> Any:
         self.asked.append((os.path.basename(directory), path))
-        if os.path.basename(directory) in self.silent:
+        number = os.path.basename(directory)
+        if number in self.hanging:
+            await self.hanging[number]
+        if number in self.silent:
             raise QueueAway("it does not answer")
-        return {"done": ["a file"], "later": []}
+        more = {"gateway": {"uptime_seconds": 1.0}} if path == "status.json" else {}
+        return part_of(True, "Fine.", done=["a file"], later=[], found=1, **more)
 
     def serves(self, *numbers: int) -> None:
         for number in numbers:
@@ -629,6 +706,138 @@ class Answering(SynchronousTestCase):
         assert [number for number, _ in self.asked] == ["0", "1", "2"]
         told = "2 of 3 processes have changed, then: process 1: it does not answer"
         assert str(failure.value) == told
+
+    # ── one of them hangs ───────────────────────────────────────────────────────────────────────
+
+    def hangs(self, number: int) -> None:
+        """A process does not answer any more, and is silent after some seconds."""
+        self.hanging[str(number)] = Deferred()
+        self.turn(8)
+        assert self.service._watch.silent(number)
+        self.asked.clear()
+
+    def turn(self, seconds: int) -> None:
+        self.reactor.pump([1] * seconds)
+
+    def answers_again(self, number: int) -> None:
+        self.hanging.pop(str(number)).callback(None)
+
+    def asked_but(self, path: str) -> list[tuple[str, str]]:
+        return [one for one in self.asked if one[1] != path]
+
+    def test_figures_come_at_once_without_a_process_that_is_silent(self) -> None:
+        """Each page waited 6 s for it."""
+        self.serves(0, 1, 2)
+        self.hangs(1)
+        figures = self.successResultOf(self.service.figures.latest())
+        assert self.asked == [("0", "status.json"), ("2", "status.json")]
+        assert figures["safe"] == {"ok": False, "why": "Process 1 does not answer."}
+        assert figures["healthy"]["ok"]
+        assert [one["answers"] for one in figures["processes"]] == [True, False, True]
+        assert {one["state"] for one in figures["processes"]} == {"serving"}
+        found = self.successResultOf(self.service.figures.search("", "", ""))
+        assert found["found"] == 2
+
+    def test_a_reload_passes_over_a_silent_process_which_catches_up_when_it_answers(self) -> None:
+        self.serves(0, 1, 2)
+        self.hangs(1)
+        failure: Any = self.failureResultOf(self.service.reload(), ConfigurationError)  # type: ignore[no-untyped-call]
+        assert self.asked == [("0", "reload"), ("2", "reload")]
+        told = "process 1: it does not answer, and reads its files again when it does"
+        assert str(failure.value) == f"2 of 3 processes have changed, then: {told}"
+        self.asked.clear()
+        self.answers_again(1)
+        assert self.asked == [("1", "reload")]
+        self.turn(60)
+        assert self.asked_but("alive") == [("1", "reload")]
+
+    def test_one_that_hangs_again_meanwhile_catches_up_later(self) -> None:
+        self.serves(0, 1, 2)
+        self.hangs(1)
+        self.failureResultOf(self.service.reload(), ConfigurationError)  # type: ignore[no-untyped-call]
+        self.asked.clear()
+        former = self.hanging["1"]
+        self.hanging["1"] = Deferred()  # it answers the watch, and hangs before it reads its files
+        former.callback(None)
+        assert self.asked == [("1", "reload")]
+        self.turn(8)
+        assert self.service._watch.silent(1)
+        self.silent = {"1"}
+        with capturedLogs() as logged:
+            self.hanging.pop("1").errback(QueueAway("it has not answered for 30 s"))
+        assert [event["text"] for event in logged if "text" in event] == [
+            "it has not answered for 30 s"
+        ]
+        self.silent = set()
+        self.asked.clear()
+        self.turn(8)
+        assert self.asked_but("alive") == [("1", "reload")]
+
+    def test_a_process_that_is_silent_for_long_is_killed_and_starts_again(self) -> None:
+        self.serves(0, 1, 2)
+        self.hangs(1)
+        with capturedLogs() as logged:
+            self.turn(20)
+            assert [run.signals for run in self.reactor.runs] == [[], [signal.SIGKILL], []]
+            self.reactor.runs[1].processEnded(
+                Failure(ProcessTerminated(signal=signal.SIGKILL))  # type: ignore[no-untyped-call]
+            )
+        told = [formatEvent(event) for event in logged]
+        assert told == [
+            "process 1 has not answered for 20 s: it is killed",
+            "process 1 was killed because it did not answer for 20 s; it starts again in 0.5 s",
+        ]
+        figures = self.successResultOf(self.service.figures.latest())
+        assert figures["safe"]["why"] == (
+            "Process 1 was killed because it did not answer for 20 s and starts again soon."
+        )
+        self.turn(1)
+        worker = self.service.workers[1]
+        assert (worker.state, worker.restarts) == (State.STARTING, 1)
+        self.asked.clear()
+        self.turn(60)  # a start may take as long as it does
+        assert "1" not in {number for number, _ in self.asked}
+        del self.hanging["1"]
+        self.reactor.runs[3].childDataReceived(1, b'{"text": "", "event": "process serves"}\n')
+        self.turn(30)
+        assert ("1", "alive") in self.asked
+        self.reactor.runs[3].processEnded(
+            Failure(ProcessTerminated(signal=signal.SIGSEGV))  # type: ignore[no-untyped-call]
+        )
+        assert worker.ended_because == "was ended by signal 11 (SIGSEGV)"
+        assert not self.reactor.runs[0].signals + self.reactor.runs[2].signals
+
+    def test_nobody_is_killed_for_silence_while_all_end(self) -> None:
+        self.serves(0, 1, 2)
+        self.hangs(1)
+        self.service.stopService()
+        self.asked.clear()
+        self.turn(6)
+        self.serves(2)
+        assert not self.asked
+        assert not any(run.signals for run in self.reactor.runs)
+
+    def test_what_is_asked_of_a_broker_that_is_down_or_silent_is_one_plain_line(self) -> None:
+        broker: Any = self.service.broker()
+
+        def told() -> str:
+            failure: Any = self.failureResultOf(broker.queues(), QueueAway)  # type: ignore[no-untyped-call]
+            return str(failure.value)
+
+        assert told() == "process 0, which has the broker, starts"
+        self.serves(0)
+        self.silent = {"0"}
+        assert told() == "process 0, which has the broker: it does not answer"
+        self.silent = set()
+        self.hangs(0)
+        assert told() == "process 0, which has the broker, does not answer"
+        self.reactor.runs[0].processEnded(
+            Failure(ProcessTerminated(signal=signal.SIGKILL))  # type: ignore[no-untyped-call]
+        )
+        assert told() == (
+            "process 0, which has the broker, was ended by signal 9 (SIGKILL) and starts again soon"
+        )
+        assert not self.asked
 
 
 class Refusing(SynchronousTestCase):
@@ -688,6 +897,29 @@ class Asking(SynchronousTestCase):
         reactor.advance(30.5)
         failure: Any = self.failureResultOf(asked, QueueAway)  # type: ignore[no-untyped-call]
         assert str(failure.value) == "it has not answered for 30 s"
+
+    def test_a_process_that_is_gone_is_said_to_have_no_listener(self) -> None:
+        """``msgproto broker ls`` said ``ConnectionRefusedError: Connection was refused by …``."""
+        reactor = MemoryReactorClock()
+        place = self.mktemp()  # type: ignore[no-untyped-call]
+        asked = Deferred.fromCoroutine(ask(reactor, place, "alive", seconds=None))
+        ((_, factory, _, _),) = reactor.unixClients
+        factory.clientConnectionFailed(None, Failure(ConnectionRefusedError()))  # type: ignore[no-untyped-call]
+        failure: Any = self.failureResultOf(asked, QueueAway)  # type: ignore[no-untyped-call]
+        assert str(failure.value) == "it does not answer: nobody listens on its socket"
+
+    def test_a_process_that_ends_meanwhile_is_said_to_have_closed_the_connection(self) -> None:
+        reactor = MemoryReactorClock()
+        place = self.mktemp()  # type: ignore[no-untyped-call]
+        asked = Deferred.fromCoroutine(ask(reactor, place, "alive", seconds=None))
+        ((_, factory, _, _),) = reactor.unixClients
+        line = factory.buildProtocol(None)
+        line.makeConnection(StringTransport())
+        reactor.advance(100_000)  # it has all the time of the world
+        assert not asked.called
+        line.connectionLost(Failure(ConnectionDone()))
+        failure: Any = self.failureResultOf(asked, QueueAway)  # type: ignore[no-untyped-call]
+        assert str(failure.value) == "it closed the connection without an answer"
 
 
 # ── whole processes ─────────────────────────────────────────────────────────────────────────────
@@ -802,6 +1034,93 @@ def test_a_process_that_dies_under_load_loses_nothing_and_the_others_go_on(
     assert len(places) == len(set(places))
 
 
+def sent_raw(line: socket.socket, number: int) -> bytes:
+    """Send one event of Lumberjack, and wait for nothing; return its body."""
+    body = b'{"raw":%d}' % number
+    line.sendall(b"2W\0\0\0\x01" + b"2J\0\0\0\x01" + len(body).to_bytes(4, "big") + body)
+    return body
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_process_that_hangs_is_killed_and_loses_nothing_and_the_other_goes_on(
+    launch: Launcher,
+) -> None:
+    """Its peers waited for ever, and so did new connections that the kernel gave to it."""
+    server = started(launch, FILE.replace("[queue]", "process-hang-seconds = 5\n[queue]", 1))
+    spool = launch.directory / "spool"
+    control = GatewayBroker(str(spool))
+    clients = GoodClients(launch.directory)
+    bodies: list[bytes] = []
+    with contextlib.ExitStack() as stack:
+        stack.callback(clients.close)
+        for name in SHARED:
+            clients.stand(name, server.port(CLIENTS[name].server))
+        place = "127.0.0.1", server.port("lumberjack")
+        lines = [
+            stack.enter_context(socket.create_connection(place, timeout=PATIENCE_SECONDS))
+            for _ in range(CONNECTIONS)
+        ]
+        for number, line in enumerate(lines):
+            bodies.append(sent_raw(line, number))
+            assert was_acknowledged(line)
+        figures = control.figures()
+        while figures["sessions_total"] < CONNECTIONS + len(SHARED):  # kept for a second
+            figures = control.figures()
+        of_process = {
+            one["peer"].rpartition(":")[2]: one["process"]
+            for one in figures["sessions"]
+            if one["protocol"] == "lumberjack"
+        }
+        whose = [of_process[str(line.getsockname()[1])] for line in lines]
+        assert set(whose) == {0, 1}
+        sending = threading.Thread(target=clients.send_all, args=[EACH])
+        sending.start()
+        before = len(clients.told())
+        while len(clients.told()) < before + len(SHARED):
+            assert sending.is_alive()
+        os.kill(figures["processes"][1]["pid"], signal.SIGSTOP)
+        unheard = []
+        for number, line in enumerate(lines):
+            body = sent_raw(line, CONNECTIONS + number)
+            if whose[number]:
+                unheard.append(body)
+            else:
+                bodies.append(body)
+                assert was_acknowledged(line), "the other goes on"
+        server.line(r"process 1 has not answered for 5 s: it is killed")
+        server.line(
+            r"process 1 was killed because it did not answer for 5 s; it starts again in 0\.5 s"
+        )
+        for number, line in enumerate(lines):
+            assert not whose[number] or not was_acknowledged(line)
+        server.line(r"process 1 serves", nth=2, seconds=START_SECONDS)
+        sending.join()
+        for number, body in enumerate(unheard, 2 * CONNECTIONS):  # as a shipper does
+            line = stack.enter_context(socket.create_connection(place, timeout=PATIENCE_SECONDS))
+            bodies.append(sent_raw(line, number))
+            assert was_acknowledged(line), body
+        figures = control.figures()
+        told = clients.told()
+    shown = [(one["restarts"], one["ended_because"]) for one in figures["processes"]]
+    assert shown == [(0, ""), (1, "was killed because it did not answer for 5 s")]
+    assert len(told) == len(SHARED) * (EACH + 1), "each was acknowledged in the end"
+    assert server.end() in (0, -signal.SIGTERM), server.output
+    both = stored(spool / "0") + stored(spool / "1")
+    assert not (told | set(bodies)) - both.keys()
+    # Each client had one message on its way to the process that hung.  If it is in the queue, it is
+    # there twice, or never acknowledged: UMQ's client is told, and sends another one instead.
+    more = both - Counter([*told, *bodies])
+    raw = [body for body in more.elements() if body in unheard]
+    of_clients = [json.loads(body) for body in more.elements() if body not in unheard]
+    assert len(raw) == len(set(raw))
+    names = [one["of"] for one in of_clients]
+    assert len(names) == len(set(names)) and set(names) <= set(SHARED), more
+    last = max(json.loads(body)["n"] for body in told)
+    assert all(one == {"of": one["of"], "n": one["n"]} for one in of_clients)
+    assert all(1 <= one["n"] <= last for one in of_clients)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_bridge_finds_the_queue_of_a_further_process_while_it_runs(launch: Launcher) -> None:
@@ -869,9 +1188,15 @@ def shaken(port: int) -> ssl.SSLSocket:
 def acknowledged(line: ssl.SSLSocket) -> bool:
     """Send one event of Lumberjack; is it acknowledged?"""
     line.sendall(b"2W\0\0\0\x01" + b"2J\0\0\0\x01\0\0\0\x02{}")
+    return was_acknowledged(line)
+
+
+def was_acknowledged(line: socket.socket) -> bool:
+    """Wait for the answer to one event, or the end of the connection."""
     came = b""
-    while len(came) < 6 and (more := line.recv(6 - len(came))):
-        came += more
+    with contextlib.suppress(ConnectionResetError):
+        while len(came) < 6 and (more := line.recv(6 - len(came))):
+            came += more
     return came == b"2A\0\0\0\x01"
 
 

@@ -22,7 +22,9 @@ options, and tables that all servers share::
     limit = { window = 4096 }   # this server's own; wins over [limits]
 
 Above all tables, ``processes = 4`` runs four processes behind the same ports, each with a queue of
-its own; ``processes = 1`` in a server's table leaves that server to the first of them.
+its own; ``processes = 1`` in a server's table leaves that server to the first of them.  One that
+does not answer for a minute is killed and starts again; ``process-hang-seconds = 20`` above all
+tables is another time for that, and 0 is never.
 
 The command line wins over the file.  An unknown table or key is an error that names it.
 """
@@ -53,6 +55,7 @@ from .net.memory import share_processor, spare_lasting_objects
 from .net.monotonic import count_monotonically
 from .net.options import LOG_FLAGS, ServerOptions, check_endpoint, parse_or_exit
 from .net.processes.shares import Share, processes_of
+from .net.processes.watch import hang_seconds_of
 from .net.reloading import Change
 
 QUEUE_KEYS: Mapping[str, type] = {
@@ -80,6 +83,12 @@ PROCESSES = "processes"
 """This key above all tables says how many processes the gateway has; in a server's table it is 1
 for a server that runs in the first process alone.
 """
+
+PROCESS_HANG = "process-hang-seconds"
+"""This key above all tables says after how long one of several processes that hangs is killed."""
+
+ABOVE_TABLES = (PROCESSES, PROCESS_HANG)
+"""These keys stand above all tables."""
 
 STATUS_KEYS = ("endpoint", "token-file")
 """These are the keys of [status]: where the live page is, and the file of its token."""
@@ -181,7 +190,7 @@ class Options(LegibleOptions):
             if self[option] is not None:
                 _merge(tables, "status", key, self[option])
         if self["log-sessions"]:
-            for name in tables.keys() - {*SHARED, PROCESSES}:
+            for name in tables.keys() - {*SHARED, *ABOVE_TABLES}:
                 _merge(tables, name, "log-sessions", True)
         for assignment in self["limit"]:
             name, value = _pair(assignment, "--limit", "NAME=VALUE")
@@ -189,8 +198,8 @@ class Options(LegibleOptions):
         for assignment in self["set"]:
             place, value = _pair(assignment, "--set", "TABLE.KEY=VALUE")
             table, dot, key = place.partition(".")
-            if place == PROCESSES:
-                tables[PROCESSES] = value
+            if place in ABOVE_TABLES:
+                tables[place] = value
                 continue
             if not dot:
                 raise ConfigurationError(f"--set takes TABLE.KEY=VALUE, not {assignment!r}")
@@ -245,6 +254,7 @@ class Configuration:
         access: the rules of [[access]]; None allows everything.
         servers: protocol name → its plugin's options, parsed; in the file's order.
         processes: how many processes run it; None: the process that read it.
+        hang_seconds: a process that does not answer for so long is killed; 0: none is.
         alone: the servers that the first of several processes runs alone.
         tables: what it was made of.
     """
@@ -253,15 +263,22 @@ class Configuration:
         """Raises ConfigurationError that names the table and key that cannot be."""
         self.tables = tables
         self.processes = processes_of(tables.get(PROCESSES))
+        self.hang_seconds = hang_seconds_of(tables.get(PROCESS_HANG))
+        if PROCESS_HANG in tables and self.processes is None:
+            raise ConfigurationError(
+                f"{PROCESS_HANG} goes with processes only: write processes = N as well, or leave"
+                " it out"
+            )
         self.alone: set[str] = set()
         for name, table in tables.items():
-            if name == PROCESSES:
+            if name in ABOVE_TABLES:
                 continue
             # Our own come first: without another package's nobody asks which there are.
             if name not in (*registry.PROTOCOLS, *SHARED) and name not in registry.known():
                 names = (*registry.known(), *SHARED)
                 raise ConfigurationError(
-                    f"unknown table [{name}]{closest(name, names)}; known: {', '.join(names)}"
+                    f"unknown table [{name}]{closest(name, (*names, *ABOVE_TABLES))};"
+                    f" known: {', '.join(names)}"
                 )
             if name != ACCESS and not isinstance(table, Mapping):
                 raise ConfigurationError(f"[{name}] is to be a table")
@@ -275,7 +292,7 @@ class Configuration:
         self.servers: dict[str, ServerOptions] = {
             name: self._server(name, table)
             for name, table in tables.items()
-            if name not in (*SHARED, PROCESSES)
+            if name not in (*SHARED, *ABOVE_TABLES)
         }
         if not self.servers:
             raise ConfigurationError(
@@ -334,9 +351,14 @@ class Configuration:
         for key, value in table.items():
             if key == PROCESSES:
                 if value != 1 or isinstance(value, bool):
-                    raise ConfigurationError(f"[{name}]: processes is 1 or left out, not {value!r}")
+                    raise ConfigurationError(
+                        f"[{name}]: processes is 1 or left out, not {value!r}; the number of"
+                        " processes stands above all tables"
+                    )
                 self.alone.add(name)
                 continue
+            if key == PROCESS_HANG:
+                raise ConfigurationError(f"[{name}]: {key} stands above all tables")
             if key not in known:
                 raise ConfigurationError(
                     f"[{name}]: unknown key {key!r}{closest(key, known)};"
@@ -357,6 +379,7 @@ class Configuration:
         """Yield what is in force, as TOML; secrets are hidden."""
         if self.processes is not None:
             yield f"{PROCESSES} = {self.processes}"
+            yield f"{PROCESS_HANG} = {toml_value(self.hang_seconds)}"
             yield ""
         if self.queue:
             yield "[queue]"
@@ -539,9 +562,9 @@ def changed_keys(before: Table, after: Table) -> Iterator[str]:
         old, new = before.get(name), after.get(name)
         if name == ACCESS:
             continue
-        if name == PROCESSES:
+        if name in ABOVE_TABLES:
             if old != new:
-                yield PROCESSES
+                yield name
         elif old is None or new is None:
             yield f"[{name}]"
         else:

@@ -121,6 +121,7 @@ def _plan(options: Options, servers: Servers, again: FileAgain) -> Plan:
         gateway=servers.gateway,
         alone=servers.alone,
         brokers=any(hasattr(factory, "queues") for factory in servers.gateway.factories),
+        hang=configuration.hang_seconds,
         drain=max(factory.limits["drain"] for factory in servers.gateway.factories),
     )
 

@@ -116,6 +116,7 @@ class Control(TestCase):
         shown = await self.asked("peek", "micromsg2", "orders", 5)
         self.assertEqual(shown, [message(1, b"caf\xc3\xa9", a="1"), message(2, b"\xff")])
         self.assertEqual(await self.asked("purge", "mtl/v/queue", "käse & brot"), 7)
+        self.assertEqual(await self.request("GET", "/alive"), (200, b"{}\n"))
         self.assertEqual(await self.asked("requeue", "micromsg2", "orders.dead", "orders"), 8)
         self.assertEqual(
             self.shelf.told,

@@ -3,6 +3,7 @@
 =======================  ==========================================  ============================
 request                  query                                       answer
 =======================  ==========================================  ============================
+``GET /alive``                                                       ``{}``
 ``GET /broker/queues``                                               ``{"queues": […]}``
 ``GET /broker/peek``     ``space``, ``name``, ``count``              ``{"messages": […]}``
 ``POST /broker/purge``   ``space``, ``name``                         ``{"count": N}``
@@ -10,6 +11,8 @@ request                  query                                       answer
 ``POST /reload``                                                     ``{"done": […],
                                                                      "later": […]}``
 =======================  ==========================================  ============================
+
+``/alive`` touches no disk: whoever gets its answer knows that the gateway's reactor turns.
 
 What went wrong is ``{"error": "one line"}`` with a status of 400 and above.  A request that changes
 something needs the field ``X-Msgproto`` in its header: no page of another site can make a browser
@@ -167,6 +170,7 @@ def control_root(
     ):
         paths.putChild(name, Answering(_of(broker, answer), changes=changes))
     root.putChild(b"broker", paths)
+    root.putChild(b"alive", Answering(lambda query: {}))
     if reload is not None:
         root.putChild(b"reload", Answering(lambda query: _reloaded(reload), changes=True))
     return root

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.endpoints import UNIXClientEndpoint
+from twisted.internet.error import ConnectError
 from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.python.failure import Failure
 from twisted.web import http
-from twisted.web.client import Agent, readBody
+from twisted.web.client import Agent, ResponseFailed, readBody
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
@@ -29,6 +31,9 @@ RELOAD_SECONDS: Final = 30.0
 HEADERS: Final = {"X-Msgproto": ["1"]}
 """A request that changes something has this field."""
 
+
+HAS_BROKER: Final = "process 0, which has the broker"
+"""The broker's process is called this."""
 
 NO_QUERY: Final[Mapping[str, str]] = {}
 
@@ -60,23 +65,29 @@ async def ask(
     *,
     query: Mapping[str, str] = NO_QUERY,
     method: str = "GET",
-    seconds: float = FIGURES_SECONDS,
+    seconds: float | None = FIGURES_SECONDS,
 ) -> Any:
     """Ask the process whose socket is in ``directory``; return what it answers, read from JSON.
 
     Raises QueueAway when it does not answer in time; NoSuchQueue or QueueError with what it says.
+    If ``seconds`` are None, it may answer at any time, or the caller cancels the ask.
     """
     try:
         place = SocketPath(directory)
     except OSError as error:
         raise QueueAway(f"it does not answer: {error.strerror}") from None
     asked: Deferred[Any] = Deferred.fromCoroutine(_asked(reactor, place.path, path, method, query))
-    asked.addTimeout(seconds, reactor, onTimeoutCancel=_silent)
+    if seconds is not None:
+        asked.addTimeout(seconds, reactor, onTimeoutCancel=_silent)
     try:
         code, octets = await asked
         answer = json.loads(octets)
     except QueueAway:
         raise
+    except ConnectError:
+        raise QueueAway("it does not answer: nobody listens on its socket") from None
+    except ResponseFailed:
+        raise QueueAway("it closed the connection without an answer") from None
     except Exception as error:
         raise QueueAway(f"it does not answer: {type(error).__name__}: {error}") from None
     finally:
@@ -104,12 +115,20 @@ async def _asked(
 class BrokerOf:
     """Is the broker of the one process that has the queues; see :class:`.shapes.BrokerView`."""
 
-    def __init__(self, reactor: Any, directory: str) -> None:
-        """``directory`` has the process's socket."""
+    def __init__(
+        self, reactor: Any, directory: str, away: Callable[[], str | None] = lambda: None
+    ) -> None:
+        """``directory`` has the process's socket.  ``away()`` returns what the process does while
+        it answers nobody, as a predicate; None: it can be asked.
+        """
         self._reactor = reactor
         self._directory = directory
+        self._away = away
 
     def _ask(self, path: str, method: str, **query: str) -> Deferred[Any]:
+        why = self._away()
+        if why is not None:
+            return fail(QueueAway(f"{HAS_BROKER}, {why}"))
         asked = ask(
             self._reactor,
             self._directory,
@@ -118,7 +137,14 @@ class BrokerOf:
             method=method,
             seconds=RELOAD_SECONDS,
         )
-        return Deferred.fromCoroutine(asked)
+        return Deferred.fromCoroutine(asked).addErrback(self._named)
+
+    @staticmethod
+    def _named(failure: Failure) -> Failure:
+        """Name the process that does not answer."""
+        if failure.check(QueueAway):
+            raise QueueAway(f"{HAS_BROKER}: {failure.getErrorMessage()}")
+        return failure
 
     def queues(self) -> Deferred[Any]:
         """Return all queues."""

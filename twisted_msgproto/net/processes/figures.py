@@ -33,6 +33,9 @@ BRIDGE_ADDED: Final = frozenset(("lag_rows",))
 """This figure of a bridge is about one queue."""
 
 
+SILENT: Final = "does not answer"
+"""This is said of a process that serves, and hangs."""
+
 NOTHING_KNOWN: Final[Mapping[int, str]] = {}
 
 NOTHING_HELD: Final[Mapping[str, int]] = {
@@ -137,7 +140,7 @@ def _first_wrong(
 
     for number in sorted(range(count), key=badness):
         if number in away or number not in parts:
-            what = away.get(number, "does not answer")
+            what = away.get(number, SILENT)
             rest = "; what it has acknowledged is on disk" if durable else ""
             return f"Process {number} {what}{rest}."
         if not parts[number][verdict]["ok"]:
@@ -270,7 +273,7 @@ def _offenders(every: Sequence[Figures]) -> Figures:
     }
 
 
-def _away(process: Figures) -> str:
+def what_it_does(process: Figures) -> str:
     """Return what a process does that does not serve, as a predicate."""
     if process["state"] == "waiting":
         return f"{process['ended_because']} and starts again soon"
@@ -342,7 +345,9 @@ class SupervisedFigures:
         self.parts = parts
         about = self._about()
         away = {
-            one["number"]: _away(one) for one in about["processes"] if one["state"] != "serving"
+            one["number"]: what_it_does(one)
+            for one in about["processes"]
+            if one["state"] != "serving"
         }
         return {
             **together(parts, self._count, away, durable=self._durable, former=former),
@@ -389,4 +394,4 @@ class SupervisedFigures:
         return self._every("sessions.json", query).addCallback(put_together)
 
 
-__all__ = ["SupervisedFigures", "behind_of", "nobodys", "together"]
+__all__ = ["SILENT", "SupervisedFigures", "behind_of", "nobodys", "together", "what_it_does"]

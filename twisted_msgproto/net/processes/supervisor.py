@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -17,16 +17,17 @@ from twisted.internet.defer import Deferred, fail, gatherResults
 from twisted.logger import ILogObserver, Logger
 from twisted.python.failure import Failure
 
-from ...core.errors import ConfigurationError, MsgprotoError, QueueAway, QueueError
+from ...core.errors import ConfigurationError, MsgprotoError, QueueAway
 from ..control.shapes import BrokerView
 from ..gateway import STOP_SECONDS, CannotStart, Gateway, ListeningService, announce
 from ..jsonlog import JsonLog
 from ..reloading import Reloaded, ReloadOnHangUp, Reread, reload, told
 from ..trying import BindingReactor, refusals
 from .asking import RELOAD_SECONDS, BrokerOf, ask
-from .figures import SupervisedFigures, behind_of, nobodys
+from .figures import SILENT, SupervisedFigures, behind_of, nobodys, what_it_does
 from .former import FormerQueues
 from .ports import HeldPorts
+from .watch import HANG_SECONDS, Watch
 from .worker import Job, State, Worker
 
 LISTENS: Final = re.compile(r"(.+) listening on (\S+)")
@@ -54,6 +55,7 @@ class Plan:
         alone: the services that the first process runs alone.
         brokers: whether process 0 has a broker.
         drain: the longest time that connections may take to end, in seconds.
+        hang: a process that does not answer for this long is killed, in seconds; 0: none is.
         before: what is checked before anything starts; raises ConfigurationError or QueueError.
         after: what is removed when everything has ended.
         leftovers: mends the queues that no process has, and returns lines for the log.  This is
@@ -69,6 +71,7 @@ class Plan:
     alone: Any
     brokers: bool = False
     drain: float = STOP_SECONDS
+    hang: float = HANG_SECONDS
     before: Callable[[], object] = lambda: None
     after: Callable[[], object] = lambda: None
     leftovers: Callable[[], list[str]] = field(default=list)
@@ -103,6 +106,7 @@ class Supervisor(MultiService):
             durable=plan.queue is not None,
             former=nobodys if former is None else former.latest,
         )
+        self._watch = Watch(reactor, self._ask_alive, self._answers, self._hangs, plan.hang)
         self._plan = plan
         self._title = title
         self._held: HeldPorts | None = None
@@ -160,7 +164,9 @@ class Supervisor(MultiService):
 
     def broker(self) -> BrokerView | None:
         """Return the queues of the broker in process 0; None if there is none."""
-        return BrokerOf(self.reactor, self._socket(0)) if self._plan.brokers else None
+        if not self._plan.brokers:
+            return None
+        return BrokerOf(self.reactor, self._socket(0), lambda: self._away(self.workers[0]))
 
     # ── start and end ───────────────────────────────────────────────────────────────────────────
 
@@ -177,6 +183,7 @@ class Supervisor(MultiService):
             log.warn("{line}", line=line)
         for worker in self.workers:
             worker.start()
+        self._watch.start()
 
     def _prepare(self) -> list[str]:
         """Check the queues' directory and lock it; return lines for the log."""
@@ -221,6 +228,7 @@ class Supervisor(MultiService):
     def stopService(self) -> Deferred[Any]:
         """Let every process end in peace, and end with SIGKILL what does not end in time."""
         self._ending = True
+        self._watch.stop()
         stopped = [worker.stop() for worker in self.workers]
         seconds = max(STOP_SECONDS, self._plan.drain) + KILL_SECONDS
         late = self.reactor.callLater(seconds, self._kill)
@@ -244,7 +252,10 @@ class Supervisor(MultiService):
     # ── what processes do and say ───────────────────────────────────────────────────────────────
 
     def _changed(self, worker: Worker) -> None:
+        if worker.state is not State.SERVING:
+            self._watch.end(worker.number)
         if worker.state is State.SERVING:
+            self._watch.begin(worker.number)
             serving = sum(one.state is State.SERVING for one in self.workers)
             log.info(
                 "process {process} serves ({serving} of {count} do)",
@@ -253,12 +264,24 @@ class Supervisor(MultiService):
                 count=len(self.workers),
                 event="process serves",
             )
-            if worker.number in self._behind:
-                self._behind.discard(worker.number)
-                self._catch_up(worker)
+            self._catch_up(worker)
         elif worker.state is State.WAITING and not worker.served and not self._ending:
             self._refuse(f"{self._title}: process {worker.number} {worker.ended_because}")
             worker.stop()  # all end now: it does not start again
+
+    def _answers(self, number: int) -> None:
+        """A process turns; the watch calls this."""
+        self._catch_up(self.workers[number])
+
+    def _hangs(self, number: int, seconds: float) -> None:
+        """A process hangs: kill it, and it starts again.  The watch calls this."""
+        log.error(
+            "process {process} has not answered for {seconds:g} s: it is killed",
+            process=number,
+            seconds=seconds,
+            event="process hangs",
+        )
+        self.workers[number].kill(f"was killed because it did not answer for {seconds:g} s")
 
     def _refuse(self, text: str) -> None:
         """A process cannot start: end all, as one process alone would end."""
@@ -286,9 +309,20 @@ class Supervisor(MultiService):
         return os.path.join(self._plan.sockets, str(number))
 
     def _ask(self, number: int, path: str, query: Mapping[str, str]) -> Deferred[Any]:
-        if self.workers[number].state is not State.SERVING:
-            return fail(QueueError(f"process {number} does not serve"))
+        away = self._away(self.workers[number])
+        if away is not None:
+            return fail(QueueAway(f"process {number} {away}"))
         return Deferred.fromCoroutine(ask(self.reactor, self._socket(number), path, query=query))
+
+    def _ask_alive(self, number: int) -> Deferred[Any]:
+        asked = ask(self.reactor, self._socket(number), "alive", seconds=None)
+        return Deferred.fromCoroutine(asked)
+
+    def _away(self, worker: Worker) -> str | None:
+        """Return what a process does that is not to be asked, as a predicate; None: it is."""
+        if worker.state is not State.SERVING:
+            return what_it_does(self._shown(worker, None))
+        return SILENT if self._watch.silent(worker.number) else None
 
     def _about(self) -> dict[str, Any]:
         from ... import __version__
@@ -379,14 +413,21 @@ class Supervisor(MultiService):
             log.info("{title}: reload: {line}", title=self._title, line=line)
         return told_once
 
-    def _reload_one(self, worker: Worker) -> Coroutine[Any, Any, Any]:
+    async def _reload_one(self, worker: Worker) -> Any:
+        if self._watch.silent(worker.number):
+            raise QueueAway("it does not answer, and reads its files again when it does")
         place = self._socket(worker.number)
-        return ask(self.reactor, place, "reload", method="POST", seconds=RELOAD_SECONDS)
+        return await ask(self.reactor, place, "reload", method="POST", seconds=RELOAD_SECONDS)
 
     def _catch_up(self, worker: Worker) -> None:
-        """Let a process read its files again that was not reached when they changed."""
+        """Let a process read its files again if it was not reached when they changed."""
+        if worker.number not in self._behind:
+            return
+        self._behind.discard(worker.number)
 
         def failed(failure: Failure) -> None:
+            if failure.check(QueueAway) and self._watch.silent(worker.number):
+                self._behind.add(worker.number)  # it hangs again: this is for its next answer
             text = failure.getErrorMessage()
             log.error("process {process}: reload: {text}", process=worker.number, text=text)
 

@@ -134,6 +134,7 @@ class Worker:
         self._wait = RESTART_SECONDS_FIRST
         self._call: Any = None
         self._complaint = ""
+        self._killed = ""
         self._stopped: Deferred[None] | None = None
 
     # ── its life ────────────────────────────────────────────────────────────────────────────────
@@ -141,7 +142,7 @@ class Worker:
     def start(self) -> None:
         """Start the process."""
         self._call = None
-        self._complaint = ""
+        self._complaint = self._killed = ""
         job = self._job(self.number)
         try:
             self._transport = self._reactor.spawnProcess(
@@ -182,6 +183,11 @@ class Worker:
         except ProcessExitedAlready:
             pass
 
+    def kill(self, why: str) -> None:
+        """End it at once; it starts again, and ``why`` is said to be why it ended."""
+        self._killed = why
+        self.signal(signal.SIGKILL)
+
     def _ended(self, reason: Failure) -> None:
         self._transport = self.pid = None
         stopped = self._stopped
@@ -192,7 +198,7 @@ class Worker:
         now = self._reactor.seconds()
         if self.state is State.SERVING and now - self._serving_since >= STEADY_SECONDS:
             self._wait = RESTART_SECONDS_FIRST
-        self._startLater(why_ended(reason, self._complaint))
+        self._startLater(self._killed or why_ended(reason, self._complaint))
 
     def _startLater(self, why: str) -> None:
         wait, self._wait = self._wait, min(2 * self._wait, RESTART_SECONDS_MOST)

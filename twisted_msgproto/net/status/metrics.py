@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
@@ -77,6 +77,7 @@ class _Collector:
             yield from _of_table(QUEUE, figures["queue"])
             yield from _consumers(figures["queue"]["consumers"])
             yield from _bridges(figures["queue"]["bridges"])
+            yield from _former(figures["queue"].get("former", ()))
         yield from _broker(figures["broker"]["spaces"])
         yield from _protocols(figures["protocols"])
 
@@ -116,6 +117,9 @@ class _OfProcesses:
                 families.setdefault(family.name, family)
                 known = families[family.name]
                 known.samples = samples if known is family else known.samples + samples
+        for family in _former((self._figures.get("queue") or {}).get("former", ())):
+            known = families.setdefault(family.name, family)
+            known.samples += [] if known is family else family.samples
         yield from (up, again)
         yield from families.values()
 
@@ -169,6 +173,18 @@ def _consumers(consumers: list[Mapping[str, Any]]) -> Iterator[Any]:
         family = _family(False, f"queue_consumer_{figure}", text, ["consumer"])
         for consumer in consumers:
             family.add_metric([consumer["name"]], consumer[figure])
+        yield family
+
+
+def _former(queues: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
+    for figure, metric, text in (
+        ("behind_messages", "behind_messages", "Messages that have not landed"),
+        ("ok", "landing", "1 while what it has is whole, and lands"),
+    ):
+        text = f"{text}, of a queue that no process has"
+        family = _family(False, f"queue_former_{metric}", text, ["directory"])
+        for queue in queues:
+            family.add_metric([queue["directory"]], float(queue[figure]))
         yield family
 
 
