@@ -88,6 +88,7 @@ ROOMS: dict[str, Room] = {
             *("tests/net/test_timer.py", "tests/net/test_turns.py", "tests/net/test_stopping.py"),
             *("tests/contract/test_sessions.py", "tests/contract/test_ends.py"),
             *("tests/contract/test_flow.py", "tests/sabc/test_websocket.py"),
+            *("tests/net/test_proxied.py", "tests/net/test_records.py", "tests/net/test_tls.py"),
         ),
     ),
     "queue": Room(("queue",), ("tests/queue",), "test_processes or test_every_octet"),

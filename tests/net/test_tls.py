@@ -85,6 +85,13 @@ class Ends(TestCase):
         came = await self.ended(lambda server: server.factory.drain(), Clock())
         self.assertEqual(came, b"2A\0\0\0\1")
 
+    async def test_who_pauses_a_connection_that_ends_does_not_keep_it_from_ending(self) -> None:
+        def end(server: Any) -> None:
+            server.wire.close(False)
+            server.wire.pauseProducing()
+
+        await self.ended(end, Clock())
+
     async def test_a_client_that_closes_ends_with_its_server_and_not_with_its_limit(self) -> None:
         server = Authority(temporary(self)).server()
         where = f"ssl:0:interface=127.0.0.1:privateKey={server.key}:certKey={server.cert}"

@@ -38,6 +38,12 @@ def test_queues_are_in_the_order_of_numbers_and_nothing_else_is_one(tmp_path: Pa
     assert not is_queue(tmp_path)
 
 
+def test_a_directory_that_cannot_be_looked_into_counts_as_a_queue(tmp_path: Path) -> None:
+    """Whoever opens it says why it cannot be; else nobody would hear that it is not landed."""
+    (tmp_path / "0").symlink_to("0")  # it leads to itself, for everybody
+    assert numbered(tmp_path) == [str(tmp_path / "0")]
+
+
 def test_a_queue_stands_for_itself_and_for_those_below_it(tmp_path: Path) -> None:
     below = made(queue_of(tmp_path, 1))
     assert queues_at(made(tmp_path)) == [str(tmp_path), below]
