@@ -372,7 +372,7 @@ class Link(Protocol):
         if not within:
             self._settle()
 
-    def _followAlone(self, events: list[Any]) -> None:
+    def _followAlone(self, events: Iterable[Any]) -> None:
         """Do what ``_follow`` does, in a call of the clock or of the sink.
 
         No transport catches an exception there, so the connection is ended here.

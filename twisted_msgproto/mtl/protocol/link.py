@@ -250,7 +250,7 @@ class BrokerLink(Link):
 
     # ── what is not stored, what is not sent yet ────────────────────────────────────────────────
 
-    def _followAlone(self, events: list[Any]) -> None:
+    def _followAlone(self, events: Iterable[Any]) -> None:
         """Do what ``_follow`` does in a call of the clock or of the sink.
 
         What fails is logged and ends nothing: these sockets are those of all clients.

@@ -7,7 +7,6 @@ every session does, whatever its protocol, stands in :mod:`twisted_msgproto.net.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from math import inf
 from typing import Any, ClassVar, Final
 
 from twisted.python.failure import Failure
@@ -20,7 +19,6 @@ from ...net.authorising import PUBLISH
 from ...net.counters import Places
 from ...net.outbox import fail_all
 from ...net.session import SessionHooks
-from ...net.turns import TURN_SECONDS
 from ...net.wires.websocket import WEBSOCKET_LIMITS
 from ..terms import states
 from ..terms.events import (
@@ -41,8 +39,8 @@ from ..terms.events import (
     TopicUpdated,
 )
 from ..wire import Code, UmqFault
-from .answering import Answering
 from .exchange import CallFailed, Reply, Request, SessionRefused, Update
+from .serving import Serving
 from .storing import Gathered, batch_of
 from .subscriptions import Subscription
 from .topics import Topic
@@ -87,7 +85,7 @@ class PeerAttributes(Mapping[str, str]):
         return self._session.machine.attributes[name].attachments
 
 
-class UmqSession(Answering):
+class UmqSession(Serving):
     """Is one UMQ connection: it has verbs that return Deferreds, and hooks for subclasses.
 
     Attributes:
@@ -111,8 +109,6 @@ class UmqSession(Answering):
     _ownPaused = False
     _over = False  # more is unread than unread-octets
     _inbox: list[CallReceived | CallbackReceived] | None = None  # calls that wait for that
-    _ready: list[CallReceived | CallbackReceived] | None = None  # safe calls of the next turn
-    _serving: Any = None  # the call of the clock that serves them
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
 
@@ -140,7 +136,7 @@ class UmqSession(Answering):
         self._slowTopics: dict[Topic, None] = {}
         self._streams = {}
         self._gathered = Gathered()
-        self._selective = kind.admit is not Answering.admit
+        self._selective = kind.admit is not Serving.admit
         self._stores = (
             factory.sink is not None
             or kind.batchReceived is not SessionHooks.batchReceived
@@ -193,10 +189,8 @@ class UmqSession(Answering):
         streams, self._streams = self._streams, {}
         for _, stream in streams.values():
             stream.lost()
-        self._inbox = self._ready = None
-        if self._serving is not None:
-            self._serving.cancel()
-            self._serving = None
+        self._inbox = None
+        self._serveNoMore()
 
     def snapshot(self) -> Mapping[str, object]:  # type: ignore[override]
         """Return where the session stands, as plain values without secrets; empty before the
@@ -217,10 +211,23 @@ class UmqSession(Answering):
         """
         if self._ended:
             return
-        waiting = self.wire.waiting if self._over else 0
-        self._follow(self.machine.receive_each(inputs, self._now()))
+        waiting = self._unread
+        events = self.machine.receive_each(inputs, self._now())
+        if len(inputs) == 1 and self._established and self._rest is None:
+            self._follow(events)
+        else:  # before W is complete one input may bring much: all that waited for that
+            self._followInTurns(events)
+        self._lookUnread(waiting)
+
+    @property
+    def _unread(self) -> int:
+        """Return how many octets wait for a peer that reads too little; 0 if it reads enough."""
+        return self.wire.waiting if self._over else 0
+
+    def _lookUnread(self, before: int) -> None:
+        """Do not read a peer that makes us write what it does not read; ``before`` waited then."""
         if self._over and (
-            self._inbox or (not self.readsWhileUnread and self.wire.waiting > waiting)
+            self._inbox or (not self.readsWhileUnread and self.wire.waiting > before)
         ):
             self._control.pause("unread-output")
 
@@ -244,6 +251,11 @@ class UmqSession(Answering):
                 self._following = False
         super()._settle()
 
+    def _goOn(self, events: Iterator[Any]) -> None:
+        waiting = self._unread
+        self._followAlone(events)
+        self._lookUnread(waiting)
+
     def _onCall(self, event: CallReceived | CallbackReceived) -> None:
         if self._over:
             if self._inbox is None:
@@ -260,30 +272,6 @@ class UmqSession(Answering):
                 self._serve(event)
             kind = "call" if type(event) is CallReceived else "callback"
             self._gathered.add(kind, event, waits)
-
-    def _onCallsSafe(self, event: CallsSafe) -> None:
-        """Serve the calls that are safe, as many as one turn has time for, in their order.
-
-        One read may bring a thousand, each to be sent on to a thousand subscribers (NB-07).
-        """
-        if self._ready is not None:
-            self._ready += event.calls
-            return
-        calls, spent = event.calls, self.factory.spent
-        turn_ends = spent() + TURN_SECONDS if len(calls) > 1 else inf
-        for served, call in enumerate(calls, 1):
-            self._serve(call)
-            if served < len(calls) and spent() > turn_ends:
-                self._ready = list(calls[served:])
-                self._serving = self.factory.clock.callLater(0, self._serveReady)
-                return
-
-    def _serveReady(self) -> None:
-        """Go on with the calls that are safe."""
-        calls, self._ready, self._serving = self._ready, None, None
-        if calls:
-            self._time()
-            self._followAlone([CallsSafe(calls)])
 
     def _onResult(self, event: ResultReceived) -> None:
         waiter: Any = event.waiter
@@ -349,7 +337,7 @@ class UmqSession(Answering):
     actions: ClassVar = {
         CallReceived: _onCall,
         CallbackReceived: _onCall,
-        CallsSafe: _onCallsSafe,
+        CallsSafe: Serving._onCallsSafe,
         ResultReceived: _onResult,
         ErrorReceived: _onError,
         CallExpired: _onExpired,
@@ -358,8 +346,8 @@ class UmqSession(Answering):
         TopicUnsubscribed: _onUnsubscribed,
         AttributeSet: _onAttribute,
         AttributeUnset: _onAttribute,
-        AttachmentsAnnounced: Answering._onAnnounced,
-        AttachmentArrived: Answering._onArrived,
+        AttachmentsAnnounced: Serving._onAnnounced,
+        AttachmentArrived: Serving._onArrived,
         FatalReceived: _onFatal,
         UmqFault: peerFaulted,
     }
@@ -371,7 +359,10 @@ class UmqSession(Answering):
         self._over = paused
         if not paused:
             waiting, self._inbox = self._inbox, None
-            self._follow(waiting or ())
+            if waiting:
+                self._followInTurns(iter(waiting), before=True)
+            else:
+                self._settle()
             if not self._over:
                 self._control.resume("unread-output")
 

@@ -1,0 +1,100 @@
+"""A UMQ session serves the peer's calls in turns, so that nobody waits long for the others (NB-07).
+
+One read may bring hundreds of calls, each of which an application answers in a millisecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from math import inf
+from typing import Any, Final
+
+from ...net.turns import TURN_SECONDS
+from ..terms.events import CallbackReceived, CallReceived, CallsSafe
+from .answering import Answering
+
+SERVING: Final = "serving"
+"""A connection is not read for this reason while what came before is still to be followed."""
+
+
+class Serving(Answering):
+    """The part of a session that looks at the time while it serves calls."""
+
+    _ready: list[CallReceived | CallbackReceived] | None = None  # safe calls of the next turn
+    _rest: Iterator[Any] | None = None  # what else came, in order: a part of one read, mostly
+    _serving: Any = None  # the call of the clock that goes on with them
+
+    def _goOn(self, events: Iterator[Any]) -> None:
+        """Follow more events of the peer, in a turn of their own."""
+        raise NotImplementedError
+
+    def _followInTurns(self, events: Iterator[Any], before: bool = False) -> None:
+        """Follow events while there is time, and the rest in the next turns; reading waits for it.
+
+        ``before``: they came before those that wait already.
+        """
+        rest = self._rest
+        if rest is None:
+            self._follow(self._whileTime(events))
+        else:
+            self._rest = chain(events, rest) if before else chain(rest, events)
+
+    def _whileTime(self, events: Iterator[Any]) -> Iterator[Any]:
+        """Yield events as long as a turn lasts; what is left waits.
+
+        The clock counts what other processes take as well, but to ask for CPU time after each event
+        would cost a twentieth of everything.
+        """
+        now = self._now
+        turn_ends = now() + TURN_SECONDS
+        for event in events:
+            yield event
+            if now() > turn_ends and not self._ended:
+                self._rest = events
+                self._control.pause(SERVING)
+                self._serveLater()
+                return
+
+    def _onCallsSafe(self, event: CallsSafe) -> None:
+        """Serve the calls that are safe, as many as one turn has time for, in their order.
+
+        One read may bring a thousand, each to be sent on to a thousand subscribers (NB-07).
+        """
+        if self._ready is not None:
+            self._ready += event.calls
+            return
+        calls, spent = event.calls, self.factory.spent
+        turn_ends = spent() + TURN_SECONDS if len(calls) > 1 else inf
+        for served, call in enumerate(calls, 1):
+            self._serve(call)
+            if served < len(calls) and spent() > turn_ends:
+                self._ready = list(calls[served:])
+                self._serveLater()
+                return
+
+    def _serveLater(self) -> None:
+        if self._serving is None:
+            self._serving = self.factory.clock.callLater(0, self._serveReady)
+
+    def _serveReady(self) -> None:
+        """Go on in a turn of its own: with the calls that are safe, then with what else came."""
+        self._serving = None
+        self._time()
+        if self._ready:
+            calls, self._ready = self._ready, None
+            self._followAlone([CallsSafe(calls)])
+        elif self._rest is not None:
+            events, self._rest = self._rest, None
+            self._goOn(self._whileTime(events))
+        if self._ready or self._rest is not None:
+            self._serveLater()
+        elif not self._ended:
+            self._control.resume(SERVING)
+
+    def _serveNoMore(self) -> None:
+        """The session is over: nobody would hear the answers."""
+        self._ready = self._rest = None
+        if self._serving is not None:
+            self._serving.cancel()
+            self._serving = None
