@@ -73,7 +73,10 @@ class Disk(Protocol):
     """This is the name of the system call behind :meth:`File.sync`, for the log."""
 
     def make_directory(self, path: str) -> None:
-        """Make ``path`` (mode 0700) and what is missing above it, so that it survives."""
+        """Make ``path`` (mode 0700) and what is missing above it, so that it survives.
+
+        The names of those that are there are made durable, too.
+        """
 
     def names(self, path: str) -> list[str]:
         """Return what stands in the directory ``path``; FileNotFoundError if there is none."""
@@ -200,17 +203,41 @@ class OSDisk:
 
         Any other keeps its mode: an operator's slip must not close ``/tmp``.
         """
+        path = os.path.abspath(path)
         if os.path.isdir(path):
             names = os.listdir(path)
             if not names or IDENTITY_FILE in names:
                 with contextlib.suppress(PermissionError):
                     os.chmod(path, DIRECTORY_MODE)
+            # A killed process may have made it, or one above it, and have synced no name.
+            self._sync_above(path)
             return
-        parent = os.path.dirname(os.path.abspath(path))
-        if not os.path.isdir(parent):
+        parent = os.path.dirname(path)
+        if os.path.isdir(parent):
+            self._sync_above(parent)
+        else:
             self.make_directory(parent)
         os.mkdir(path, DIRECTORY_MODE)
-        self.sync_directory(parent)
+        try:
+            self.sync_directory(parent)
+        except OSError:
+            # A second sync may succeed without the name on the disk: it is to be made anew.
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+            raise
+
+    def _sync_above(self, path: str) -> None:
+        """Make the names of a directory, and of those above it on its disk, durable.
+
+        Ends at a directory that this user may not read, because no process of this user made it.
+        """
+        device = os.stat(path).st_dev
+        while (parent := os.path.dirname(path)) != path and os.stat(parent).st_dev == device:
+            try:
+                self.sync_directory(parent)
+            except PermissionError:
+                return
+            path = parent
 
     def names(self, path: str) -> list[str]:
         """See :class:`Disk`."""
