@@ -110,6 +110,62 @@ def test_a_directory_of_somebody_else_keeps_its_mode(
     OS_DISK.make_directory(str(tmp_path))
 
 
+def synced_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Returns the directories that are synced from now on."""
+    synced: list[str] = []
+    sync = OSDisk.sync_directory
+
+    def noted(self: OSDisk, path: str) -> None:
+        synced.append(path)
+        sync(self, path)
+
+    monkeypatch.setattr(OSDisk, "sync_directory", noted)
+    return synced
+
+
+@pytest.mark.parametrize("there", ["", "a", "a/b", "a/b/c"])
+def test_the_names_of_directories_are_durable_whoever_made_them__NB_12(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str
+) -> None:
+    """NB-12: a process may have been killed before it had synced the names."""
+    synced = synced_names(monkeypatch)
+    (tmp_path / there).mkdir(parents=True, exist_ok=True)
+    OS_DISK.make_directory(str(tmp_path / "a/b/c"))
+    assert {str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a/b")} <= set(synced)
+
+
+def test_what_is_above_this_user_and_on_another_disk_is_not_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = []
+
+    def refused(self: OSDisk, path: str) -> None:
+        refusals.append(path)
+        raise PermissionError(errno.EACCES, "not yours", path)
+
+    monkeypatch.setattr(OSDisk, "sync_directory", refused)
+    OS_DISK.make_directory(str(tmp_path))
+    assert refusals == [str(tmp_path.parent)]
+    if os.path.ismount("/proc"):
+        OS_DISK.make_directory("/proc")
+    assert len(refusals) == 1
+
+
+def test_a_directory_whose_name_cannot_be_synced_is_made_anew_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: OSDisk, path: str) -> None:
+        if path == str(tmp_path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OSDisk, "sync_directory", broken)
+        with pytest.raises(OSError, match="Input/output error"):
+            OS_DISK.make_directory(str(tmp_path / "q"))
+    assert not (tmp_path / "q").exists()
+    OS_DISK.make_directory(str(tmp_path / "q"))
+
+
 def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     unlock = OS_DISK.lock(path, "busy")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.sim.disk import SimulatedDisk
+from tests.sim.disk import Cut, SimulatedDisk
 from tests.tools.queues import batch, frame, ids, rows
 from twisted_msgproto.core.errors import QueueError, QueueFull, QueueLocked
 from twisted_msgproto.queue import QueueReader, SegmentLog
@@ -248,7 +248,8 @@ def test_a_full_disk_lets_a_queue_open_which_needs_a_new_segment(missing: str) -
     for name in [f"{1:020d}.segment"] if missing == "segment" else disk.names(DIRECTORY):
         if name.endswith(".segment"):
             disk.spoil(f"{DIRECTORY}/{name}", b"")
-    disk.fail_next("truncate", errno.ENOSPC, ".segment", times=2)
+    # At the start, and at an append neither beside the file nor in it.
+    disk.fail_next("truncate", errno.ENOSPC, ".segment", times=3)
     again = a_log(disk)
     assert any("no room" in line for line in again.recovery.lines)
     with pytest.raises(QueueFull):
@@ -337,7 +338,101 @@ def fails_before_a_kill(disk: SimulatedDisk) -> SegmentLog:
     return a_log(disk)
 
 
-@pytest.mark.parametrize("failed", [fails_in_append, fails_in_trim, fails_before_a_kill])
+def fails_for_want_of_room(disk: SimulatedDisk) -> SegmentLog:
+    log = a_log(disk, segment_bytes=FRAME)
+    log.append([frame(0)])
+    disk.fail_next("sync_directory", errno.ENOSPC, "queue", times=2)
+    for _ in range(2):
+        with pytest.raises(QueueFull, match="No space"):
+            log.append([frame(1)])
+    return log
+
+
+def fails_after_a_segment_in_vain(disk: SimulatedDisk) -> SegmentLog:
+    """A name is there whose file could not be begun; then a trim's sync fails."""
+    log = a_log(disk, segment_bytes=FRAME)
+    log.append([frame(0)])
+    disk.fail_next("write", errno.EIO, segment_name(1))
+    with pytest.raises(OSError, match="Input/output error"):
+        log.append([frame(1)])
+    disk.fail_next("sync_directory", errno.EIO, "queue")
+    with pytest.raises(OSError, match="Input/output error"):
+        disk.sync_directory(DIRECTORY)
+    return log
+
+
+def killed_before_the_sync(disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes row 1 into a segment whose name is not synced, and ends there."""
+
+    def cut(path: str) -> None:
+        raise Cut
+
+    log = a_log(disk, segment_bytes=FRAME)
+    log.append([frame(0)])
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "sync_directory", cut)
+        with pytest.raises(Cut):
+            log.append([frame(1)])
+    disk.crash()
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_start_makes_the_name_of_a_segment_anew_in_which_no_end_was_published__NB_12(
+    monkeypatch: pytest.MonkeyPatch, seed: int, copied: bool
+) -> None:
+    """NB-12: a killed process has not synced it, a later start's sync has failed.
+
+    Where no second file can be had, what comes now goes into a segment of its own.
+    """
+    disk = SimulatedDisk()
+    killed_before_the_sync(disk, monkeypatch)
+    disk.fail_next("sync_directory", errno.EIO, "queue")
+    with pytest.raises(QueueError, match="Input/output error"):
+        a_log(disk)
+    disk.crash()
+    if not copied:
+        disk.fail_next("write", errno.ENOSPC, ".segment.new")
+    log = a_log(disk)
+    assert log.recovery.lines == []
+    assert segments(disk) == ([0, 1] if copied else [0, 1, 2])
+    assert log.append([frame(2)]) == 3
+    disk.lose_power(random.Random(seed))
+    log = a_log(disk)
+    assert log.end == 3
+    assert found(disk) == ([0, 1, 2] if copied else [0, 2])
+    assert log.damaged == ([] if copied else [(1, 2)])
+
+
+def test_a_start_that_cannot_make_a_segment_s_name_anew_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimulatedDisk()
+    killed_before_the_sync(disk, monkeypatch)
+    disk.fail_next("write", errno.EROFS, ".segment.new")
+    with pytest.raises(QueueError, match="Read-only"):
+        a_log(disk)
+
+
+def test_a_start_copies_no_segment_in_which_an_end_was_published() -> None:
+    disk = SimulatedDisk()
+    a_log(disk).append([frame(0)])
+    disk.crash()
+    disk.journal.clear()
+    a_log(disk)
+    assert not [entry for entry in disk.journal if entry[1].endswith(".segment.new")]
+
+
+FAILED = [
+    fails_in_append,
+    fails_in_trim,
+    fails_before_a_kill,
+    fails_for_want_of_room,
+    fails_after_a_segment_in_vain,
+]
+
+
+@pytest.mark.parametrize("failed", FAILED)
 @pytest.mark.parametrize("seed", range(5))
 def test_a_sync_of_names_that_failed_is_not_believed_when_it_succeeds__NB_12(
     failed: Callable[[SimulatedDisk], SegmentLog], seed: int
@@ -350,6 +445,39 @@ def test_a_sync_of_names_that_failed_is_not_believed_when_it_succeeds__NB_12(
     log = a_log(disk)
     assert (log.end, log.damaged, log.recovery.epoch_raised) == (2, [], False)
     assert found(disk)[-1] == 1
+
+
+class Keeps:
+    """Lets no segment go."""
+
+    def appended(self, segment: int, end: int, envelopes: int) -> None:
+        pass
+
+    def releases(self, segments: Sequence[tuple[int, int, int]], *, pressed: bool) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_sync_of_the_list_of_damage_is_that_of_a_segment_s_name_too__NB_12(seed: int) -> None:
+    """NB-12: its failure is only told, and the next sync succeeds without the name."""
+    disk = SimulatedDisk()
+    a_long_log(disk, 3).close()
+    path = f"{DIRECTORY}/{segment_name(0)}"
+    disk.spoil(path, disk.octets_of(path)[:-8] + bytes(8))
+    commit(disk, "spark", 3)
+    log = a_log(disk, segment_bytes=FRAME, check_octets=0)
+    log.keeper = Keeps()
+    assert log.trim(ending=True) == 0
+    # Of the octets that are copied aside, and of the list.
+    disk.fail_next("sync_directory", errno.EIO, "queue", times=2)
+    while log.unchecked:
+        told = log.check_older()
+    assert "could not write the list of damaged ranges" in told[-1]
+    log.append([frame(3)])
+    disk.lose_power(random.Random(seed))
+    log = a_log(disk)
+    assert (log.end, log.damaged) == (4, [(0, 1)])
+    assert found(disk) == [1, 2, 3]
 
 
 def test_a_trim_whose_sync_failed_leaves_a_segment_with_messages_as_it_is() -> None:

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from twisted_msgproto.core.errors import QueueLocked
@@ -29,6 +29,9 @@ PIECES_PER_WRITE_MAX = 512
 
 LOOK_SECONDS = 0.02
 """A writer tries its lock again after this time: :meth:`Disk.lock_holder` may have held it."""
+
+COPY_OCTETS = 1 << 20
+"""A file that is copied has this many octets of it in memory."""
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """These error numbers say that the disk, a quota or a file-size limit is used up: space may
@@ -70,7 +73,10 @@ class Disk(Protocol):
     """This is the name of the system call behind :meth:`File.sync`, for the log."""
 
     def make_directory(self, path: str) -> None:
-        """Make ``path`` (mode 0700) and what is missing above it, so that it survives."""
+        """Make ``path`` (mode 0700) and what is missing above it, so that it survives.
+
+        The names of those that are there are made durable, too.
+        """
 
     def names(self, path: str) -> list[str]:
         """Return what stands in the directory ``path``; FileNotFoundError if there is none."""
@@ -197,17 +203,41 @@ class OSDisk:
 
         Any other keeps its mode: an operator's slip must not close ``/tmp``.
         """
+        path = os.path.abspath(path)
         if os.path.isdir(path):
             names = os.listdir(path)
             if not names or IDENTITY_FILE in names:
                 with contextlib.suppress(PermissionError):
                     os.chmod(path, DIRECTORY_MODE)
+            # A killed process may have made it, or one above it, and have synced no name.
+            self._sync_above(path)
             return
-        parent = os.path.dirname(os.path.abspath(path))
-        if not os.path.isdir(parent):
+        parent = os.path.dirname(path)
+        if os.path.isdir(parent):
+            self._sync_above(parent)
+        else:
             self.make_directory(parent)
         os.mkdir(path, DIRECTORY_MODE)
-        self.sync_directory(parent)
+        try:
+            self.sync_directory(parent)
+        except OSError:
+            # A second sync may succeed without the name on the disk: it is to be made anew.
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+            raise
+
+    def _sync_above(self, path: str) -> None:
+        """Make the names of a directory, and of those above it on its disk, durable.
+
+        Ends at a directory that this user may not read, because no process of this user made it.
+        """
+        device = os.stat(path).st_dev
+        while (parent := os.path.dirname(path)) != path and os.stat(parent).st_dev == device:
+            try:
+                self.sync_directory(parent)
+            except PermissionError:
+                return
+            path = parent
 
     def names(self, path: str) -> list[str]:
         """See :class:`Disk`."""
@@ -298,15 +328,43 @@ def read_whole(disk: Disk, path: str) -> bytes | None:
 
 def replace_whole(disk: Disk, path: str, octets: bytes) -> None:
     """Put a small file in place so that a crash leaves the old one or the new one, never half."""
+    put_in_place(disk, write_beside(disk, path, [octets]), path)
+
+
+def renew_whole(disk: Disk, path: str) -> None:
+    """Put a copy in the place of a file, so that its octets and its name are durable for sure.
+
+    A sync may have failed before, and the next one may succeed without having written anything:
+    the system calls pages clean that it could not write.
+    """
+    file = disk.open(path)
+    try:
+        places = range(0, file.size(), COPY_OCTETS)
+        beside = write_beside(disk, path, (file.read(place, COPY_OCTETS) for place in places))
+    finally:
+        file.close()
+    put_in_place(disk, beside, path)
+
+
+def write_beside(disk: Disk, path: str, pieces: Iterable[bytes]) -> str:
+    """Write the octets of a new file for ``path``, durably; return its name until then."""
     directory, name = os.path.split(path)
     beside = os.path.join(directory, f".{name}.new")
     file = disk.open(beside, write=True)
     try:
         file.truncate(0)
-        if file.write(0, [octets]) < len(octets):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), beside)
+        position = 0
+        for piece in pieces:
+            if file.write(position, [piece]) < len(piece):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), beside)
+            position += len(piece)
         file.sync()
     finally:
         file.close()
+    return beside
+
+
+def put_in_place(disk: Disk, beside: str, path: str) -> None:
+    """Rename a file to ``path``, durably."""
     disk.rename(beside, path)
-    disk.sync_directory(directory)
+    disk.sync_directory(os.path.dirname(path))

@@ -8,6 +8,7 @@ on the caller's :class:`~.disk.Disk`, so that a simulator can drive it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,18 @@ from twisted_msgproto.core.errors import QueueError, QueueFull
 
 from . import consumers, damage, lineage, recovery
 from .columns import Encoded
-from .disk import IDENTITY_FILE, NO_ROOM, OS_DISK, Disk, File, read_whole, replace_whole
+from .disk import (
+    IDENTITY_FILE,
+    NO_ROOM,
+    OS_DISK,
+    Disk,
+    File,
+    put_in_place,
+    read_whole,
+    renew_whole,
+    replace_whole,
+    write_beside,
+)
 from .format import (
     EMPTY_SEGMENT_OCTETS,
     FORMAT_VERSION,
@@ -102,6 +114,8 @@ class SegmentLog:
         self._nameless = False
         # Nor is its head, which says whose row comes before it.
         self._headless = False
+        # A file for the segment with this first offset was made, perhaps in vain.
+        self._tried = -1
         self._frame_octets = 0
         self.publish_failures = 0
         """Ends that could not be published at once; see :meth:`publish_again`."""
@@ -164,7 +178,7 @@ class SegmentLog:
         """This number is drawn anew at every start; the rows that this writer appends have it."""
         self._start(before, make_incarnation)
         # What has no messages is begun anew: perhaps neither its head nor its name is durable.
-        if found.appendable and self.end > self._first:
+        if found.appendable and self.end > self._first and self._named(before):
             self._file = disk.open(self._path(self._first), write=True)
         else:
             try:
@@ -176,6 +190,25 @@ class SegmentLog:
         self._nameless = False
         self._publish()
         self._end_file.sync()
+
+    def _named(self, before: Published | None) -> bool:
+        """Return whether the newest segment's name is durable; make it anew if that is doubtful.
+
+        ``before`` is the end that was published before the recovery.  A writer publishes an end in
+        a segment after the sync of its name.  A killed process may have written messages without
+        that sync, and the sync of a later start may have failed.
+        """
+        if before is not None and before.offset > self._first:
+            return True
+        try:
+            renew_whole(self._disk, self._path(self._first))
+        except OSError as error:
+            # No room for a second file, or octets that cannot be read: what comes now goes into
+            # another segment.
+            if error.errno in NO_ROOM or error.errno == errno.EIO:
+                return False
+            raise
+        return True
 
     def _start(self, before: Published | None, make_incarnation: Callable[[], int]) -> None:
         """Note this start in the lineage, before anything of it can be published.
@@ -306,10 +339,11 @@ class SegmentLog:
                 self._nameless = False
         except OSError as error:
             full = error.errno in NO_ROOM
-            if full and not self._headless:
+            if full and not self._headless and not self._nameless:
                 self._cut_back()
             else:
-                # The next append writes the head again: the one that is there may be in no file.
+                # The next append makes the name and the head again: those that are there may be
+                # on no disk.
                 self._give_up_segment()
             if full:
                 raise QueueFull(f"no room on the disk of {self.directory}: {error}") from error
@@ -398,8 +432,9 @@ class SegmentLog:
         no_room = f"no room on the disk of {self.directory}"
         file: File | None = None
         try:
-            if self.end in self._sizes:
+            if self.end in self._sizes or self.end == self._tried:
                 self._name_anew(header)
+            self._tried = self.end
             file = self._disk.open(self._path(self.end), write=True)
             # Over what may be there, not after it is gone: the head may be all that says whose
             # row comes before the queue's first one.
@@ -426,11 +461,14 @@ class SegmentLog:
         the disk: the system calls pages clean that it could not write.  Where a disk has no room
         for a second file, the sync alone has to do.
         """
+        path = self._path(self.end)
         try:
-            replace_whole(self._disk, self._path(self.end), header)
+            beside = write_beside(self._disk, path, [header])
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
+        else:
+            put_in_place(self._disk, beside, path)
 
     def _end_segment(self) -> None:
         """Close the segment; the published end is made durable now and then, here."""
@@ -597,7 +635,11 @@ class SegmentLog:
                 recovery.check_segment(self._disk, self.directory, found, first, bound)
                 recovery.put_damaged(self._disk, self.directory, found)
                 break
-        return found.recovery.lines[lines:]
+        told = found.recovery.lines[lines:]
+        if told and self._nameless:
+            # A sync that is only told when it fails may have been that of the segment's name too.
+            self._give_up_segment()
+        return told
 
     @property
     def unchecked(self) -> int:
