@@ -1,10 +1,11 @@
 """``python -m tests.mutants ROOM [--sample N] [--seed S]``: which small errors do tests not notice?
 
-``--again`` tries those once more that survived the last time.  ``--covered`` lists the lines and
-branches that the room's quick tests leave out, and plants nothing; without a room it measures the
-whole package under all tests.  Without a room and without it the page ``docs/mutants.md`` is
-written from what is known.  The exit status is 1 when a mutant survived that is not in the list of
-those that change nothing, or when something is left out.
+``--again`` tries those once more that survived the last time.  ``--since REVISION`` tries mutants
+only of lines that have changed since a revision of git, and records nothing.  ``--covered`` lists
+the lines and branches that the room's quick tests leave out, and plants nothing; without a room it
+measures the whole package under all tests.  Without a room and without it the page
+``docs/mutants.md`` is written from what is known.  The exit status is 1 when a mutant survived that
+is not in the list of those that change nothing, or when something is left out.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from . import report
+from .changed import since
 from .making import Mutant, found_again, sample
 from .rooms import PROJECT, ROOMS
 from .running import Measured, Runner, Verdict, copied, measure, tried
@@ -36,6 +38,7 @@ def read_words(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--sample", type=int, default=SAMPLE, help="mutants a room; default 40")
     parser.add_argument("--seed", type=int, default=SEED, help="which mutants; default 1")
     parser.add_argument("--again", action="store_true", help="those that survived, once more")
+    parser.add_argument("--since", metavar="REVISION", help="only of lines changed since then")
     parser.add_argument("--covered", action="store_true", help="only measure what tests execute")
     arguments = parser.parse_args(words)
     for room in arguments.rooms:
@@ -83,6 +86,20 @@ def run(name: str, number: int, seed: int) -> int:
     return len(result["survivors"])
 
 
+def run_since(name: str, number: int, seed: int, revision: str) -> int:
+    """Try mutants of the lines that have changed since a revision; return the survivors."""
+    changed = since(PROJECT, revision)
+    files = [file for file in ROOMS[name].files(PROJECT) if file in changed]
+    mutants = sample(PROJECT, files, number, seed, changed)
+    if not mutants:
+        print(f"{name}: nothing that has changed since {revision} can be mutated")
+        return 0
+    with measured_copy(name) as (scratch, measured):
+        result = report.result_of(seed, list(verdicts_on(name, mutants, scratch, measured)))
+    print(f"{name} since {revision}: {report.summary(result)}")
+    return len(result["survivors"])
+
+
 def run_again(name: str) -> int:
     """Try the survivors of the last run once more; return how many survive again."""
     survived = report.known().get(name, {}).get("survivors", [])
@@ -118,6 +135,9 @@ def main(words: list[str] | None = None) -> int:
     arguments = read_words(words)
     if arguments.covered:
         return max(map(covered, arguments.rooms)) if arguments.rooms else whole()
+    if arguments.since:
+        number, seed, revision = arguments.sample, arguments.seed, arguments.since
+        return min(1, sum(run_since(name, number, seed, revision) for name in arguments.rooms))
     if arguments.again:
         survivors = sum(map(run_again, arguments.rooms))
     else:

@@ -10,7 +10,7 @@ import ast
 import difflib
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -166,12 +166,22 @@ def all_mutants(root: Path, file: Path) -> list[Mutant]:
     return mutants
 
 
-def sample(root: Path, files: Iterable[Path], number: int, seed: int) -> list[Mutant]:
-    """Return ``number`` mutants, no two at one place: the same for the same code and seed."""
+def sample(
+    root: Path,
+    files: Iterable[Path],
+    number: int,
+    seed: int,
+    changed: Mapping[Path, Container[int]] | None = None,
+) -> list[Mutant]:
+    """Return ``number`` mutants, no two at one place: the same for the same code and seed.
+
+    With ``changed`` only these lines are mutated.
+    """
     places: defaultdict[tuple[Path, int, int], list[Mutant]] = defaultdict(list)
     for file in files:
         for mutant in all_mutants(root, file):
-            places[file, mutant.line, mutant.column].append(mutant)
+            if changed is None or mutant.line in changed.get(file, ()):
+                places[file, mutant.line, mutant.column].append(mutant)
     source = random.Random(seed)
     chosen = source.sample(sorted(places), min(number, len(places)))
     return [source.choice(places[place]) for place in chosen]

@@ -56,21 +56,23 @@ def _keep(name: str, result: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def record(name: str, seed: int, verdicts: list[Verdict]) -> dict[str, Any]:
-    """Keep what became of a sample of a room's mutants, and return it."""
+def result_of(seed: int, verdicts: list[Verdict]) -> dict[str, Any]:
+    """Return what became of a sample of a room's mutants."""
     nothing, survivors = _left(verdicts)
     killed = sum(bool(verdict.by) for verdict in verdicts)
-    return _keep(
-        name,
-        {
-            "seed": seed,
-            "tried": len(verdicts),
-            "killed": killed,
-            "killed_at_first": killed,
-            "nothing": nothing,
-            "survivors": survivors,
-        },
-    )
+    return {
+        "seed": seed,
+        "tried": len(verdicts),
+        "killed": killed,
+        "killed_at_first": killed,
+        "nothing": nothing,
+        "survivors": survivors,
+    }
+
+
+def record(name: str, seed: int, verdicts: list[Verdict]) -> dict[str, Any]:
+    """Keep what became of a sample of a room's mutants, and return it."""
+    return _keep(name, result_of(seed, verdicts))
 
 
 def record_again(name: str, verdicts: list[Verdict]) -> dict[str, Any]:

@@ -91,6 +91,21 @@ ROOMS: dict[str, Room] = {
             *("tests/net/test_proxied.py", "tests/net/test_records.py", "tests/net/test_tls.py"),
         ),
     ),
+    "neighbours": Room(
+        (
+            *("net/ledger.py", "net/room.py", "net/tls.py", "net/turns.py", "net/traffic.py"),
+            *("net/memory.py", "net/offenders.py", "net/peerlog.py", "umq/protocol/serving.py"),
+        ),
+        (
+            *_tests("net", "factory ledger memory peerlog proxied records status_parts tls"),
+            *_tests("net", "traffic turns"),
+            *_tests("contract", "bounds ends sessions"),
+            *_tests("umq", "serving storing subscriptions topics"),
+        ),
+    ),
+    "processes": Room(
+        ("net/processes",), ("tests/test_processes.py", "tests/net/test_processes_watch.py")
+    ),
     "queue": Room(("queue",), ("tests/queue",), "test_processes or test_every_octet"),
     "table": Room(
         (
