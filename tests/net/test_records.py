@@ -269,6 +269,7 @@ class TinyRecords(TestCase):
             await test.paused
             for _ in range(5):
                 await self.turn()
+            self.assertNotIn(test.server.transport.transport, reactor.getReaders())
             held = len(self.came)
             self.assertLessEqual(held, len(expected) + RECORDS)
             self.assertGreaterEqual(held, len(expected))
