@@ -371,7 +371,10 @@ class Threads(MemoryReactorClock):
 
     def end_all(self) -> None:
         for told, function in self.work:
-            told(True, function())
+            try:
+                told(True, function())
+            except ZeroDivisionError:
+                told(False, Failure())
         self.work = []
 
 
@@ -398,6 +401,30 @@ def test_former_queues_are_read_in_a_thread_and_a_disk_that_hangs_is_not_asked_t
     reactor.end_all()
     queues.latest().addCallback(told.append)
     assert "nothing lands" in told[-1][0]["why"]
+
+
+def test_former_queues_that_cannot_be_read_are_logged_and_shown_as_they_were(
+    tmp_path: Path,
+) -> None:
+    made_queue(tmp_path / "1", 0)
+    places, told = [os.fspath(tmp_path / "1")], []
+    reactor = Threads()
+
+    def read() -> list[str]:
+        if not places:
+            raise ZeroDivisionError
+        return places
+
+    queues = FormerQueues(reactor, read)
+    queues.latest()
+    reactor.end_all()
+    reactor.advance(FORMER_SECONDS + 1)
+    places.clear()
+    queues.latest().addCallback(told.append)
+    with capturedLogs() as logged:
+        reactor.end_all()
+    assert [one["behind_messages"] for one in told[0]] == [3]
+    assert [event["log_failure"].type for event in logged] == [ZeroDivisionError]
 
 
 def test_tail_shows_the_last_of_all_queues_and_whose_they_are(
@@ -613,6 +640,7 @@ def test_status_shows_a_gateway_of_which_no_process_answers() -> None:
     assert "queue: not known: no process answers" in told
     assert any(re.match("0 +does not answer +7 ", line) for line in told)
     assert any(line.startswith("memory: 0 octets in messages") for line in told)
+    assert not any(figures["memory"].values())
 
 
 def test_figures_are_added_up_and_sessions_say_their_process() -> None:
@@ -838,6 +866,7 @@ class Answering(SynchronousTestCase):
             "process 0, which has the broker, was ended by signal 9 (SIGKILL) and starts again soon"
         )
         assert not self.asked
+        assert not self.service._watch.silent(0)  # nobody waits for what does not serve
 
 
 class Refusing(SynchronousTestCase):

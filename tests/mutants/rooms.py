@@ -115,7 +115,8 @@ ROOMS: dict[str, Room] = {
         (
             *("tests/table/test_log.py", "tests/table/test_local_commits.py"),
             *("tests/table/test_storage.py", "tests/table/test_readers.py"),
-            *("tests/table/test_properties.py", "tests/table/test_torn.py"),
+            *("tests/table/test_properties.py", "tests/table/test_starting.py"),
+            "tests/table/test_torn.py",
         ),
     ),
     "spark": Room(

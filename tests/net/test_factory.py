@@ -107,6 +107,21 @@ def test_where_nobody_is_silent_newcomers_of_all_groups_share_one_search_a_secon
     assert connections.scans == 2
 
 
+@pytest.mark.parametrize(("crowd", "displaced"), [(4, 0), (5, 1)])
+def test_a_newcomer_displaces_only_those_of_a_group_larger_than_its_own_with_it__NB_08(
+    crowd, displaced
+):
+    """NB-08: else two groups would displace one another in turn."""
+    server = factory(connections=10)
+    for _ in range(crowd):
+        server.connectionOpened(Silent(), "198.51.100.1")
+    for host in ["192.0.2.7"] * 3 + ["203.0.113.1"] * (6 - crowd):
+        server.connectionOpened(Silent(), host)
+    server.clock.advance(61)
+    assert server.buildProtocol(IPv4Address("TCP", "192.0.2.7", 1)) is not None
+    assert sum(connection.gone for connection in server.liveConnections) == displaced
+
+
 def test_connections_without_a_session_displace_those_of_no_smaller_group__NB_08():
     """NB-08: a crowd that never upgrades to WebSocket has places, so its group is the largest."""
     server = factory(connections=10)

@@ -198,6 +198,37 @@ def test_who_is_held_back_is_not_late_when_it_may_go_on() -> None:
     assert not second.cut
 
 
+@pytest.mark.parametrize("disk_full", [False, True])
+def test_who_may_go_on_is_late_only_if_nothing_else_stands_in_its_way(disk_full: bool) -> None:
+    """NB-02: the disk may be in its way when there is room in memory again."""
+    world = World()
+    first, second = world.peer(), world.peer()
+    first.hold(2_900_000)
+    second.hold(200_000)
+    second.disk_full = disk_full
+    first.hold(0)
+    assert not second.held_back
+    world.clock.advance(200_000 / MIN_RATE + LATE_SECONDS + 1)
+    third = world.peer()
+    third.hold(2_900_000)
+    assert (second.cut, third.cut) == (0 if disk_full else 1, 0)
+
+
+def test_who_is_cut_off_while_it_is_held_back_is_never_told_to_go_on() -> None:
+    world = World()
+    eldest, latest = world.peer(), world.peer()
+    eldest.hold(1)
+    latest.hold(1_400_000)
+    eldest.grow(1_390_000)
+    latest.grow(300_000)
+    assert latest.held_back
+    eldest.grow(1_000_000)
+    assert (eldest.cut, latest.cut) == (0, 1)
+    eldest.hold(0)
+    assert latest.held_back
+    assert not world.clock.getDelayedCalls()
+
+
 def test_when_the_eldest_stops_the_next_one_is_read_in_a_while() -> None:
     """Held back for ever would be a way to lock everybody out."""
     world = World()

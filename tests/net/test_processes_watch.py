@@ -269,7 +269,8 @@ def test_nobody_is_watched_after_the_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "seconds"), [(None, HANG_SECONDS), (0, 0), (0.0, 0), (1, 1), (2.5, 2.5)]
+    ("value", "seconds"),
+    [(None, HANG_SECONDS), (0, 0), (0.0, 0), (1, 1), (2.5, 2.5), (86_400, HANG_SECONDS_MOST)],
 )
 def test_the_time_is_a_number_or_0_for_never(value: object, seconds: float) -> None:
     assert hang_seconds_of(value) == seconds

@@ -19,6 +19,7 @@ from twisted_msgproto.queue.disk import (
     OSDisk,
     OSFile,
     read_whole,
+    renew_whole,
     replace_whole,
     sync_call,
     write_call,
@@ -238,3 +239,14 @@ def test_a_look_at_the_lock_does_not_keep_a_writer_from_it(tmp_path: Path) -> No
         unlock = disk.lock(path, "busy")
     assert len(slept) == 1
     unlock()
+
+
+def test_a_file_that_is_made_anew_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 10)
+    before = set(os.listdir("/dev/fd"))
+    renew_whole(OS_DISK, str(path))
+    assert path.read_bytes() == b"x" * 10
+    assert set(os.listdir("/dev/fd")) == before
+    with pytest.raises(FileNotFoundError):
+        renew_whole(OS_DISK, str(tmp_path / "none"))

@@ -480,6 +480,58 @@ def test_the_sync_of_the_list_of_damage_is_that_of_a_segment_s_name_too__NB_12(s
     assert found(disk) == [1, 2, 3]
 
 
+def renewed(disk: SimulatedDisk) -> list[str]:
+    """Returns which segments were made anew beside the old ones."""
+    return [name for event, name in disk.journal if event == "write" and ".segment.new" in name]
+
+
+def test_damage_that_is_told_gives_up_no_segment_whose_name_is_durable() -> None:
+    disk = SimulatedDisk()
+    a_long_log(disk, 3).close()
+    path = f"{DIRECTORY}/{segment_name(0)}"
+    disk.spoil(path, disk.octets_of(path)[:-8] + bytes(8))
+    log = a_log(disk, check_octets=0)
+    while log.unchecked:
+        log.check_older()
+    log.append([frame(3)])
+    assert (log.damaged, segments(disk), renewed(disk)) == ([(0, 1)], [0, 1, 2], [])
+
+
+def test_a_look_that_finds_no_damage_makes_no_name_anew() -> None:
+    disk = SimulatedDisk()
+    a_long_log(disk, 3).close()
+    commit(disk, "spark", 3)
+    log = a_log(disk, segment_bytes=FRAME, check_octets=0)
+    log.keeper = Keeps()
+    assert log.trim(ending=True) == 0  # begins a segment
+    while log.unchecked:
+        assert log.check_older() == []
+    disk.journal.clear()
+    log.append([frame(3)])
+    assert renewed(disk) == []
+
+
+def test_a_new_queue_makes_no_name_anew() -> None:
+    disk = SimulatedDisk()
+    a_log(disk).append([frame(0)])
+    assert renewed(disk) == []
+
+
+def test_what_a_trim_has_synced_is_not_synced_again() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk, segment_bytes=3 * FRAME)
+    for number in range(5):
+        log.append([frame(number)])
+    begun = segments(disk)[-1]
+    assert 0 < begun < 4
+    commit(disk, "spark", begun)
+    assert log.trim() == 1
+    disk.journal.clear()
+    log.append([frame(5)])
+    name = segment_name(begun)
+    assert list(disk.journal) == [("write", name), ("sync", name), ("write", "end")]
+
+
 def test_a_trim_whose_sync_failed_leaves_a_segment_with_messages_as_it_is() -> None:
     disk = SimulatedDisk()
     log = a_long_log(disk, 3)

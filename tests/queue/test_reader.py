@@ -234,7 +234,7 @@ def test_the_queue_of_another_user_is_told_with_what_to_do() -> None:
 def test_what_was_given_in_place_of_a_queue_is_said(tmp_path: Path) -> None:
     gateway, damaged = tmp_path / "gateway", tmp_path / "damaged"
     processes = tmp_path / "processes"
-    for place in (gateway / "queue", damaged, processes / "0"):
+    for place in (gateway / "queue", damaged, processes / "0", processes / "1"):
         QueueWriter(place).close()
     (damaged / "identity").write_text("?")
     (tmp_path / "empty").mkdir()

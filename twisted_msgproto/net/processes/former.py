@@ -10,11 +10,14 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, TimeoutError, succeed
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ..status.figures import DISK_SILENT, QUEUE_SECONDS, Figures
+
+log = Logger(namespace="twisted_msgproto.processes")
 
 FORMER_SECONDS: Final = 5.0
 """What was read of these queues is good for this long: only a bridge changes it."""
@@ -60,11 +63,12 @@ class FormerQueues:
 
     def _take(self, result: list[Figures] | Failure) -> None:
         self._reading, self._read_at = None, self._reactor.seconds()
-        if not isinstance(result, Failure):
+        if isinstance(result, Failure):
+            log.failure("queues that no process has could not be read", result)
+        else:
             self._known = result
 
-    def _silent(self, failure: Failure) -> list[Figures]:
-        failure.trap(TimeoutError)
+    def _silent(self, _: Failure) -> list[Figures]:
         why = f"The queue's files cannot be read: {DISK_SILENT}."
         return [{**one, "ok": False, "why": why} for one in self._known]
 

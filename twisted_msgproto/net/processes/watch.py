@@ -121,7 +121,6 @@ class Watch:
         """Watch nobody any more."""
         if self._call is not None and self._call.active():
             self._call.cancel()
-        self._call = None
         for number in list(self._watched):
             self.end(number)
 
