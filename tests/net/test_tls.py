@@ -73,6 +73,15 @@ class Ends(TestCase):
         came = await self.ended(lambda server: server.transport.loseConnection())
         self.assertEqual(came, b"2A\0\0\0\1", "what was owed is written first")
 
+    async def test_what_a_hook_closes_ends_in_the_next_turn(self) -> None:
+        clock = Clock()
+
+        def end(server: Any) -> None:
+            server.transport.loseConnection()
+            reactor.callLater(0, clock.advance, 0)
+
+        self.assertEqual(await self.ended(end, clock), b"2A\0\0\0\1")
+
     async def test_a_hook_may_abort_the_transport(self) -> None:
         await self.ended(lambda server: server.transport.abortConnection())
 
