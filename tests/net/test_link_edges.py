@@ -41,6 +41,13 @@ class Edges(LinkCase):
         self.assertEqual(self.factory.counters["lines"], 2)
         self.lose()
 
+    def test_a_paused_connection_that_closes_is_not_read_again(self) -> None:
+        server, transport = self.link()
+        server.wire.pauseProducing()
+        server.wire.close(False)
+        self.assertEqual(transport.producerState, "paused")
+        self.lose()
+
     def test_a_hook_which_fails_is_logged_and_ends_nothing(self) -> None:
         later: Deferred[None] = Deferred()
 

@@ -69,8 +69,9 @@ def test_the_limit_of_an_address_is_for_the_client_behind_the_proxy__NB_08() -> 
     balancer = Balancer(connections_per_address=2)
     first, _ = balancer.connection("198.51.100.1", EVENT)
     second, _ = balancer.connection("198.51.100.1", EVENT)
-    _, third = balancer.connection("198.51.100.1", EVENT)
+    refused, third = balancer.connection("198.51.100.1", EVENT)
     assert not third.connected
+    assert "its address has too many connections" in str(refused.ending)
     assert balancer.factory.counters["turned_away:connections-per-address"] == 1
     for last in range(2, 9):
         _, other = balancer.connection(f"198.51.100.{last}", EVENT)
@@ -81,6 +82,16 @@ def test_the_limit_of_an_address_is_for_the_client_behind_the_proxy__NB_08() -> 
     _, fourth = balancer.connection("198.51.100.1", EVENT)
     assert fourth.connected
     assert balancer.hosts.count("198.51.100.1") == 1
+
+
+def test_whose_connection_it_is_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    balancer = Balancer()
+    asked: list[str] = []
+    monkeypatch.setattr(balancer.factory, "addressKnown", lambda link, host: not asked.append(host))
+    link, transport = balancer.connection("198.51.100.1", EVENT)
+    transport.protocol.dataReceived(EVENT)
+    link.dataReceived(b"")
+    assert asked == ["198.51.100.1"]
 
 
 @pytest.mark.parametrize(
