@@ -259,7 +259,7 @@ def test_every_row_that_is_listed_is_measured(launch: Launcher, subject: str) ->
 
 @pytest.mark.slow
 def test_two_processes_are_measured_beside_one(launch: Launcher) -> None:
-    (row,) = rows_of(launch, "processes", "--only", "2 processes, CPU", scale=0.005).values()
+    (row,) = rows_of(launch, "processes", "--only", "2 processes, CPU", scale=0.05).values()
     assert (row["figure"], row["beside"]) == ("cpu", "1 process")
     assert row["ratio"] > 0
 

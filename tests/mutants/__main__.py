@@ -22,9 +22,10 @@ from pathlib import Path
 
 from . import report
 from .changed import since
-from .making import Mutant, found_again, sample
+from .making import Mutant, found_again, mutants_of
 from .rooms import PROJECT, ROOMS
 from .running import Measured, Runner, Verdict, copied, measure, tried
+from .sampling import sample
 from .whole import whole
 
 SAMPLE = 40
@@ -80,7 +81,7 @@ def run(name: str, number: int, seed: int) -> int:
     """Try a sample of a room's mutants and record what became of them; return the survivors."""
     begun = time.monotonic()
     with measured_copy(name) as (scratch, measured):
-        mutants = sample(PROJECT, ROOMS[name].files(PROJECT), number, seed)
+        mutants = sample(mutants_of(PROJECT, ROOMS[name].files(PROJECT)), number, seed)
         result = report.record(name, seed, list(verdicts_on(name, mutants, scratch, measured)))
     print(f"{name}: {report.summary(result)} in {time.monotonic() - begun:.0f} s")
     return len(result["survivors"])
@@ -90,7 +91,7 @@ def run_since(name: str, number: int, seed: int, revision: str) -> int:
     """Try mutants of the lines that have changed since a revision; return the survivors."""
     changed = since(PROJECT, revision)
     files = [file for file in ROOMS[name].files(PROJECT) if file in changed]
-    mutants = sample(PROJECT, files, number, seed, changed)
+    mutants = sample(mutants_of(PROJECT, files), number, seed, changed)
     if not mutants:
         print(f"{name}: nothing that has changed since {revision} can be mutated")
         return 0

@@ -1,4 +1,4 @@
-"""Mutants: every place of a file at which one of the operators makes one, and a sample of them.
+"""Mutants: every place of a file at which one of the operators makes one.
 
 Most operators are cosmic-ray's; one is ours, because cosmic-ray removes no statements, and another
 leaves out exceptions with a dot in their name, which cosmic-ray cannot replace.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import ast
 import difflib
-import random
-from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -166,25 +165,10 @@ def all_mutants(root: Path, file: Path) -> list[Mutant]:
     return mutants
 
 
-def sample(
-    root: Path,
-    files: Iterable[Path],
-    number: int,
-    seed: int,
-    changed: Mapping[Path, Container[int]] | None = None,
-) -> list[Mutant]:
-    """Return ``number`` mutants, no two at one place: the same for the same code and seed.
-
-    With ``changed`` only these lines are mutated.
-    """
-    places: defaultdict[tuple[Path, int, int], list[Mutant]] = defaultdict(list)
+def mutants_of(root: Path, files: Iterable[Path]) -> Iterator[Mutant]:
+    """Yield every mutant of some files."""
     for file in files:
-        for mutant in all_mutants(root, file):
-            if changed is None or mutant.line in changed.get(file, ()):
-                places[file, mutant.line, mutant.column].append(mutant)
-    source = random.Random(seed)
-    chosen = source.sample(sorted(places), min(number, len(places)))
-    return [source.choice(places[place]) for place in chosen]
+        yield from all_mutants(root, file)
 
 
 def found_again(root: Path, file: Path, changes: Iterable[tuple[str, str]]) -> list[Mutant]:

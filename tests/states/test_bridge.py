@@ -11,8 +11,8 @@ from tests.states.landing import Site
 from tests.states.pairs import Wrong
 
 
-def started() -> Site:
-    site = Site(segment_octets=600, rows_max=1000)
+def started(segment_octets: int = 600) -> Site:
+    site = Site(segment_octets, rows_max=1000)
     site.start_gateway()
     site.start_bridge()
     site.append([2])
@@ -29,7 +29,8 @@ def die_while_landing() -> None:
 
 def fail_at_the_start_after_dying() -> None:
     for changes in range(1, 5):
-        site = started()
+        # Room for both groups: a start copies a segment in which nothing was published yet.
+        site = started(segment_octets=6000)
         site.cut(site.queue_disk, changes, lambda site=site: site.append([2]))  # type: ignore[misc]
         if site.log is None:
             site.queue_disk.fail_next("sync", errno.EIO, ".segment")
