@@ -208,13 +208,45 @@ def test_trim_removes_what_every_consumer_has_committed(
     reader.commit("gone", 2)
     assert main(["queue", "trim", str(directory)]) == 0
     assert "removed 1 segments; the queue begins at offset 2" in capsys.readouterr().out
-    assert main(["queue", "trim", "--forget", "gone", str(directory)]) == 0
+    assert main(["queue", "trim", "--forget", "gone", "--yes", str(directory)]) == 0
     assert "the queue begins at offset 8" in capsys.readouterr().out
     assert main(["queue", "trim", "--forget", "gone", str(directory)]) == 2
     assert "no consumer 'gone'" in capsys.readouterr().err
     spoil(directory, f"{8:020d}.segment")
     assert main(["queue", "trim", str(directory)]) == 0
     assert "offsets 8 to 9" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "offset", "lost"),
+    [
+        ("gone", 2, "has not committed 7 messages, offsets 2 to 9"),
+        ("spark-0a1b2c3d", 9, "is that of a bridge into a table"),
+        ("gone", 9, None),
+    ],
+)
+def test_trim_forgets_a_consumer_that_needs_something_only_with_yes__TB_12(
+    directory: Path,
+    name: str,
+    offset: int,
+    lost: str | None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """TB-12: what it has not read is removed for good."""
+    reader = QueueReader(directory)
+    reader.commit("other", 9)
+    reader.commit(name, offset)
+    trim = ["queue", "trim", "--forget", name, str(directory)]
+    if lost is not None:
+        assert main(trim) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert lost in said
+        assert "say --yes" in said
+        assert (reader.begin(), reader.consumers()[name]) == (0, offset)
+        trim.append("--yes")
+    assert main(trim) == 0
+    assert (reader.begin(), reader.consumers()) == (8, {"other": 9})
 
 
 @pytest.mark.parametrize("action", ["ls", "verify", "dump", "trim"])

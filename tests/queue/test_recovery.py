@@ -12,6 +12,7 @@ from tests.tools.queues import frame, ids, rows
 from twisted_msgproto.core.errors import QueueError, QueueMismatch
 from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue.format import (
+    BLOCK_READS_MAX,
     EMPTY_SEGMENT_OCTETS,
     SEGMENT_HEADER_OCTETS,
     Identity,
@@ -388,11 +389,56 @@ def test_blocks_which_the_disk_cannot_read_cost_only_what_is_in_them(bad: int) -
     assert 3 < len(hit) < 20
     lost = (hit[0], hit[-1] + 1)
     reader = QueueReader(DIRECTORY, disk=disk)
-    assert [row["offset"] for row in rows(DIRECTORY, disk=disk)] == missing(lost, end=40)
     again = reopened(disk)
     assert (again.end, again.epoch, again.damaged) == (40, 0, [lost])
+    assert [row["offset"] for row in rows(DIRECTORY, disk=disk)] == missing(lost, end=40)
     assert reader.damaged() == [lost]
     goes_on(disk, again, lost)
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_a_reader_passes_over_no_block_that_the_disk_may_read_another_time__NB_12(bad: int) -> None:
+    """NB-12: a reader that skips rows has lost them, whatever a later read gives."""
+    disk = BadBlocks()
+    log = SegmentLog(DIRECTORY, disk=disk)
+    for number in range(40):
+        log.append([frame(number, octets=100)])
+    disk.bad = {bad}
+    reader = QueueReader(DIRECTORY, disk=disk)
+    found = reader.read(0, 40)
+    with pytest.raises(OSError, match=r"cannot read offsets \d+ to \d+ of .* restart the gateway"):
+        list(found)
+    assert (found.damaged, reader.damaged()) == ([], [])
+    disk.bad.clear()
+    assert [row["offset"] for row in rows(DIRECTORY, disk=disk)] == missing(end=40)
+
+
+def test_damage_beside_a_block_that_the_disk_cannot_read_is_damage() -> None:
+    """A start has not noted it yet; the block is of other records."""
+    disk = BadBlocks()
+    log = SegmentLog(DIRECTORY, disk=disk)
+    for number in range(80):
+        log.append([frame(number, octets=100)])
+    octets = bytearray(disk.octets_of(FIRST))
+    octets[frames(disk)[1][1] - 1] ^= 1
+    disk.spoil(FIRST, bytes(octets))
+    disk.bad = {2}
+    found = QueueReader(DIRECTORY, disk=disk).read(0, 4)
+    assert sum(batch.num_rows for batch in found) == 3
+    assert found.damaged == [(1, 2)]
+
+
+@pytest.mark.parametrize("failures", [1, BLOCK_READS_MAX])
+def test_a_read_error_that_passes_costs_nothing__NB_12(failures: int) -> None:
+    """NB-12: a start quarantines for good what it takes for damage, and readers pass over it."""
+    disk = SimulatedDisk()
+    a_queue(disk)
+    disk.fail_next("read", errno.EIO, FIRST, times=failures)
+    log = reopened(disk)
+    assert (log.damaged, log.recovery.lines) == ([], [])
+    disk.fail_next("read", errno.EIO, FIRST, times=failures)
+    assert found(disk) == missing()
+    goes_on(disk, log)
 
 
 def test_a_tail_which_the_disk_cannot_read_is_told_as_possible_loss__NB_12() -> None:

@@ -200,7 +200,9 @@ def test_rows_of_other_programs_are_no_hindrance(tmp_path: Path) -> None:
     pq.write_table(rows.drop_columns(["day"]), tmp_path / "t" / path)
     size = (tmp_path / "t" / path).stat().st_size
     lost = DataFile("day=1970-01-01/lost.parquet", 17, {"day": "1970-01-01"})
+    (tmp_path / "t" / lost.path).write_bytes(b"PAR1")
     strange.commit([DataFile(path, size, lost.partition), lost], {}, before={}, run=RUN)
+    (tmp_path / "t" / lost.path).unlink()
     check_operations(strange)
     nameless = pa.schema([pa.field("day", pa.date32(), nullable=False), ("n", pa.int64())])
     check_operations(Table.create(tmp_path / "nameless", nameless))

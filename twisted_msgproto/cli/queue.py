@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.core.message import Message
@@ -20,6 +20,9 @@ from twisted_msgproto.core.message import Message
 from . import consumers, tail
 from .queues import one_of
 from .rows import row
+
+if TYPE_CHECKING:
+    from twisted_msgproto.queue import SegmentLog
 
 SUMMARY = "look into a queue: ls, verify, dump, tail, consumers, trim"
 
@@ -60,6 +63,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     trim = action("trim", "remove the segments which every consumer has committed")
     trim.add_argument(
         "--forget", metavar="CONSUMER", help="first forget this consumer and what it still needs"
+    )
+    trim.add_argument(
+        "--yes",
+        action="store_true",
+        help="forget it, although it still needs messages or is a bridge's",
     )
 
 
@@ -210,12 +218,26 @@ def _trim(arguments: argparse.Namespace) -> int:
         for line in log.recovery.lines:
             print(line)
         if arguments.forget is not None:
+            if not arguments.yes:
+                _check_forgotten(log, arguments.forget)
             remove(OS_DISK, os.fspath(arguments.directory), arguments.forget)
         removed = log.trim()
         print(f"removed {removed} segments; the queue begins at offset {log.begin}")
     finally:
         log.close()
     return 0
+
+
+def _check_forgotten(log: SegmentLog, name: str) -> None:
+    """Raise QueueError, one line, if a consumer still needs messages, or is that of a bridge."""
+    offset = max(log.committed().get(name, log.end), log.begin)
+    if offset < log.end:
+        raise QueueError(
+            f"the consumer {name!r} of the queue {log.queue_id} has not committed "
+            f"{log.end - offset} messages, offsets {offset} to {log.end}. Forgotten, it may lose "
+            "them: they are removed where no other consumer needs them; if you mean that, say --yes"
+        )
+    consumers.look_for_bridge(log.directory, name, consumers.FORGETTING)
 
 
 OF_EACH = frozenset({"ls", "verify", "trim"})

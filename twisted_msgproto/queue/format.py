@@ -56,6 +56,10 @@ WINDOW_OCTETS = 1 << 20
 
 BLOCK_OCTETS = 4096
 """Where a disk cannot be read, this much is skipped at a time."""
+BLOCK_READS_MAX = 3
+"""A block that the disk cannot read is asked for this often: a disk that resets, or a store behind
+a network, fails once and reads it at the second try.
+"""
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.segment", re.ASCII)
 
@@ -290,29 +294,44 @@ class Damage:
     reason: str
 
 
-def read_readable(file: File, position: int, octets: int) -> bytes:
+def read_readable(file: File, position: int, octets: int, unread: set[int] | None = None) -> bytes:
     """Return what a file holds, with zeros in place of blocks that the disk cannot read any more.
 
-    A checksum then says what that costs, as with any other damage.  Raises OSError for everything
-    but a read error (EIO).
+    A checksum then says what that costs, as with any other damage.  The numbers of these blocks, of
+    BLOCK_OCTETS each, are added to ``unread``.  Raises OSError for everything but a read error
+    (EIO).
     """
     try:
         return file.read(position, octets)
     except OSError as error:
-        if error.errno != errno.EIO:
-            raise
+        _check_read_error(error)
     pieces = []
     end = min(position + octets, file.size())
     while position < end:
         # Up to the next boundary: a disk loses whole blocks.
         wanted = min(BLOCK_OCTETS - position % BLOCK_OCTETS, end - position)
-        try:
-            piece = file.read(position, wanted)
-        except OSError:
-            piece = b""
-        pieces.append(piece.ljust(wanted, b"\0"))
+        piece = _read_block(file, position, wanted)
+        if piece is None and unread is not None:
+            unread.add(position // BLOCK_OCTETS)
+        pieces.append((piece or b"").ljust(wanted, b"\0"))
         position += wanted
     return b"".join(pieces)
+
+
+def _read_block(file: File, position: int, octets: int) -> bytes | None:
+    """Return what a block holds; None if the disk cannot read it at any of several tries."""
+    for _ in range(BLOCK_READS_MAX):
+        try:
+            return file.read(position, octets)
+        except OSError as error:
+            _check_read_error(error)
+    return None
+
+
+def _check_read_error(error: OSError) -> None:
+    """Raise an error again that says something else than that the disk cannot read."""
+    if error.errno != errno.EIO:
+        raise error
 
 
 class Segment:
@@ -338,6 +357,7 @@ class Segment:
         self.frame_seed = frame_seed
         self._window = memoryview(b"")
         self._window_position = 0
+        self._unread: set[int] = set()
 
     def header(self) -> SegmentHeader | None:
         """Return the segment's header, or None if it is damaged."""
@@ -351,10 +371,21 @@ class Segment:
         start = position - self._window_position
         if start < 0 or start + octets > len(self._window):
             wanted = min(max(octets, self._window_octets), self.size - position)
-            self._window = memoryview(read_readable(self.file, position, wanted))
+            self._window = memoryview(self._read(position, wanted))
             self._window_position = position
             start = 0
         return self._window[start : start + octets]
+
+    def _read(self, position: int, octets: int) -> bytes:
+        return read_readable(self.file, position, octets, self._unread)
+
+    def unread(self, position: int, end_position: int) -> bool:
+        """Return whether zeros stand for some of these octets, because the disk did not read them.
+
+        A later read may succeed.
+        """
+        last = max(end_position - 1, position) // BLOCK_OCTETS
+        return any(position // BLOCK_OCTETS <= block <= last for block in self._unread)
 
     def at_hand(self, position: int, octets: int) -> tuple[bytes, int]:
         """Return what is in memory, and where ``position`` is in it.

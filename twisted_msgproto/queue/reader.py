@@ -1,11 +1,13 @@
 """Read a queue: any number of processes may, without a lock, beside a living writer.
 
 :class:`QueueReader` never reads past the published end and never changes the writer's files.  It
-skips what is damaged, and remembers it (:meth:`QueueReader.damaged`).
+skips what is damaged, and remembers it (:meth:`QueueReader.damaged`).  What the disk cannot read is
+an error, until the writer notes it as damage: the disk may read it another time.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -19,7 +21,7 @@ from .checksum import crc32
 from .columns import Assembly
 from .damage import Range
 from .disk import OS_DISK, Disk, read_whole
-from .format import OFFSET_MAX, Published, Record, Segment, segment_name
+from .format import OFFSET_MAX, Damage, Published, Record, Segment, segment_name
 from .lineage import Description, Landed
 from .places import Places
 from .proven import proven
@@ -300,7 +302,8 @@ class QueueReader:
         Batches hold whole groups where that is possible and never more than 2 × ``rows``, unless
         a group does.  Damaged messages are missing from them; :attr:`Rows.damaged` says which.
         The first batch raises QueueMismatch if ``landed`` is not this queue's history, ``lo`` was
-        trimmed or ``hi`` is beyond the published end; any may raise OSError from the disk.
+        trimmed or ``hi`` is beyond the published end; any may raise OSError from the disk, and
+        does so for rows that it cannot read and that the writer has not noted as damaged.
         """
         met: list[Range] = []
 
@@ -331,6 +334,7 @@ class QueueReader:
                     raise QueueCorrupt("checksum")
                 assembly.add(payload, record.runs, record.first, record.count, first, last)
             except QueueCorrupt as error:
+                self._check_read(segment, record, record.first, record.end)
                 note(record.first, record.end, str(error))
                 continue
             if assembly.rows >= rows or assembly.octets >= octets:
@@ -363,8 +367,9 @@ class QueueReader:
                 file.close()
             lo = stop
 
-    @staticmethod
-    def _segment_records(segment: Segment, lo: int, stop: int, note: Note) -> Iterator[Record]:
+    def _segment_records(
+        self, segment: Segment, lo: int, stop: int, note: Note
+    ) -> Iterator[Record]:
         """Yield one segment's records that hold lo ≤ offset < stop, by their headers."""
         position, expected = segment.locate(lo)
         for item in segment.walk(position, expected, check=False):
@@ -374,10 +379,28 @@ class QueueReader:
                 if isinstance(item, Record):
                     yield item
                 else:
-                    note(max(item.lo, lo), min(expected, stop), item.reason)
+                    first, last = max(item.lo, lo), min(expected, stop)
+                    self._check_read(segment, item, first, last)
+                    note(first, last, item.reason)
             if expected >= stop:
                 return
         note(max(expected, lo), stop, "records missing")
+
+    def _check_read(self, segment: Segment, item: Record | Damage, first: int, last: int) -> None:
+        """Raise OSError if only a read error makes first ≤ offset < last seem damaged.
+
+        The disk may read them at the next try, and a reader that passes over rows has lost them.
+        Ranges that the writer has noted at its start are passed over.
+        """
+        if not segment.unread(item.position, item.end_position):
+            return
+        if damage.uncovered(first, last, damage.read(self._disk, self.directory)):
+            raise OSError(
+                errno.EIO,
+                f"the disk cannot read offsets {first} to {last} of the queue {self.queue_id} now; "
+                "if that does not pass, restart the gateway: it notes that they are damaged, and "
+                "what comes after them is read",
+            )
 
     # -- consumers --------------------------------------------------------------------------------
 

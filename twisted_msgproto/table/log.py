@@ -510,6 +510,25 @@ class Table:
             for file in proposal.removed:
                 if file.path not in files:
                     raise self._overtaken(f"removed {file.path}", None)
+        self._check_there(proposal.added)
+
+    def _check_there(self, files: Sequence[DataFile]) -> None:
+        """Raise TableError if a file that is about to be named in the log is gone.
+
+        Somebody may take it for a rest: another program's vacuum that keeps nothing, or one whose
+        clock is wrong.  A version that names it would lose its rows.  In an object store this costs
+        one request a file, and a commit has a few files.
+        """
+        try:
+            for file in files:
+                self._storage.size(file.path)
+        except FileNotFoundError:
+            raise TableError(
+                f"the file {file.path} of {self.location} was removed before it was committed: "
+                "another program has vacuumed the table"
+            ) from None
+        except OSError as error:
+            raise TableError(f"cannot read {self.location}: {one_line(error)}") from error
 
     def _check_protocol(self) -> None:
         assert self._state.protocol is not None

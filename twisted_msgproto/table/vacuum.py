@@ -3,13 +3,15 @@
 A file is removed when all of this holds: the newest version does not name it, no version of the
 last hours removed it, and it was not written in the last hours.  A bridge commits no file that is
 older than an hour, and a day is the least that can be asked for, so nothing is removed that
-somebody is about to commit or that a reader of an older version still needs.
+somebody is about to commit or that a reader of an older version still needs.  The times of files
+are those of the store, so its time counts where this machine's clock is ahead of it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,9 +46,13 @@ def vacuum(
     *,
     hours: float = HOURS_MIN,
     dry_run: bool = False,
-    clock: Callable[[], float] = time.time,
+    clock: Callable[[], float] | None = None,
 ) -> Vacuumed:
     """Remove from the table's folder what was not needed for ``hours``.
+
+    ``clock`` returns the time in seconds since 1970.  By default the store says it, by the time of
+    a file that is made for this alone, and this machine does where its clock is behind.  With
+    ``dry_run`` nothing is made or removed, and only this machine's clock is asked.
 
     Raises:
         ConfigurationError: ``hours`` are fewer than HOURS_MIN.
@@ -56,9 +62,12 @@ def vacuum(
         raise ConfigurationError(
             f"vacuum keeps what was needed in the last {HOURS_MIN} hours; {hours:g} hours are fewer"
         )
-    since = clock() - hours * 3600
     done = Vacuumed()
     try:
+        now = time.time() if clock is None else clock()
+        if clock is None and not dry_run:
+            now = min(now, store_time(table.storage))
+        since = now - hours * 3600
         # The folder comes first: what is committed after this look is not among the candidates.
         old = {info.path: info for info in _unlogged(table.storage) if _modified(info) < since}
         table.refresh()
@@ -74,6 +83,23 @@ def vacuum(
     except OSError as error:
         raise TableError(f"cannot vacuum {table.location}: {one_line(error)}") from error
     return done
+
+
+def store_time(storage: Storage) -> float:
+    """Return the time that the store gives a new file, in seconds since 1970.
+
+    A file that stays behind has a name that vacuum takes for a rest.  Raises OSError.
+    """
+    path = f"{LOG}/{TEMPORARY_PREFIX}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"
+    filesystem = storage.filesystem()
+    with filesystem.open_output_stream(path) as stream:
+        if not storage.local:  # a full disk has no room for octets, and vacuum is to make room
+            stream.write(b"What time is it?")
+    try:
+        [info] = filesystem.get_file_info([path])
+        return _modified(info)
+    finally:
+        _remove(storage, path)
 
 
 def removed_since(table: Table, since: float) -> set[str]:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from deltalake import DeltaTable
 
 from tests.tools.upkept import RUN, Gateway, expected, land, rows
 from twisted_msgproto.core.errors import ConfigurationError, TableError
+from twisted_msgproto.table import vacuum as module
 from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.expire import expire
+from twisted_msgproto.table.landing import Range, Target, land_ranges
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.vacuum import vacuum
 from twisted_msgproto.table.verify import verify
@@ -69,6 +74,51 @@ def test_orphans_go_a_day_later_and_not_before(table: Table, a: Gateway) -> None
     assert vacuum(table, clock=tomorrow).paths == [orphan]
     assert not exists(table, orphan)
     assert rows(table) == expected(a, 0, 21)
+
+
+@pytest.mark.parametrize("wrong", [tomorrow, lambda: 1e9], ids=["ahead", "behind"])
+def test_files_of_a_running_batch_stay_where_the_clock_is_wrong__TB_01(
+    table: Table, a: Gateway, wrong: Callable[[], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TB-01: a bridge has written them and is about to commit them."""
+    fill(table, a)
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=wrong))
+    fresh = f"{table.files()[0].path.rpartition('/')[0]}/part-fresh.parquet"
+    put(table, fresh)
+    assert vacuum(table).paths == []
+    assert exists(table, fresh)
+    assert not [name for name in table.storage.log_names() if name.endswith(".tmp")]
+
+
+def test_a_full_disk_can_be_vacuumed(table: Table, a: Gateway) -> None:
+    """The time of the disk is asked without an octet of room."""
+    fill(table, a)
+    orphan = f"{table.files()[0].path.rpartition('/')[0]}/part-orphan.parquet"
+    put(table, orphan)
+    old = [orphan] if table.storage.local else []
+    for path in old:
+        os.utime(os.path.join(table.location, path), (0, 0))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        removed = vacuum(table).paths
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert removed == old
+
+
+def test_a_file_that_is_gone_is_not_committed__TB_01(table: Table, a: Gateway) -> None:
+    """TB-01: another program's vacuum may keep nothing.  The batch is landed anew."""
+    place = a.reader.place(1)
+    target = Target(table.location, dict(table.storage.options), table.schema, table.partition_by)
+    part = Range(str(a.directory), a.id, 0, 1, place)
+    files = land_ranges(target, [part], lambda part: a.reader).files
+    table.storage.delete(files[0].path)
+    with pytest.raises(TableError, match=r"part-.* of .* was removed before it was committed"):
+        table.commit(files, {a.id: place}, before={a.id: None}, run=RUN)
+    assert table.refresh() == []
+    land(table, a)
+    assert rows(table) == expected(a, 0, 1)
 
 
 def test_expired_files_go_a_day_later(table: Table, a: Gateway) -> None:
