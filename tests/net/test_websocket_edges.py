@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.address import IPv4Address, UNIXAddress
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.net.test_websocket import after_head, client_frame, frames, lose, server, server_with
+from tests.net.test_websocket import (
+    UPGRADE,
+    after_head,
+    client_frame,
+    frames,
+    lose,
+    server,
+    server_with,
+)
 from twisted_msgproto.net.wires.origins import origin_of
 from twisted_msgproto.net.wires.websocket import OctetWire
 
@@ -64,6 +73,22 @@ class Edges(SynchronousTestCase):
         [line] = [formatEvent(event) for event in logged if event.get("reason") == "tls"]
         self.assertRegex(line, "^192.168.1.1:54321: closed: .*TLS")
         lose(connection)
+
+    def test_what_a_proxy_says_of_a_web_page_cannot_write_on_the_terminal__NB_09(self) -> None:
+        """NB-09: PROXY headers carry any text in place of an address."""
+        for address, told in (
+            (IPv4Address("TCP", "\x1b[31mA\u202e", 1), r"^\\x1b\[31mA\\u202e:1: refused"),
+            (UNIXAddress(b"/a\n\x1b[31m"), r"^/a\\n\\x1b\[31m: refused"),
+        ):
+            connection, transport, _ = server(upgrade=False)
+            transport.peerAddr = address
+            with capturedLogs() as logged:
+                connection.dataReceived(UPGRADE % b"Origin: https://evil.example\r\n")
+            [line] = [formatEvent(event) for event in logged if event.get("reason") == "origin"]
+            self.assertRegex(line, told)
+            [worst] = connection.factory.sessions.budget.offenders.worst(9)
+            self.assertTrue(worst.address.isprintable())
+            lose(connection)
 
     def test_a_session_which_fails_at_its_beginning_closes_its_connection(self) -> None:
         connection, transport, _ = server(upgrade=False)
