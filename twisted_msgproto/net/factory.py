@@ -120,9 +120,10 @@ class SessionNames:
 def host_of(address: IAddress | None) -> str:
     """Return a peer's host as text; "" where its transport address has none.
 
-    Whoever speaks the PROXY protocol says what it likes.
+    Whoever speaks the PROXY protocol says what it likes: what would spoil a log is no host.
     """
-    return escaped(str(getattr(address, "host", "")))
+    host = str(getattr(address, "host", ""))
+    return host if host.isprintable() else ""
 
 
 def peer_name(address: IAddress | None) -> str:
