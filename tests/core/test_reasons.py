@@ -160,3 +160,10 @@ def test_who_was_not_served_is_told_that_tls_may_be_what_is_wrong(
 @pytest.mark.parametrize(("octets", "speaks"), [(b"\x16\x03\x01", True), (b"\x16", False)])
 def test_tls_is_known_by_its_first_two_octets(octets: bytes, speaks: bool) -> None:
     assert speaks_tls(octets) is speaks
+
+
+def test_what_the_other_side_says_cannot_write_on_the_terminal__NB_09() -> None:
+    """NB-09: an sABC server chooses the text with which it refuses a session."""
+    error = Refused("the server refused the session: \x1b]0;x\x07\x9b31m\u202e no\nmore")
+    assert reason(error, "tcp:x:1") == r"\x1b]0;x\x07\x9b31m\u202e no more"
+    assert ended_because(error) == r"\x1b]0;x\x07\x9b31m\u202e no more"

@@ -11,6 +11,7 @@ from twisted.cred.error import UnauthorizedLogin
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.logger import formatEvent, globalLogPublisher
+from twisted.plugins.cred_unix import UNIXChecker
 from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
@@ -118,6 +119,15 @@ class Login(SynchronousTestCase):
         self.clock.advance(1)
         self.failureResultOf(answer, UnauthorizedLogin)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
+    def test_a_name_that_no_system_can_look_up_is_wrong_and_no_fault_of_the_checker__NB_09(self):
+        """NB-09: ``--auth unix`` asks the system, which raises ValueError for a NUL."""
+        door = self.door(UNIXChecker())
+        refused = self.attempt(door, "ro\0ot", "x")
+        self.clock.advance(1)
+        self.failureResultOf(refused, UnauthorizedLogin)
+        self.assertEqual((door.failures, door.throttled), (1, 0))
+        self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_a_login_waits_for_its_check_and_its_failure_as_much_longer(self):
         """NB-04, NB-05: and the right password is let in as soon as it was checked."""

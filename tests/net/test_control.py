@@ -140,6 +140,8 @@ class Control(TestCase):
             await self.asked("peek", "micromsg2", "x", 1)
         with self.assertRaisesRegex(QueueError, "count is a number from 1 to 1000"):
             await self.asked("peek", "micromsg2", "orders", MESSAGES_SHOWN_MAX + 1)
+        with self.assertRaisesRegex(QueueError, "count is a number from 1 to 1000, not '9+…$"):
+            await self.asked("peek", "micromsg2", "orders", "9" * 6000)
         with self.assertRaisesRegex(QueueError, "another queue"):
             await self.asked("requeue", "micromsg2", "orders", "orders")
         self.shelf.broken = QueueError("two\nlines")

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from twisted.internet.address import IPv4Address
 from twisted.internet.endpoints import serverFromString
+from twisted.internet.protocol import Protocol, ServerFactory
 from twisted.internet.task import Clock
-from twisted.internet.testing import MemoryReactor, StringTransportWithDisconnection
+from twisted.internet.testing import (
+    MemoryReactor,
+    StringTransport,
+    StringTransportWithDisconnection,
+)
 from twisted.logger import capturedLogs, formatEvent
 
+from tests.tools.certificates import Authority
 from tests.tools.sinks import SafeSink
 from twisted_msgproto.lumberjack import LumberjackServerFactory
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
+from twisted_msgproto.net.proxied import ProxiedConnection
+from twisted_msgproto.net.reloading import ServedEndpoint
+from twisted_msgproto.sabc import SabcServerFactory
+from twisted_msgproto.umq import UmqServerFactory
 
 PROXY = IPv4Address("TCP", "192.0.2.1", 4242)
 EVENT = encode_window(1) + encode_json([1], [b"{}"])
@@ -105,3 +116,116 @@ def test_what_a_proxy_says_is_believed_only_if_it_is_an_address__NB_09(header: s
     wrapper.dataReceived(f"PROXY {header}\r\n".encode() + EVENT)
     assert [batch.peer for batch in balancer.sink.batches] == ["192.0.2.1:4242"]
     assert balancer.hosts == ["192.0.2.1"]
+
+
+class Served:
+    """A server behind a proxy, as a gateway listens."""
+
+    def __init__(self, factory: Any, description: str = "haproxy:tcp:5044") -> None:
+        self.factory = factory
+        reactor = MemoryReactor()
+        self.endpoint = ServedEndpoint(reactor, description)
+        self.endpoint.listen(factory)
+        self.outer = reactor.tcpServers[0][1]
+
+    def behind_tls(self) -> Any:
+        """What reads the header behind the newest certificates."""
+        return self.outer.newest.wrappedFactory
+
+    def receives(self, *reads: bytes) -> Any:
+        """The transport of a connection that reads these octets."""
+        connection = self.outer.buildProtocol(PROXY)
+        transport: Any = StringTransportWithDisconnection(peerAddress=PROXY)
+        transport.protocol = connection
+        connection.makeConnection(transport)
+        for octets in reads:
+            if transport.connected:
+                connection.dataReceived(octets)
+        return transport
+
+
+SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
+
+NO_HEADERS = [
+    (b"2W\0\0\0\1",),
+    (b"PROXY TCP4 a b c d\r\n",),
+    (b"PROXY TCP4 192.0.2.9 192.0.2.1 1\r\n",),
+    (b"PROXY TCP4 \xff 192.0.2.1 1 2\r\n",),
+    (b"PROXY TCP9 a b 1 2\r\n",),
+    (b"PROXY TC", b"P4 a b c d\r\n"),
+    (b"PROXY " + b"x" * 300,),
+    (SIGNATURE + b"\x21\x11\0\4abcd",),
+]
+
+
+@pytest.mark.parametrize("reads", NO_HEADERS)
+def test_a_connection_that_begins_otherwise_is_a_fault_and_no_traceback__NB_09(
+    reads: tuple[bytes, ...],
+) -> None:
+    """NB-09: Twisted's reader of the PROXY protocol raises ValueError for some of them."""
+    lumberjack, umq, sabc = (
+        kind(clock=Clock())
+        for kind in (LumberjackServerFactory, UmqServerFactory, SabcServerFactory)
+    )
+    for sessions, factory in (
+        (lumberjack, lumberjack),
+        (umq, umq),
+        (sabc, sabc.webSocketFactory()),
+    ):
+        served = Served(factory)
+        with capturedLogs() as logged:
+            transports = [served.receives(*reads) for _ in range(9)]
+        assert not any(transport.connected for transport in transports)
+        assert sessions.counters["fault:proxy"] == 9
+        lines = [formatEvent(event) or "" for event in logged]
+        assert len(lines) == 5, lines
+        assert lines[0].startswith("192.0.2.1:4242: closed: it does not begin as a proxy does")
+
+
+def test_a_fault_of_the_server_is_not_the_proxys() -> None:
+    """What is raised behind the header stays what it is."""
+
+    class Broken(Protocol):
+        def dataReceived(self, data: bytes) -> None:
+            raise ZeroDivisionError
+
+    factory = ServerFactory.forProtocol(Broken)  # type: ignore[attr-defined]
+    with pytest.raises(ZeroDivisionError):
+        Served(factory).receives(b"PROXY TCP4 192.0.2.9 192.0.2.1 1 2\r\nx")
+    with capturedLogs() as logged:  # a site has no counters
+        assert not Served(factory).receives(b"GET / HTTP/1.1\r\n").connected
+    assert not logged
+
+
+def test_a_server_that_ends_a_connection_before_its_header_counts_no_fault() -> None:
+    """What was on its way is not looked at."""
+
+    class Leaving(Protocol):
+        def connectionMade(self) -> None:
+            self.transport.loseConnection()  # type: ignore[union-attr]
+
+    factory = LumberjackServerFactory(clock=Clock())
+    factory.protocol = Leaving  # type: ignore[assignment]
+    served = Served(factory)
+    connection = served.outer.buildProtocol(PROXY)
+    connection.makeConnection(StringTransport(peerAddress=PROXY))
+    connection.dataReceived(b"no header")
+    assert factory.counters["faults"] == 0
+
+
+@pytest.mark.parametrize("kind", ["ssl", "tls"])
+def test_behind_tls_a_header_is_looked_at_in_the_same_way__NB_09(kind: str, tmp_path: Path) -> None:
+    """NB-09: also once the certificates were read again."""
+    pair = Authority(tmp_path).server("gw", "gw")
+    if kind == "ssl":
+        description = f"haproxy:ssl:5044:privateKey={pair.key}:certKey={pair.cert}"
+    else:
+        directory = tmp_path / "pems"
+        directory.mkdir()
+        (directory / "gw.pem").write_bytes(pair.key.read_bytes() + pair.cert.read_bytes())
+        description = f"haproxy:tls:{directory}:5044"
+    served = Served(LumberjackServerFactory(clock=Clock()), description)
+    assert served.behind_tls().protocol is ProxiedConnection
+    for change in served.endpoint.reread("lumberjack"):
+        change.apply()
+    assert served.behind_tls().protocol is ProxiedConnection

@@ -475,6 +475,23 @@ class Access(Served):
             status, _, _ = await self.get("/status.json", Host=host)
             self.assertEqual(status, wanted, host)
 
+    async def test_without_a_token_nobody_sees_or_moves_messages(self) -> None:
+        """Every user of this machine can connect there, and to the control socket one alone."""
+        operators = (("POST", "/reload"), ("GET", "/broker/peek"), ("POST", "/broker/purge"),
+                     ("POST", "/broker/requeue"))  # fmt: skip
+        await self.serve()
+        for method, path in operators:
+            target = f"{path}?space=a&name=b&to=c"
+            status, body, _ = await self.get(target, method, **{"X-Msgproto": "1"})
+            self.assertEqual(status, 403, path)
+            self.assertIn("name the queue's directory instead", json.loads(body)["error"])
+        await self.gateway.stopService()
+        await self.serve(TOKEN)
+        shown = {"X-Msgproto": "1", "Authorization": f"Bearer {TOKEN}"}
+        for method, path in operators:
+            status, _, _ = await self.get(f"{path}?space=a&name=b&to=c", method, **shown)
+            self.assertEqual(status, 200 if path == "/reload" else 404, path)
+
     async def test_other_methods_change_nothing(self) -> None:
         await self.serve()
         for path in ("/status.json", "/metrics", "/events", "/"):

@@ -146,12 +146,12 @@ def server(
     return connection, transport, clock
 
 
-def server_with(factory):
+def server_with(factory, headers=b""):
     """One more connection of ``factory``, and its transport."""
     connection = factory.buildProtocol(None)
     transport = StringTransport(lenient=True)
     connection.makeConnection(transport)
-    connection.dataReceived(UPGRADE % b"")
+    connection.dataReceived(UPGRADE % headers)
     return connection, transport
 
 

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.address import IPv4Address, UNIXAddress
+from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.net.test_websocket import after_head, client_frame, frames, lose, server, server_with
+from tests.net.test_websocket import (
+    UPGRADE,
+    after_head,
+    client_frame,
+    frames,
+    lose,
+    server,
+    server_with,
+)
 from twisted_msgproto.net.wires.origins import origin_of
 from twisted_msgproto.net.wires.websocket import OctetWire
+from twisted_msgproto.net.wires.websocket.quiet import QuietLog
 
 
 class Edges(SynchronousTestCase):
@@ -64,6 +75,68 @@ class Edges(SynchronousTestCase):
         [line] = [formatEvent(event) for event in logged if event.get("reason") == "tls"]
         self.assertRegex(line, "^192.168.1.1:54321: closed: .*TLS")
         lose(connection)
+
+    def test_a_client_that_never_upgrades_is_a_fault_and_cannot_fill_the_log__NB_09(self) -> None:
+        """NB-09: autobahn writes two lines for each of them, however many come."""
+        lines: dict[str, list[str]] = {}
+        for name, octets in (
+            ("status", b"\x1b[31m\r\n\r\n"),
+            ("version", b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n\r\n"),
+            ("octets", b"GET / HTTP/1.1\r\nX: " + b"y" * 20_000),
+            ("seconds", b"GET / HTTP/1.1\r\n"),
+        ):
+            first, _, clock = server(upgrade=False)
+            lose(first)
+            sessions = first.factory.sessions
+            with capturedLogs() as logged:
+                nine = [first.factory.buildProtocol(None) for _ in range(9)]
+                for connection in nine:
+                    connection.makeConnection(StringTransport(lenient=True))
+                    connection.dataReceived(octets)
+                if name == "seconds":
+                    clock.advance(sessions.limits["websocket-upgrade-seconds"])
+                for connection in nine:
+                    lose(connection)
+            self.assertEqual(sessions.counters["fault:upgrade"], 9, name)
+            met = sessions.counters[f"limit:websocket-upgrade-{name}"]
+            self.assertEqual(met, 9 if name in ("octets", "seconds") else 0)
+            lines[name] = [formatEvent(event) or "" for event in logged]
+            self.assertEqual(len(lines[name]), 5, lines[name])
+            self.assertTrue(all(map(str.isprintable, lines[name])))
+            self.assertTrue(lines[name][0].startswith("192.168.1.1:54321: closed before it spoke"))
+
+    def test_who_upgrades_or_is_refused_by_a_rule_has_made_no_fault(self) -> None:
+        upgraded, _, _ = server()
+        upgraded.onOpenHandshakeTimeout()  # the timer may have been due in the same turn
+        refused, _ = server_with(upgraded.factory, b"Origin: https://evil.example\r\n")
+        self.assertEqual(upgraded.factory.refused_origins, 1)
+        self.assertEqual(upgraded.factory.sessions.counters["faults"], 0)
+        for one in (upgraded, refused):
+            lose(one)
+
+    def test_what_fails_within_autobahn_is_a_line_for_those_who_debug(self) -> None:
+        with capturedLogs() as logged:
+            QuietLog().debug("a {x}", x=1)
+            QuietLog().warn("b")
+            QuietLog().error("c {x}", x="\x1b")
+            QuietLog().critical("d")
+        self.assertEqual([formatEvent(event) for event in logged], ["c '\\x1b'", "d"])
+
+    def test_what_a_proxy_says_of_a_web_page_cannot_write_on_the_terminal__NB_09(self) -> None:
+        """NB-09: PROXY headers carry any text in place of an address."""
+        for address, told in (
+            (IPv4Address("TCP", "\x1b[31mA\u202e", 1), r"^\\x1b\[31mA\\u202e:1: refused"),
+            (UNIXAddress(b"/a\n\x1b[31m"), r"^/a\\n\\x1b\[31m: refused"),
+        ):
+            connection, transport, _ = server(upgrade=False)
+            transport.peerAddr = address
+            with capturedLogs() as logged:
+                connection.dataReceived(UPGRADE % b"Origin: https://evil.example\r\n")
+            [line] = [formatEvent(event) for event in logged if event.get("reason") == "origin"]
+            self.assertRegex(line, told)
+            [worst] = connection.factory.sessions.budget.offenders.worst(9)
+            self.assertTrue(worst.address.isprintable())
+            lose(connection)
 
     def test_a_session_which_fails_at_its_beginning_closes_its_connection(self) -> None:
         connection, transport, _ = server(upgrade=False)

@@ -18,6 +18,7 @@ from twisted_msgproto.umq import (
 )
 from twisted_msgproto.umq.application.methods import JSON_CONTAINERS_MAX
 from twisted_msgproto.umq.service import StockServerFactory
+from twisted_msgproto.umq.wire import Code
 
 pytestmark = pytest.mark.usefixtures("short_turns")
 
@@ -62,6 +63,15 @@ class Stock(SynchronousTestCase):
             stored = [(m.destination, m.body) for m in sink.messages[-2:]]
             bodies = [call.encode() for call in calls]
             self.assertEqual(stored, list(zip(["orders", None], bodies, strict=True)))
+
+    def test_a_topic_whose_name_is_no_text_is_refused__NB_09(self):
+        """NB-09: it is the caller's fault, and so no traceback."""
+        both = self.pair()
+        for name in ("[]", "{}", "1", "null"):
+            for call in (f'["publish",{name},"b"]', f'["subscribe",{name},"1"]'):
+                error = self.failureResultOf(self.called(both, call), CallFailed).value
+                self.assertEqual(error.code, Code.FORMAT.value, call)
+        self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_only_what_is_named_is_taken(self):
         """HO-09, UM-17: --ingest"""

@@ -17,10 +17,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError
+from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, escaped
 
 from .clients import positive
-from .recv import escaped
 from .rows import iso_time
 
 if TYPE_CHECKING:

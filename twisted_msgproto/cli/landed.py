@@ -7,7 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from .recv import escaped
+from twisted_msgproto.core.errors import escaped
+
 from .rows import text_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from twisted_msgproto.core.errors import Refused
+from twisted_msgproto.core.errors import Refused, escaped
 from twisted_msgproto.core.message import Message
 
 from ..net.clients.shapes import RecvOptions
@@ -56,11 +56,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="EXPRESSION",
         help="micromsg2: messages with these properties alone, like 'market=Teu;amount>=N100'",
     )
-
-
-def escaped(text: str) -> str:
-    """``text`` for a terminal: what a peer sent must not move the cursor or end the line."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def as_line(message: Message, *, as_json: bool, properties: bool = False) -> str:

@@ -15,9 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError
-
-from .recv import escaped
+from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, escaped
 
 if TYPE_CHECKING:
     from ..net.control.asking import GatewayBroker

@@ -15,12 +15,11 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_msgproto import registry
-from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueMismatch
+from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueMismatch, escaped
 from twisted_msgproto.core.message import Message
 from twisted_msgproto.core.named import closest
 
 from .queues import all_opened, queue_options
-from .recv import escaped
 from .rows import iso_time, row
 
 if TYPE_CHECKING:

@@ -152,6 +152,15 @@ class Fault:
         return self.text
 
 
+def escaped(text: str) -> str:
+    """Return ``text`` on one line for a terminal or a log: what a peer has chosen must not move the
+    cursor, end the line or turn the writing round.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def shown(octets: bytes | str, limit: int = ERROR_TEXT_OCTETS_MAX) -> str:
     """Return what a peer sent, escaped and cut, fit for a log line."""
     text = repr(octets[: limit + 1])

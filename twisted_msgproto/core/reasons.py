@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from .errors import escaped
+
 REASONS: Final[tuple[tuple[str, str], ...]] = (
     (
         r"^(Session)?Refused: .*(Access Forbidden|\brejected$|not authorized)",
@@ -260,11 +262,11 @@ def tls_text(error: BaseException | None) -> str:
 
 
 def plain(error: BaseException) -> str:
-    """Return the text of ``error`` in one line."""
+    """Return the text of ``error`` in one line; the other side may have chosen some of it."""
     text = str(error)
     if type(error).__module__.startswith("OpenSSL"):
         text = f"SSL routines: {tls_text(error)}"
-    return " ".join(text.split()).replace("the peer ", "the server ")
+    return escaped(" ".join(text.split())).replace("the peer ", "the server ")
 
 
 def reason(error: BaseException, endpoint: str, *, served: bool = True) -> str:

@@ -22,7 +22,7 @@ from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..core.errors import ConfigurationError, ConnectionClosed, Refused, shown
+from ..core.errors import ConfigurationError, ConnectionClosed, Refused, escaped, shown
 from ..core.limits import Limit, Limits
 from ..core.machine import Table
 from ..core.reasons import client_tls, tls_text
@@ -118,8 +118,12 @@ class SessionNames:
 
 
 def host_of(address: IAddress | None) -> str:
-    """Return a peer's host as text; "" where its transport address has none."""
-    return str(getattr(address, "host", ""))
+    """Return a peer's host as text; "" where its transport address has none.
+
+    Whoever speaks the PROXY protocol says what it likes: what would spoil a log is no host.
+    """
+    host = str(getattr(address, "host", ""))
+    return host if host.isprintable() else ""
 
 
 def peer_name(address: IAddress | None) -> str:
@@ -128,12 +132,12 @@ def peer_name(address: IAddress | None) -> str:
     """
     host = getattr(address, "host", None)
     if host is not None:
-        port = getattr(address, "port", "")
+        host, port = escaped(str(host)), getattr(address, "port", "")
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     if not isinstance(address, UNIXAddress):
         return type(address).__name__
     name = address.name or b"unix"  # most clients have no name
-    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+    return escaped(name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name))
 
 
 def tls_refusal(reason: Failure) -> Refused | None:

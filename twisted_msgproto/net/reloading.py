@@ -24,6 +24,7 @@ from twisted.logger import Logger
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
 from ..core.errors import ConfigurationError, MsgprotoError
+from .proxied import heeding_proxies
 from .tls import tls_from_directory, tls_with
 from .trying import BindingReactor, BoundPort
 
@@ -146,12 +147,13 @@ class _TlsNoting:
         self, port: int, factory: Factory, contextFactory: Any, *rest: Any, **settings: Any
     ) -> Any:
         """Listen as :meth:`listenTCP` with TLS over it."""
-        tls = _Exchangeable(tls_with(contextFactory, factory))
+        tls = _Exchangeable(tls_with(contextFactory, heeding_proxies(factory)))
         self.tls.append(tls)
         return self._reactor.listenTCP(port, tls, *rest, **settings)
 
     def listenTCP(self, port: int, factory: Any, *rest: Any, **settings: Any) -> Any:
         """Listen; connections with TLS get the newest certificates."""
+        heeding_proxies(factory)
         if self._directory is not None:
             factory = _Exchangeable(_of_directory(self._directory, factory))
             self.tls.append(factory)
@@ -171,7 +173,7 @@ class _ReadingAgain(BindingReactor):
     ) -> BoundPort:
         """Keep the TLS."""
         if self._directory is not None:
-            self.tls.append(_of_directory(self._directory, factory))
+            self.tls.append(_of_directory(self._directory, heeding_proxies(factory)))
         return BoundPort((interface, port))
 
     def listenSSL(
@@ -183,7 +185,7 @@ class _ReadingAgain(BindingReactor):
         interface: str = "",
     ) -> BoundPort:
         """Keep the TLS."""
-        self.tls.append(tls_with(contextFactory, factory))
+        self.tls.append(tls_with(contextFactory, heeding_proxies(factory)))
         return BoundPort((interface, port))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, MutableMapping
 from functools import partial
 from math import ceil, inf
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
 from twisted.cred.credentials import Anonymous, IAnonymous, ICredentials
 from twisted.cred.error import LoginFailed, UnauthorizedLogin, UnhandledCredentials
@@ -23,6 +23,11 @@ from .identities import IIdentity, LoggedIn, Passcode, name_in
 from .throttle import Attempt, Throttle
 
 log = Logger(namespace="twisted_msgproto.authentication")
+
+NUL: Final = "\0"
+"""No user's name has it: the system's functions raise ValueError for it, and a peer's fault is no
+fault of a checker.
+"""
 
 
 class _Visit:
@@ -179,12 +184,20 @@ class Authentication:
 
     def _check(self, visit: _Visit) -> None:
         visit.begun = self._clock.seconds()
-        visit.asked = maybeDeferred(self.portal.login, visit.credentials, None, self._interface)
+        visit.asked = maybeDeferred(self._ask, visit.credentials)
         visit.asked.addCallback(self._named)
         visit.asked.addCallbacks(
             self._accepted, self._rejected, callbackArgs=(visit,), errbackArgs=(visit,)
         )
         visit.asked.addErrback(lambda failure: log.failure("a login failed", failure))
+
+    def _ask(self, credentials: ICredentials) -> Deferred[Any]:
+        """Ask the portal; a name that nobody can have is wrong without asking."""
+        name = name_in(credentials)
+        if name is not None and NUL in name:
+            raise UnauthorizedLogin
+        asked: Deferred[Any] = self.portal.login(credentials, None, self._interface)
+        return asked
 
     # ── outcomes ────────────────────────────────────────────────────────────────────────────────
 

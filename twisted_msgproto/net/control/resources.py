@@ -17,6 +17,9 @@ request                  query                                       answer
 What went wrong is ``{"error": "one line"}`` with a status of 400 and above.  A request that changes
 something needs the field ``X-Msgproto`` in its header: no page of another site can make a browser
 send one.  The bodies of requests are not kept.
+
+Where everybody on the machine can ask, ``peek``, ``purge``, ``requeue`` and ``/reload`` are
+answered with 403: they are for the operator.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from twisted.web import http
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
-from ...core.errors import MsgprotoError
+from ...core.errors import MsgprotoError, shown
 from ..reloading import Reloaded
 from .shapes import (
     MESSAGES_SHOWN,
@@ -58,6 +61,12 @@ class BadRequest(Exception):
     """The request cannot be understood; the text says why."""
 
     status = http.BAD_REQUEST
+
+
+class NotForEverybody(BadRequest):
+    """Only the operator may ask this, and nothing shows that the operator asks."""
+
+    status = http.FORBIDDEN
 
 
 class BodilessRequest(Request):
@@ -154,26 +163,40 @@ def _nothing(query: Query) -> Any:
 
 
 def control_root(
-    broker: Callable[[], BrokerView | None], reload: Callable[[], Any] | None = None
+    broker: Callable[[], BrokerView | None],
+    reload: Callable[[], Any] | None = None,
+    *,
+    for_everybody: bool = False,
 ) -> Resource:
     """Return the root of the control site.
 
     ``broker()`` returns what has the queues, or None.  ``reload()`` reads the gateway's files
     again and returns what it has done, or a Deferred of it; None: there is nothing to reload.
+    ``for_everybody``: who asks may be anybody on this machine, so nothing can be changed and no
+    message is shown.
     """
+
+    def operators(answer: Callable[[Query], Any]) -> Callable[[Query], Any]:
+        return _not_for_everybody if for_everybody else answer
+
     root, paths = Paths(), Paths()
-    for name, answer, changes in (
-        (b"queues", queues, False),
-        (b"peek", peek, False),
-        (b"purge", purge, True),
-        (b"requeue", requeue, True),
-    ):
-        paths.putChild(name, Answering(_of(broker, answer), changes=changes))
+    paths.putChild(b"queues", Answering(_of(broker, queues)))
+    paths.putChild(b"peek", Answering(operators(_of(broker, peek))))
+    paths.putChild(b"purge", Answering(operators(_of(broker, purge)), changes=True))
+    paths.putChild(b"requeue", Answering(operators(_of(broker, requeue)), changes=True))
     root.putChild(b"broker", paths)
     root.putChild(b"alive", Answering(lambda query: {}))
     if reload is not None:
-        root.putChild(b"reload", Answering(lambda query: _reloaded(reload), changes=True))
+        again = operators(lambda query: _reloaded(reload))
+        root.putChild(b"reload", Answering(again, changes=True))
     return root
+
+
+def _not_for_everybody(query: Query) -> Any:
+    raise NotForEverybody(
+        "this endpoint has no token, so everybody on this machine can ask here, and it shows"
+        " figures alone: name the queue's directory instead, or give [status] a token-file"
+    )
 
 
 async def _reloaded(reload: Callable[[], Any]) -> dict[str, object]:
@@ -207,8 +230,9 @@ async def peek(view: BrokerView, query: Query) -> dict[str, object]:
     """Answer with the first messages of a queue."""
     space, name = _queue(query)
     text = query.get("count", str(MESSAGES_SHOWN))
-    if not text.isdecimal() or not 1 <= int(text) <= MESSAGES_SHOWN_MAX:
-        raise BadRequest(f"count is a number from 1 to {MESSAGES_SHOWN_MAX}, not {text!r}")
+    digits = len(str(MESSAGES_SHOWN_MAX))  # Python refuses to read a number of thousands of them
+    if not text.isdecimal() or len(text) > digits or not 1 <= int(text) <= MESSAGES_SHOWN_MAX:
+        raise BadRequest(f"count is a number from 1 to {MESSAGES_SHOWN_MAX}, not {shown(text)}")
     messages = await maybeDeferred(view.peek, space, name, int(text))
     return {"messages": [in_json(message) for message in within_bounds(messages)]}
 

@@ -171,13 +171,15 @@ class PageFile(Resource):
         return self._octets
 
 
-def status_root(gateway: Any, events: Events) -> Resource:
+def status_root(gateway: Any, events: Events, *, for_everybody: bool = False) -> Resource:
     """Return the root of a gateway's site: the control site's paths, and those that show
     figures.
 
     What gathers the figures of several processes has those of each in its attribute ``parts``.
+    ``for_everybody``: it shows figures, and does nothing else.
     """
-    root, figures = control_root(gateway.broker, gateway.reload), events.figures
+    root = control_root(gateway.broker, gateway.reload, for_everybody=for_everybody)
+    figures = events.figures
 
     def metrics(found: Figures) -> Answer:
         return _metrics(found, getattr(figures, "parts", None))

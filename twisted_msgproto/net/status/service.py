@@ -60,9 +60,9 @@ def unguarded_root(gateway: Any) -> Resource:
 def status_site(gateway: Any, endpoint: str, token_file: str | None = None) -> StatusSite:
     """Return the site that shows ``gateway``; it is for ``endpoint``, an endpoint string.
 
-    ``token_file`` has the token in its first line; None lets everybody in who can connect.  Raises
-    ConfigurationError, one line, for an endpoint beyond this machine without TLS and a token, and
-    for a file without a token.
+    ``token_file`` has the token in its first line; None lets everybody in who can connect, and then
+    the site shows figures and does nothing else.  Raises ConfigurationError, one line, for an
+    endpoint beyond this machine without TLS and a token, and for a file without a token.
     """
     try:
         check_access(endpoint, token_file)
@@ -70,4 +70,5 @@ def status_site(gateway: Any, endpoint: str, token_file: str | None = None) -> S
         raise ConfigurationError(f"bad status endpoint {endpoint!r}: {error}") from None
     token = None if token_file is None else read_token(token_file)
     events = events_of(gateway)
-    return StatusSite(Guarded(status_root(gateway, events), token), events, token_file)
+    root = status_root(gateway, events, for_everybody=token is None)
+    return StatusSite(Guarded(root, token), events, token_file)

@@ -59,6 +59,6 @@ class Hub:
 
     def publish(self, name: str, text: str) -> int:
         """Send TEXT to all subscribers of NAME; how many there are."""
-        if not isinstance(text, str):
-            raise Refused("the text is a text", Code.FORMAT.value)
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise Refused("name and text are texts", Code.FORMAT.value)
         return sum(topic.publish(text) for topic in list(self._topics.get(name, ())))

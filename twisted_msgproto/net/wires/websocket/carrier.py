@@ -45,6 +45,11 @@ fragments would need 60 ms (``NB-07``).
 _UNTIMED_OCTETS: Final = 1 << 10
 """So small a read is not timed: reading the clock costs some microseconds."""
 
+DENIED: Final = (ConnectionDeny.FORBIDDEN, ConnectionDeny.SERVICE_UNAVAILABLE)
+"""This server refuses an upgrade with one of these where the request itself is in order."""
+
+LONG_HEAD: Final = "the HTTP head is too long"
+
 _EMPTY_PONG: Final = bytes((PONG, 0x80))
 """The answer to our ping begins with this; four octets of a mask follow."""
 
@@ -285,9 +290,13 @@ class Carrier(_Mixin):
             and len(self.data) + len(data) > self.factory.upgrade_octets
             and b"\r\n\r\n" not in self.data[-3:] + data
         ):
-            self.abort("the HTTP head is too long")
+            self._neverUpgrades(LONG_HEAD, "websocket-upgrade-octets")
+            self.abort(LONG_HEAD)
             return
         self._consume(data)
+
+    def _neverUpgrades(self, why: str, limit: str = "") -> None:
+        """The peer did not become one of WebSocket, and it is the cause."""
 
     def _consume(self, data: bytes) -> None:
         self._consuming = True
@@ -673,6 +682,21 @@ class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
             if name in self.factory.protocols:
                 return str(name)
         return None
+
+    def failHandshake(self, reason: str, code: int = 400, responseHeaders: Any = None) -> None:
+        """Refuse an upgrade with a status of HTTP; autobahn calls this."""
+        if code not in DENIED:
+            self._neverUpgrades(reason)
+        super().failHandshake(reason, code, responseHeaders)
+
+    def onOpenHandshakeTimeout(self) -> None:
+        """Drop a client that did not upgrade in time; autobahn's timer calls this."""
+        if self.state == _CONNECTING:
+            self._neverUpgrades("no upgrade in time", "websocket-upgrade-seconds")
+        super().onOpenHandshakeTimeout()
+
+    def _neverUpgrades(self, why: str, limit: str = "") -> None:
+        self.factory.notUpgraded(self.transport.getPeer(), why, limit)
 
 
 class ClientCarrier(Carrier, autobahn.WebSocketClientProtocol):

@@ -150,6 +150,18 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
             origin=shown(origin)[1:-1],
         )
 
+    def notUpgraded(self, address: IAddress, text: str, limit: str = "") -> None:
+        """A client did not become one of WebSocket: log and count that; ``limit`` is one it met."""
+        self.sessions.countFault("upgrade", limit)
+        self.sessions.writeOf(
+            log,
+            host_of(address),
+            "{peer}: closed before it spoke WebSocket: {text}",
+            reason="upgrade",
+            peer=peer_name(address),
+            text=shown(text)[1:-1],
+        )
+
     def spokeTls(self, address: IAddress) -> None:
         """A client speaks TLS, and this endpoint does not: log and count that at once."""
         self.sessions.countFault("tls")

@@ -33,17 +33,23 @@ class Clock(Shape):
 
 
 class QuietLog:
-    """autobahn's log lines: what peers sent is escaped and cut, and debug lines cost nothing."""
+    """Takes autobahn's log lines, of which most are dropped.
+
+    It writes two or three for each connection that a peer spoils: one address could fill the log.
+    What has to be known of peers is told by lines of our own, which are summed up (NB-09).
+    """
 
     def debug(self, *args: object, **values: object) -> None:
-        """Drop the line: autobahn writes several for each frame."""
+        """Drop the line; the others that are about peers are dropped, too."""
 
-    def info(self, text: str = "", **values: object) -> None:
-        """Told as debug, with every value escaped: these are a peer's doings, not ours."""
+    info = warn = debug
+
+    def error(self, text: str = "", **values: object) -> None:
+        """Tell as debug, with every value escaped: something has failed in autobahn."""
         safe = {name: shown(str(value)) for name, value in values.items()}
         log.debug("{text}", text=text.format(**safe) if safe else text)
 
-    warn = error = critical = info
+    critical = error
 
 
 class PlainTimer:

@@ -1,0 +1,72 @@
+"""Behind a proxy (``haproxy:`` endpoints) the first octets of a connection say whose it is.
+
+Twisted reads that header, and raises whatever Python raises for a header that is none; the reactor
+then logs a traceback for each such connection.  Here it is a fault of the peer's: it is counted,
+told in a line that is summed up with others, and the connection ends (NB-09).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar, cast
+
+from twisted.logger import Logger
+from twisted.protocols.haproxy._wrapper import HAProxyProtocolWrapper, HAProxyWrappingFactory
+
+from .factory import SessionFactory, host_of, peer_name
+
+log = Logger(namespace="twisted_msgproto.net.proxied")
+
+Given = TypeVar("Given")
+
+FAULT: Final = "proxy"
+"""Faults of this kind are counted under this name."""
+
+
+class ProxiedConnection(HAProxyProtocolWrapper):
+    """Reads the header in front of one connection, and hands on what follows it."""
+
+    factory: Any
+    transport: Any
+
+    def dataReceived(self, data: bytes) -> None:
+        """Receive octets; the transport calls this."""
+        ends = self.disconnecting
+        try:
+            super().dataReceived(data)
+        except Exception:
+            if self._proxyInfo is not None:  # it is the server's own fault
+                raise
+            self._refuse()
+        else:
+            if self._proxyInfo is None and self.disconnecting and not ends:
+                self._refuse()
+
+    def _refuse(self) -> None:
+        """Count and tell that the header is none, and cut the connection."""
+        sessions = self.factory.wrappedFactory
+        if not isinstance(sessions, SessionFactory):  # WebSocket carries those of another one
+            sessions = getattr(sessions, "sessions", None)
+        if isinstance(sessions, SessionFactory):
+            address = self.transport.getPeer()
+            sessions.countFault(FAULT)
+            sessions.writeOf(
+                log,
+                host_of(address),
+                "{peer}: closed: it does not begin as a proxy does (PROXY protocol), and this"
+                " endpoint is haproxy:",
+                reason=FAULT,
+                peer=peer_name(address),
+            )
+        self.transport.abortConnection()
+
+
+def heeding_proxies(factory: Given) -> Given:
+    """Return ``factory`` as it was given to a reactor; if it is that of a ``haproxy:`` endpoint,
+    its connections are :class:`ProxiedConnection`.
+    """
+    inner: Any = factory
+    while inner is not None and not isinstance(inner, HAProxyWrappingFactory):
+        inner = getattr(inner, "wrappedFactory", None)
+    if inner is not None:
+        inner.protocol = cast(Any, ProxiedConnection)
+    return factory
