@@ -128,6 +128,7 @@ class Umq:
             "drain": 100.0,
             "hello-seconds": PATIENCE["hello-seconds"],
             "attachment-seconds": PATIENCE["attachment-seconds"],
+            "websocket-upgrade-seconds": PATIENCE["hello-seconds"],
         }
         return UmqServerFactory(
             sink, limits=limits, clock=clock, wallClock=clock.wall, budget=world.budget

@@ -418,10 +418,13 @@ def commit_growth(directory: Path, commits: int) -> Reading:
     from twisted_msgproto.table.log import Table
 
     table, run = Table.create(directory / "table", TABLE_SCHEMA), Run.new()
+    day = directory / "table" / "day=2026-01-31"
+    day.mkdir()
     costs: list[float] = []
     before: Landed | None = None
     for number in range(commits):
         file = DataFile(f"day=2026-01-31/{number}.parquet", 1, {"day": "2026-01-31"}, 1)
+        (day / f"{number}.parquet").write_bytes(b"x")  # nobody reads it, but it must be there
         landed = Landed(number + 1, 1, 1)
         cpu = time.process_time()
         table.commit([file], {"q": landed}, before={"q": before}, run=run)

@@ -404,7 +404,7 @@ class Peer(Arriving):
         sink; it may be empty.
         """
         self.clock = max(now, self.clock)
-        return [CallsSafe(place)] if place and self.opened else []
+        return [CallsSafe(place)] if place and self._machine.state is self.open_state else []
 
     def not_safe(self, place: Sequence[CallReceived | CallbackReceived], now: float) -> list[Event]:
         """A batch never will be safe: its calls are refused, and the session ends.

@@ -211,24 +211,20 @@ class UmqSession(Serving):
         """
         if self._ended:
             return
-        waiting = self._unread
+        waiting = self.wire.waiting if self._over else 0
         events = self.machine.receive_each(inputs, self._now())
         if len(inputs) == 1 and self._established and self._rest is None:
             self._follow(events)
         else:  # before W is complete one input may bring much: all that waited for that
             self._followInTurns(events)
-        self._lookUnread(waiting)
-
-    @property
-    def _unread(self) -> int:
-        """Return how many octets wait for a peer that reads too little; 0 if it reads enough."""
-        return self.wire.waiting if self._over else 0
+        if self._over:
+            self._lookUnread(waiting)
 
     def _lookUnread(self, before: int) -> None:
-        """Do not read a peer that makes us write what it does not read; ``before`` waited then."""
-        if self._over and (
-            self._inbox or (not self.readsWhileUnread and self.wire.waiting > before)
-        ):
+        """Do not read a peer that reads too little and makes us write more than the octets that
+        waited ``before``.
+        """
+        if self._inbox or (not self.readsWhileUnread and self.wire.waiting > before):
             self._control.pause("unread-output")
 
     def oversized(self) -> None:
@@ -252,9 +248,10 @@ class UmqSession(Serving):
         super()._settle()
 
     def _goOn(self, events: Iterator[Any]) -> None:
-        waiting = self._unread
+        waiting = self.wire.waiting if self._over else 0
         self._followAlone(events)
-        self._lookUnread(waiting)
+        if self._over:
+            self._lookUnread(waiting)
 
     def _onCall(self, event: CallReceived | CallbackReceived) -> None:
         if self._over:
