@@ -351,6 +351,7 @@ class MtlServerFactory(MsgprotoServerFactory):
                 partial(link.arrived, Channel.SHARED),
                 data_bounds,
                 blocked=link.blocked,
+                endless=partial(self._endless, "content-octets"),
                 **options,
             )
             self.addresses = [self._control.bind(address) for address in control]
@@ -359,12 +360,14 @@ class MtlServerFactory(MsgprotoServerFactory):
             self._control = sockets.router(
                 partial(link.arrived, Channel.CONTROL),
                 Bounds(json_octets, CONTROL_MESSAGES, unread_messages=100, **bounds),
+                endless=partial(self._endless, "json-octets"),
                 **options,
             )
             self._data = sockets.router(
                 partial(link.arrived, Channel.DATA),
                 data_bounds,
                 blocked=link.blocked,
+                endless=partial(self._endless, "content-octets"),
                 **options,
             )
             self.addresses = [self._control.bind(address) for address in control]
@@ -399,6 +402,21 @@ class MtlServerFactory(MsgprotoServerFactory):
         self.countFault("hand-shake")
         told = f"{address or 'a client'}: not let in: {text}"
         self.writeOf(log, told, "{text}", text=told, reason="hand-shake", topic=KEYS)
+
+    def _endless(self, limit: str, address: str, octets: int) -> None:
+        """A client was cut off whose message does not end (NB-02)."""
+        self.countFault("endless-message", limit)
+        self.writeOf(
+            log,
+            address,
+            "{address}: cut off: {octets} octets of a message that has not ended"
+            " ({limit} is {most})",
+            reason="endless-message",
+            address=address,
+            octets=octets,
+            limit=limit,
+            most=self.limits.integer(limit),
+        )
 
     def keyName(self, key: bytes) -> str | None:
         """Return the name of a client's CURVE key; None without CURVE."""

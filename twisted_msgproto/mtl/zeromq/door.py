@@ -11,8 +11,8 @@ import os
 import socket
 import struct
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import zmq
@@ -100,8 +100,8 @@ class Door:
 
     def _accepted(self, descriptor: int, endpoint: str) -> None:
         try:
-            with socket.socket(fileno=os.dup(descriptor)) as connection:
-                if not _belongs(connection, endpoint):
+            with standing(descriptor, endpoint) as connection:
+                if connection is None:
                     return
                 address = address_of(connection)
                 if len(self.connections) >= self._limit * CROWDED:
@@ -159,6 +159,26 @@ def silent_seconds(descriptor: int) -> float | None:
         unacknowledged, milliseconds = TCP_INFO.unpack(octets)
         return None if unacknowledged else float(milliseconds / 1e3)
     return None
+
+
+@contextmanager
+def standing(descriptor: int, endpoint: str) -> Iterator[socket.socket | None]:
+    """Give what was accepted at this endpoint; None if the descriptor is somebody else's by now.
+
+    Raises OSError if it is nobody's.
+    """
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        yield connection if _belongs(connection, endpoint) else None
+
+
+def shut_down(descriptor: int, peer: tuple[str, int]) -> bool:
+    """Shut down the TCP connection with this host and port; whether it was there still."""
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+        # The descriptor may be somebody else's by now.
+        if address_of(connection) and connection.getpeername()[:2] == peer:
+            connection.shutdown(socket.SHUT_RDWR)
+            return True
+    return False
 
 
 def address_of(connection: socket.socket) -> str:

@@ -16,9 +16,11 @@ from .bounded import (
     READS_PER_TURN,
     REQUEST_WEIGHT,
     Backlog,
+    Bounds,
 )
 from .connections import DESCRIPTOR, PROPERTY, Connections
 from .hooks import guarded
+from .unfinished import Unfinished
 
 LAST_WORDS_SECONDS: Final = 0.1
 """From the end of a connection to when the socket is read on to the end of what it sent.
@@ -56,16 +58,21 @@ class Routing:
 
     def __init__(
         self,
-        *arguments: Any,
+        factory: Any,
+        received: Any,
+        bounds: Bounds,
+        *,
         connections: Connections,
         leaving: Callable[[bytes], None] = lambda peer: None,
         left: Callable[[list[bytes]], None] = lambda peers: None,
+        endless: Callable[[str, int], None] = lambda host, octets: None,
         **options: Any,
     ) -> None:
         """As :class:`Bounded`, and how connections end.
 
         ``leaving(peer)``: its connection has ended; what it sent before may still come.
-        ``left(peers)``: that was all.
+        ``left(peers)``: that was all.  ``endless(host, octets)``: a connection was cut off, because
+        so much of a message came which did not end.
         """
         self._connections = connections
         self._leaving = leaving
@@ -76,7 +83,8 @@ class Routing:
         self._ended: dict[bytes, None] = {}  # names of connections that have ended just now
         self._silent: dict[bytes, None] = {}  # and of those that have when all was read
         self._waiting: Any = None
-        super().__init__(*arguments, **options)
+        self.unfinished = Unfinished(factory.reactor, bounds, endless)
+        super().__init__(factory, received, bounds, **options)  # type: ignore[call-arg]
 
     def _slice(self, messages: list[list[bytes]]) -> bool:
         """Read some messages; whether there may be more."""
@@ -119,7 +127,9 @@ class Routing:
             address = told(frame, "Peer-Address").removeprefix(IPV4_MAPPED)
             self._peers[name] = Peer(address, told(frame, "User-Id").encode())
             ended = partial(self._disconnected, name)
-            if self._connections.stands(number, int(told(frame, DESCRIPTOR)), ended):
+            descriptor = int(told(frame, DESCRIPTOR))
+            if self._connections.stands(number, descriptor, ended):
+                self.unfinished.named(name, descriptor)
                 self._names[serial] = name
                 self._identities[name] = identity
             else:
@@ -128,6 +138,7 @@ class Routing:
 
     def _disconnected(self, name: bytes, serial: int) -> None:
         del self._names[str(serial)]
+        self.unfinished.ended(name)
         self._end(name)
 
     def _end(self, name: bytes) -> None:
@@ -147,6 +158,7 @@ class Routing:
 
     def _readOn(self) -> None:
         """There was nothing more to read, so the connections that have ended will say no more."""
+        self.unfinished.read_to_end()
         if self._silent:
             left, self._silent = list(self._silent), {}
             for name in left:
@@ -169,10 +181,12 @@ class Routing:
         return sent
 
     def _deliver(self, messages: list[list[bytes]]) -> None:
+        self.unfinished.read(messages)
         guarded(self._received, messages, self._peers)
 
     def shutdown(self) -> None:
         """Close the socket."""
+        self.unfinished.shutdown()
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None

@@ -10,7 +10,7 @@ made, not when this module is imported.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from typing import Any, Final
 
@@ -186,12 +186,13 @@ class Sockets:
         monitors: list[Any] = []
         routers: list[Any] = []
 
-        def happened(messages: list[list[bytes]]) -> None:
+        def happened(router: Any, messages: list[list[bytes]]) -> None:
             told = door.failures(messages, curve is not None)
             for event, _ in told:
                 # Whoever had the descriptor, also if it was given to somebody else by now.
                 self.connections.disconnected(EVENT.unpack(event)[1])
             door.happened(told)
+            router.unfinished.happened(told)
 
         def asked(messages: list[list[bytes]]) -> None:
             # libzmq has told of a connection before it asks about it, and nothing goes through it
@@ -226,7 +227,7 @@ class Sockets:
             address = f"inproc://door-{socket.fd}"
             socket.monitor(address, EVENTS)
             # Without a bound of messages: libzmq's own thread would wait for us at it.
-            monitor = self._monitor(self._factory, happened, Bounds(1 << 16, 0))
+            monitor = self._monitor(self._factory, partial(happened, router), Bounds(1 << 16, 0))
             monitor.connect(address)
             router.monitor = monitor
             monitors.append(monitor)

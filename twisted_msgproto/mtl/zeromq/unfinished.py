@@ -1,0 +1,261 @@
+"""Cut off who sends a message that never ends (``NB-02``).
+
+libzmq bounds the octets of a frame and the whole messages of a peer, but not how many frames one
+message has, and it hands over nothing of a message before its last frame has come.  So for each
+connection what libzmq has taken from the kernel is compared with what an honest peer may have sent
+since its last whole message.
+
+Only TCP on Linux tells what came: connections of ipc, and those on other systems, are not watched.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+import termios
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import zmq
+
+from .door import EVENT, shut_down, standing
+
+if TYPE_CHECKING:
+    from .bounded import Bounds
+
+LOOK_SECONDS: Final = 0.1
+"""From one look at connections to the next: libzmq's thread fills up to 100 MB meanwhile."""
+
+LOOKS_PER_TURN: Final = 200
+"""Connections at which one turn looks: 0.6 ms.  The time for 2,000 a second stays below 1 %."""
+
+LARGE_FRAMES: Final = 2
+"""Frames of a message of ours which may be as large as a frame may be: the header and the body."""
+
+SLACK_OCTETS: Final = 64 << 10
+"""What comes beside an honest message at most: the hand-shake, small frames, the overhead of CURVE
+and of ZMTP for each frame, and what libzmq has read and not decoded yet (8 KiB)."""
+
+HEARTBEAT_RATE: Final = 256.0
+"""Octets a second that heartbeats of ZMTP may have: six a second with CURVE, 28 without."""
+
+PONG_SHORTER: Final = 2
+"""Octets by which the answer to a heartbeat, which is a segment of its own, is shorter than it."""
+
+ROUNDS: Final = 2
+"""A ROUTER reads from all connections in turn.  After so many rounds one of which nothing was read
+had no whole message; one would do."""
+
+ACTIVATION_READS: Final = 1000
+"""Messages that a ROUTER may read before it knows that a further connection has some: libzmq looks
+at least after every 100."""
+
+TCP_INFO: Final = struct.Struct("=120xQQ20xI")
+"""From Linux's ``tcp_info``: octets that the other end has acknowledged, octets that came, and
+segments with data that were sent."""
+
+NAME: Final = itemgetter(0)
+
+
+class Octets(NamedTuple):
+    """What the system knows of a connection: octets that came, and what of ours went out."""
+
+    received: int
+    acknowledged: int
+    segments: int
+
+
+def octets_of(descriptor: int) -> Octets | None:
+    """Return what has come through a TCP connection; None where the system does not tell."""
+    with suppress(OSError, AttributeError, struct.error):
+        # Not a copy of the descriptor, which would take twice as long; it is never closed here.
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
+        try:
+            told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
+        finally:
+            connection.detach()
+        acknowledged, received, segments = TCP_INFO.unpack(told)
+        return Octets(received, acknowledged, segments)
+    return None
+
+
+def waiting_in(descriptor: int) -> int | None:
+    """Return how many octets wait in the kernel to be read; None if there is no such connection."""
+    with suppress(OSError):
+        found: int = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0]
+        return found
+    return None
+
+
+class Seen:
+    """What is known of one connection.
+
+    Attributes:
+        peer: host and port at the other end.
+        heard: a whole message of it was read since the last look, or there was no look yet.
+        mark: what had come at the look after its last whole message.
+        since: when that was.
+        suspected: how far the ROUTER had read when too much had come; None if it has not.
+    """
+
+    __slots__ = ("heard", "mark", "peer", "since", "suspected")
+
+    def __init__(self, peer: tuple[str, int]) -> None:
+        self.peer = peer
+        self.heard = False
+        self.mark = Octets(0, 0, 0)
+        self.since = 0.0
+        self.suspected: tuple[int, int] | None = None
+
+
+class Unfinished:
+    """Watches the connections of one ROUTER.
+
+    An honest connection of which libzmq has taken more than the largest message has a whole message
+    there.  It is read before the ROUTER is read to its end, or has read from every connection.
+    So only a connection of which nothing was read meanwhile is cut off.  While reading is paused,
+    all messages that libzmq may hold for a peer count, too.
+
+    A look begins after :meth:`happened` tells of the first connection, and ends with the last.
+
+    Attributes:
+        largest: octets that an honest peer may have sent of a message, with what comes beside it.
+        held: octets that libzmq may hold of an honest peer whose messages nobody reads.
+    """
+
+    def __init__(
+        self,
+        clock: Any,
+        bounds: Bounds,
+        cut_off: Callable[[str, int], None],
+        octets: Callable[[int], Octets | None] = octets_of,
+        waiting: Callable[[int], int | None] = waiting_in,
+    ) -> None:
+        """``bounds`` are those of the ROUTER; ``cut_off(host, octets)`` is called with what came.
+
+        ``octets`` and ``waiting`` ask the system about a descriptor.
+        """
+        message = LARGE_FRAMES * bounds.frame_octets
+        self.largest = message + SLACK_OCTETS
+        # Beside those that it counts, libzmq has one which the ROUTER began, and one under way.
+        self.held = (bounds.peer_messages + 2) * (message + SLACK_OCTETS)
+        self._clock = clock
+        self._cut_off = cut_off
+        self._octets = octets
+        self._waiting = waiting
+        self._seen: dict[int, Seen] = {}  # by descriptor
+        self._descriptors: dict[bytes, int] = {}  # by the name of a connection
+        self._heard: set[bytes] = set()  # names, since the last look
+        self._turn: Iterator[int] = iter(())  # descriptors to look at in this round
+        self._ends = 0  # how often the ROUTER was read to its end
+        self._read = 0  # messages
+        self._gone = 0  # connections that have ended since the ROUTER was read to its end
+        self._timer: Any = None
+
+    # ── what the ROUTER tells ───────────────────────────────────────────────────────────────────
+
+    def named(self, name: bytes, descriptor: int) -> None:
+        """A first message of a connection that stands was read."""
+        self._descriptors[name] = descriptor
+
+    def ended(self, name: bytes) -> None:
+        """A connection that was named has ended."""
+        self._descriptors.pop(name, None)
+
+    def read(self, messages: list[list[bytes]]) -> None:
+        """Whole messages were read; each begins with the name of its connection."""
+        self._heard.update(map(NAME, messages))
+        self._read += len(messages)
+
+    def read_to_end(self) -> None:
+        """There was no further message."""
+        self._ends += 1
+        self._gone = 0
+
+    def happened(self, messages: Iterable[list[bytes]]) -> None:
+        """What libzmq says of connections."""
+        for event, where in messages:
+            kind, descriptor = EVENT.unpack(event)
+            if self._seen.pop(descriptor, None) is not None:
+                self._gone += 1
+            if kind == zmq.EVENT_ACCEPTED:
+                self._accepted(descriptor, where.decode())
+        if self._seen and self._timer is None:
+            self._timer = self._clock.callLater(LOOK_SECONDS, self._look)
+
+    def shutdown(self) -> None:
+        """Look no more."""
+        self._seen.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _accepted(self, descriptor: int, endpoint: str) -> None:
+        with suppress(OSError), standing(descriptor, endpoint) as connection:
+            if connection is not None and connection.family != socket.AF_UNIX:
+                self._seen[descriptor] = Seen(connection.getpeername()[:2])
+
+    # ── looking ─────────────────────────────────────────────────────────────────────────────────
+
+    def _look(self) -> None:
+        """Look at the next connections."""
+        heard, self._heard = self._heard, set()
+        for name in heard:
+            seen = self._seen.get(self._descriptors.get(name, -1))
+            if seen is not None:
+                seen.heard = True
+        some = list(islice(self._turn, LOOKS_PER_TURN))
+        if not some:
+            self._turn = iter(list(self._seen))
+            some = list(islice(self._turn, LOOKS_PER_TURN))
+        for descriptor in some:
+            seen = self._seen.get(descriptor)
+            if seen is not None:
+                self._look_at(descriptor, seen)
+        self._timer = self._clock.callLater(LOOK_SECONDS, self._look) if self._seen else None
+
+    def _look_at(self, descriptor: int, seen: Seen) -> None:
+        now = self._octets(descriptor)
+        if now is None:
+            return
+        if seen.heard:
+            # What came after the message that was read counts as if it had come before it.
+            seen.heard, seen.mark, seen.since = False, now, self._clock.seconds()
+            seen.suspected = None
+            return
+        came = now.received - seen.mark.received
+        if came <= self.largest:
+            return
+        came -= self._waiting(descriptor) or 0
+        came -= int(self._heartbeats(now, seen))
+        if came <= self.largest:
+            seen.suspected = None
+        elif came > self.held or self._had_its_turn(seen.suspected):
+            self._cut(descriptor, seen, came)
+        elif seen.suspected is None:
+            seen.suspected = (self._ends, self._read)
+
+    def _heartbeats(self, now: Octets, seen: Seen) -> float:
+        """Return how many octets may be heartbeats: they are answered, and they are few."""
+        acknowledged = now.acknowledged - seen.mark.acknowledged
+        segments = now.segments - seen.mark.segments
+        seconds = self._clock.seconds() - seen.since
+        return min(acknowledged + PONG_SHORTER * segments, HEARTBEAT_RATE * seconds)
+
+    def _had_its_turn(self, suspected: tuple[int, int] | None) -> bool:
+        """A whole message which was there when the connection was suspected was read by now."""
+        if suspected is None:
+            return False
+        ends, read = suspected
+        connections = len(self._seen) + self._gone
+        return self._ends > ends or self._read - read > ROUNDS * connections + ACTIVATION_READS
+
+    def _cut(self, descriptor: int, seen: Seen, octets: int) -> None:
+        del self._seen[descriptor]
+        self._gone += 1
+        if shut_down(descriptor, seen.peer):
+            self._cut_off(seen.peer[0], octets)
