@@ -24,6 +24,7 @@ from twisted_msgproto.mtl.zeromq.bounded import (
 )
 from twisted_msgproto.mtl.zeromq.connections import Connections
 from twisted_msgproto.mtl.zeromq.routing import LAST_WORDS_SECONDS, Routing
+from twisted_msgproto.mtl.zeromq.unfinished import Unfinished
 
 
 def lease(client: Plain) -> tuple[str, str]:
@@ -270,6 +271,7 @@ class Reading(Routing, Bounded):
         self._connections = Connections()
         self._names, self._identities, self._peers = {}, {}, {}
         self._ended, self._silent, self._waiting = {}, {}, None
+        self.unfinished = Unfinished(self.clock, self._bounds, lambda *told: None, self._readSoon)
         self.got: list[tuple[list[list[bytes]], dict[bytes, Peer]]] = []
         self.told: list[Any] = []
         self.sent: list[list[bytes]] = []

@@ -123,10 +123,7 @@ class Door:
         if silent is not None:
             where = self.connections[silent]
             self._forget(silent)
-            with suppress(OSError), socket.socket(fileno=os.dup(silent)) as connection:
-                # It may be somebody else's by now.
-                if address_of(connection) == where:
-                    connection.shutdown(socket.SHUT_RDWR)
+            shut_down(silent, (where,))
 
     def _exceeded(self, address: str) -> str:
         if len(self.connections) >= self._limit:
@@ -171,11 +168,11 @@ def standing(descriptor: int, endpoint: str) -> Iterator[socket.socket | None]:
         yield connection if _belongs(connection, endpoint) else None
 
 
-def shut_down(descriptor: int, peer: tuple[str, int]) -> bool:
-    """Shut down the TCP connection with this host and port; whether it was there still."""
+def shut_down(descriptor: int, peer: tuple[str] | tuple[str, int]) -> bool:
+    """Shut down the TCP connection with this host, and port; whether it was there still."""
     with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
         # The descriptor may be somebody else's by now.
-        if address_of(connection) and connection.getpeername()[:2] == peer:
+        if address_of(connection) and connection.getpeername()[: len(peer)] == peer:
             connection.shutdown(socket.SHUT_RDWR)
             return True
     return False

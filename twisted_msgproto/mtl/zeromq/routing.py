@@ -83,7 +83,7 @@ class Routing:
         self._ended: dict[bytes, None] = {}  # names of connections that have ended just now
         self._silent: dict[bytes, None] = {}  # and of those that have when all was read
         self._waiting: Any = None
-        self.unfinished = Unfinished(factory.reactor, bounds, endless)
+        self.unfinished = Unfinished(factory.reactor, bounds, endless, self._readSoon)
         super().__init__(factory, received, bounds, **options)  # type: ignore[call-arg]
 
     def _slice(self, messages: list[list[bytes]]) -> bool:

@@ -96,19 +96,19 @@ class Seen:
 
     Attributes:
         peer: host and port at the other end.
-        heard: a whole message of it was read since the last look, or there was no look yet.
-        mark: what had come at the look after its last whole message.
-        since: when that was.
+        heard: a whole message of it was read since the last look at it.
+        mark: what had come at the look after its last whole message; nothing before the first one.
+        since: when that look was, or when it was accepted, in seconds of the clock.
         suspected: how far the ROUTER had read when too much had come; None if it has not.
     """
 
     __slots__ = ("heard", "mark", "peer", "since", "suspected")
 
-    def __init__(self, peer: tuple[str, int]) -> None:
+    def __init__(self, peer: tuple[str, int], now: float) -> None:
         self.peer = peer
         self.heard = False
         self.mark = Octets(0, 0, 0)
-        self.since = 0.0
+        self.since = now
         self.suspected: tuple[int, int] | None = None
 
 
@@ -132,11 +132,12 @@ class Unfinished:
         clock: Any,
         bounds: Bounds,
         cut_off: Callable[[str, int], None],
+        read_soon: Callable[[], None],
         octets: Callable[[int], Octets | None] = octets_of,
         waiting: Callable[[int], int | None] = waiting_in,
     ) -> None:
-        """``bounds`` are those of the ROUTER; ``cut_off(host, octets)`` is called with what came.
-
+        """``bounds`` are those of the ROUTER; ``cut_off(host, octets)`` is called with what came;
+        ``read_soon()`` reads the ROUTER in a later turn, unless reading is paused.
         ``octets`` and ``waiting`` ask the system about a descriptor.
         """
         message = LARGE_FRAMES * bounds.frame_octets
@@ -145,12 +146,14 @@ class Unfinished:
         self.held = (bounds.peer_messages + 2) * (message + SLACK_OCTETS)
         self._clock = clock
         self._cut_off = cut_off
+        self._read_soon = read_soon
         self._octets = octets
         self._waiting = waiting
         self._seen: dict[int, Seen] = {}  # by descriptor
         self._descriptors: dict[bytes, int] = {}  # by the name of a connection
         self._heard: set[bytes] = set()  # names, since the last look
         self._turn: Iterator[int] = iter(())  # descriptors to look at in this round
+        self._suspects: list[int] = []  # descriptors to look at again at once
         self._ends = 0  # how often the ROUTER was read to its end
         self._read = 0  # messages
         self._gone = 0  # connections that have ended since the ROUTER was read to its end
@@ -168,7 +171,8 @@ class Unfinished:
 
     def read(self, messages: list[list[bytes]]) -> None:
         """Whole messages were read; each begins with the name of its connection."""
-        self._heard.update(map(NAME, messages))
+        if self._seen:
+            self._heard.update(map(NAME, messages))
         self._read += len(messages)
 
     def read_to_end(self) -> None:
@@ -197,7 +201,7 @@ class Unfinished:
     def _accepted(self, descriptor: int, endpoint: str) -> None:
         with suppress(OSError), standing(descriptor, endpoint) as connection:
             if connection is not None and connection.family != socket.AF_UNIX:
-                self._seen[descriptor] = Seen(connection.getpeername()[:2])
+                self._seen[descriptor] = Seen(connection.getpeername()[:2], self._clock.seconds())
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────
 
@@ -208,11 +212,12 @@ class Unfinished:
             seen = self._seen.get(self._descriptors.get(name, -1))
             if seen is not None:
                 seen.heard = True
-        some = list(islice(self._turn, LOOKS_PER_TURN))
+        some, self._suspects = self._suspects, []
+        some += islice(self._turn, LOOKS_PER_TURN)
         if not some:
             self._turn = iter(list(self._seen))
-            some = list(islice(self._turn, LOOKS_PER_TURN))
-        for descriptor in some:
+            some += islice(self._turn, LOOKS_PER_TURN)
+        for descriptor in dict.fromkeys(some):
             seen = self._seen.get(descriptor)
             if seen is not None:
                 self._look_at(descriptor, seen)
@@ -231,20 +236,24 @@ class Unfinished:
         if came <= self.largest:
             return
         came -= self._waiting(descriptor) or 0
-        came -= int(self._heartbeats(now, seen))
+        came -= self._heartbeats(now, seen)
         if came <= self.largest:
             seen.suspected = None
         elif came > self.held or self._had_its_turn(seen.suspected):
             self._cut(descriptor, seen, came)
-        elif seen.suspected is None:
-            seen.suspected = (self._ends, self._read)
+        else:
+            if seen.suspected is None:
+                seen.suspected = (self._ends, self._read)
+            self._suspects.append(descriptor)
+            # Nothing wakes a ROUTER to which nothing whole has come.
+            self._read_soon()
 
-    def _heartbeats(self, now: Octets, seen: Seen) -> float:
+    def _heartbeats(self, now: Octets, seen: Seen) -> int:
         """Return how many octets may be heartbeats: they are answered, and they are few."""
         acknowledged = now.acknowledged - seen.mark.acknowledged
         segments = now.segments - seen.mark.segments
-        seconds = self._clock.seconds() - seen.since
-        return min(acknowledged + PONG_SHORTER * segments, HEARTBEAT_RATE * seconds)
+        few = int(HEARTBEAT_RATE * (self._clock.seconds() - seen.since))
+        return min(acknowledged + PONG_SHORTER * segments, few)
 
     def _had_its_turn(self, suspected: tuple[int, int] | None) -> bool:
         """A whole message which was there when the connection was suspected was read by now."""
