@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import suppress
 
 from tests.mtl.plain import PATIENCE_MS
 
@@ -21,25 +23,37 @@ def frame(octets: int) -> bytes:
     return b"\x03" + struct.pack(">Q", octets) + bytes(octets)
 
 
-def without_end(octets: int) -> Iterator[bytes]:
-    """The hand-shake, and frames of so many octets of one message, for ever."""
-    yield HELLO
-    some = frame(octets) * max(1, 65_536 // (octets + 2))
-    while True:
-        yield some
+def always() -> bool:
+    """It goes on until the server ends it."""
+    return True
 
 
-def until_cut_off(host: str, port: int, octets: int) -> int:
-    """Send a message that never ends until the server closes the connection; what was sent.
+def join(host: str, port: int) -> socket.socket:
+    """A connection whose hand-shake is over: libzmq wants nothing before that."""
+    connection = socket.create_connection((host, port), PATIENCE_MS / 1000)
+    connection.sendall(HELLO)
+    heard = b""
+    while b"ROUTER" not in heard:
+        octets = connection.recv(1000)
+        assert octets, heard
+        heard += octets
+    return connection
 
-    TimeoutError if the server takes no more and does not close it.
+
+def until_cut_off(host: str, port: int, octets: int, going: Callable[[], bool] = always) -> int:
+    """Send a message of such frames that never ends until the server closes the connection.
+
+    Return what was sent, also when it is ``going`` no more.  What is in the kernel of either side
+    when the server closes may never be taken, so this looks for the end and not for a reset.
     """
+    some = memoryview(frame(octets) * max(1, 65_536 // (octets + 2)))
     sent = 0
-    with socket.create_connection((host, port), PATIENCE_MS / 1000) as connection:
-        try:
-            for some in without_end(octets):
-                connection.sendall(some)
-                sent += len(some)
-        except ConnectionError:
-            pass
+    with join(host, port) as connection, suppress(ConnectionError):
+        connection.setblocking(False)
+        while going():
+            readable, writable, _ = select.select([connection], [connection], [], 0.1)
+            if readable and not connection.recv(1000):
+                break
+            if writable:
+                sent += connection.send(some[sent % len(some) :])
     return sent

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
-import struct
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ from twisted.logger import capturedLogs, formatEvent
 from tests.chaos.clients import GoodClients
 from tests.chaos.gateways import Five, most_resident, needs_proc
 from tests.mtl.cases import HeldSink, MtlCase, run, until
-from tests.mtl.endless import HELLO, frame, until_cut_off
+from tests.mtl.endless import until_cut_off
 from tests.mtl.plain import Plain
 from tests.mtl.test_door import accepted, closed, disconnected
 from tests.tools.processes import Launcher
-from twisted_msgproto.mtl.zeromq import unfinished
+from twisted_msgproto.mtl.zeromq import bounded, unfinished
 from twisted_msgproto.mtl.zeromq.bounded import Bounds
 from twisted_msgproto.mtl.zeromq.curve import CurveClient, CurveServer
 from twisted_msgproto.mtl.zeromq.unfinished import (
@@ -309,8 +309,9 @@ def test_looks_go_round_and_end_with_the_last_connection(world: World) -> None:
     assert world.looked[LOOKS_PER_TURN:] == [*every[LOOKS_PER_TURN:-2], every[-1]]
     world.looked.clear()
     world.look(2)
-    assert world.looked[:2] == [every[-1], every[-1]]
-    assert world.looked[2:] == every[: LOOKS_PER_TURN - 0]
+    del every[-2]
+    again = [every[-1], *every[:LOOKS_PER_TURN], every[-1], *every[LOOKS_PER_TURN:-1]]
+    assert world.looked == again
     world.unfinished.happened([disconnected(descriptor) for descriptor in every])
     world.look()
     assert world.clock.getDelayedCalls() == []
@@ -368,23 +369,26 @@ def counting_looks(case: MtlCase) -> list[int]:
 
 @needs_linux
 class Honest(MtlCase):
+    timeout = 30
+
     """All that honest clients do, on real sockets."""
 
-    async def serves(self, limits: dict[str, object] | None = None, **options: Any) -> None:
+    async def serves(
+        self, *, keys: CurveClient | None = None, connections: int = 2, **options: Any
+    ) -> None:
         """A client writes far more than may come of one message, with looks all the time."""
         sink = HeldSink()
         looked = counting_looks(self)
-        curve = options.pop("keys", None)
-        factory = self.server(sink, limits={**LIMITS, **(limits or {})}, **options)
-        client = await self.ready(factory, "ingest", curve=curve)
+        factory = self.server(sink, limits=LIMITS, **options)
+        client = await self.ready(factory, "ingest", curve=keys)
         writer = await client.writer(["a"])
         sent = 0
-        while len(looked) < 30:
+        while len(looked) < 20 or sent < 2000:
             await writer.sendMany("a", [bytes(SMALL - 100)] * 20 + [b"x"] * 500)
             sent += 520
         self.assertEqual(len(sink.bodies), sent)
         self.assertEqual(factory.counters["faults"], 0)
-        self.assertEqual(factory.snapshot()["connections"], 1 if options.get("data", 0) is None else 2)
+        self.assertEqual(factory.snapshot()["connections"], connections)
 
     @run
     async def test_who_writes_at_full_rate_on_two_sockets_is_served(self) -> None:
@@ -395,3 +399,199 @@ class Honest(MtlCase):
     async def test_who_writes_at_full_rate_on_one_socket_is_served(self) -> None:
         """NB-02"""
         await self.serves(data=None)
+
+    @run
+    async def test_who_writes_behind_curve_is_served(self) -> None:
+        """NB-02, MT-31: where each frame is longer."""
+        public, secret = zmq.curve_keypair()
+        mine, hidden = zmq.curve_keypair()
+        server = CurveServer(secret, {mine: "robot"})
+        await self.serves(keys=CurveClient(public, mine, hidden), curve=server)
+
+    @run
+    async def test_who_writes_through_ipc_is_served_and_not_watched(self) -> None:
+        """NB-02"""
+        looks: list[int] = []
+        self.patch(unfinished.Unfinished, "_look", lambda self: looks.append(1))
+        sink = HeldSink()
+        path = Path(tempfile.mkdtemp(), "socket")
+        self.addCleanup(shutil.rmtree, path.parent)
+        factory = self.server(sink, listen=[f"ipc://{path}"], data=None, limits=LIMITS)
+        client = await self.ready(factory, "ingest")
+        writer = await client.writer(["a"])
+        await writer.sendMany("a", [bytes(SMALL - 100)] * 100)
+        self.assertEqual(len(sink.bodies), 100)
+        self.assertEqual((factory.counters["faults"], looks), (0, []))
+
+    @run
+    async def test_who_waits_while_the_disk_is_full_is_served_afterwards(self) -> None:
+        """NB-02, MT-27: what it has sent lies in libzmq, and is far more than one message."""
+        looked = counting_looks(self)
+        sink = HeldSink(at_once=False)
+        factory = self.server(sink, limits={**LIMITS, "unsafe-octets": SMALL})
+        patient: dict[str, object] = {"window": 1000, "liveness": 100, "heartbeat": 50}
+        client = await self.ready(factory, "ingest", limits=patient)
+        writer = await client.writer(["a"])
+        first = writer.sendMany("a", [bytes(SMALL - 100)] * 10)
+        await until(lambda: factory._data._paused)
+        before = len(looked)
+        await until(lambda: len(looked) > before + 4)
+        done = writer.sendMany("a", [bytes(SMALL - 100)] * 490)
+        watching = factory._data.unfinished
+        # It is suspected all the time.
+        await until(lambda: watching._suspects)
+        before = len(looked)
+        await until(lambda: len(looked) > before + 20)
+        self.assertEqual(len(watching._suspects), 1)
+        sink.at_once = True
+        while sink.held:
+            sink.held.pop(0).callback(None)
+        await first
+        await done
+        self.assertEqual(len(sink.bodies), 500)
+        self.assertEqual(factory.counters["faults"], 0)
+        self.assertEqual(factory.snapshot()["connections"], 2)
+
+    @run
+    async def test_who_sends_a_message_of_too_many_frames_is_not_cut_off(self) -> None:
+        """NB-02, NB-07: while the rest of it is thrown away, as long as it ends."""
+        self.patch(bounded, "FRAMES_PER_TURN", 100)
+        looked = counting_looks(self)
+        factory = self.server(HeldSink(), limits=LIMITS)
+        with Plain(factory.addresses[0]) as plain:
+            dealer = plain._socket(zmq.DEALER)
+            dealer.connect(factory.addresses[1])
+            for _ in range(5):
+                dealer.send_multipart([b"x"] * 25_000)
+            await until(lambda: len(looked) > 20 and not factory._data._within)
+            self.assertEqual(factory.counters["fault:endless-message"], 0)
+            self.assertEqual(factory.snapshot()["connections"], 2)
+
+    async def beats(self, prepare: Callable[[Any], object], **options: Any) -> None:
+        factory = self.server(HeldSink(), **options)
+        with Plain(factory.addresses[0], prepare=prepare) as plain:
+            dealer = plain._socket(zmq.DEALER)
+            dealer.set(zmq.HEARTBEAT_IVL, 1)
+            dealer.connect(factory.addresses[1])
+            watching = factory._data.unfinished
+            await until(lambda: watching._seen)
+            (descriptor,) = watching._seen
+            await until(lambda: octets_of(descriptor).received > 2000)  # type: ignore[union-attr]
+            begin = octets_of(descriptor)
+            assert begin is not None
+            far = begin.received + 4200
+            await until(lambda: octets_of(descriptor).received > far)  # type: ignore[union-attr]
+            # Those of the last moment are not acknowledged yet.
+            most = octets_of(descriptor).received - begin.received  # type: ignore[union-attr]
+
+            def heartbeats() -> int:
+                now = octets_of(descriptor)
+                assert now is not None
+                told = now.acknowledged - begin.acknowledged
+                return told + 2 * (now.segments - begin.segments)
+
+            await until(lambda: heartbeats() >= most)
+        self.assertEqual(factory.counters["faults"], 0)
+
+    @run
+    async def test_heartbeats_of_libzmq_are_what_is_taken_for_heartbeats(self) -> None:
+        """NB-02: what is acknowledged of their answers weighs as much as they do."""
+        await self.beats(lambda socket: None)
+
+    @run
+    async def test_heartbeats_behind_curve_are_what_is_taken_for_heartbeats(self) -> None:
+        """NB-02, MT-31"""
+        public, secret = zmq.curve_keypair()
+        mine, hidden = zmq.curve_keypair()
+
+        def prepare(socket: Any) -> None:
+            socket.curve_serverkey, socket.curve_publickey = public, mine
+            socket.curve_secretkey = hidden
+
+        await self.beats(prepare, curve=CurveServer(secret, {mine: "robot"}))
+
+
+@needs_linux
+class Hostile(MtlCase):
+    async def cut_off(self, number: int, limit: str, **options: Any) -> None:
+        """Who sends a message without an end to an address is cut off, in a line; nobody else."""
+        sink = HeldSink()
+        factory = self.server(sink, limits=LIMITS, **options)
+        client = await self.ready(factory, "ingest")
+        writer = await client.writer(["a"])
+        port = int(factory.addresses[number].rpartition(":")[2])
+        with capturedLogs() as logged:
+            for octets in (0, 1, 900):
+                endless = deferToThread(until_cut_off, "127.0.0.1", port, octets)
+                while not endless.called:
+                    await writer.send("a", b"x")
+                self.assertGreater(await endless, 64_000)
+            told = "fault:endless-message", f"limit:{limit}", "faults"
+            await until(lambda: factory.counters["faults"] >= 3)
+            self.assertEqual([factory.counters[name] for name in told], [3, 3, 3])
+        said = [formatEvent(event) for event in logged]
+        lines = [line for line in said if "127.0.0.1: cut off: " in line]
+        self.assertEqual(len(lines), 3)
+        self.assertTrue(lines[0].endswith(f"({limit} is {LIMITS[limit]})"), lines[0])
+        await until(lambda: factory.snapshot()["connections"] == 2)
+        await writer.send("a", b"y")
+
+    @run
+    async def test_on_the_control_socket(self) -> None:
+        """NB-02"""
+        await self.cut_off(0, "json-octets")
+
+    @run
+    async def test_on_the_data_socket(self) -> None:
+        """NB-02"""
+        await self.cut_off(1, "content-octets")
+
+    @run
+    async def test_on_one_socket_for_both(self) -> None:
+        """NB-02"""
+        await self.cut_off(0, "content-octets", data=None)
+
+
+@needs_linux
+@needs_proc
+def test_clients_of_other_protocols_are_served_beside_messages_without_an_end(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    """NB-02: a good neighbour is never cut off, its messages are acknowledged and stored."""
+    five = Five(launch, options=["--limit", f"content-octets={1 << 20}"])
+    over = threading.Event()
+    cut: list[int] = []
+
+    def hostile(octets: int) -> None:
+        while not over.is_set():
+            sent = until_cut_off("127.0.0.1", five.ports["mtl"], octets, lambda: not over.is_set())
+            cut.append(sent)
+
+    threads = [
+        threading.Thread(target=hostile, args=[octets]) for octets in (1, 1, 1, 65_536, 65_536)
+    ]
+    with contextlib.closing(GoodClients(tmp_path)) as clients:
+        for name in ("lumberjack", "mtl"):
+            clients.stand(name, five.ports[name])
+        connections = clients.connections("lumberjack")
+        before = most_resident(five.server)
+        for thread in threads:
+            thread.start()
+        try:
+            while len(cut) < 20:
+                for name in ("lumberjack", "mtl"):
+                    clients.send(name, 5)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+        assert clients.connections("lumberjack") == connections
+        told = clients.told()
+        assert five.lost(told) == set()
+        assert {b"lumberjack", b"mtl"} <= {body.split(b'"')[3] for body in told}
+    assert most_resident(five.server) - before < RISE_MOST
+    assert "Traceback" not in five.server.output
+
+
+RISE_MOST = 1 << 30
+"""Without an end to what is held it is the machine's memory."""

@@ -212,12 +212,12 @@ class Unfinished:
             seen = self._seen.get(self._descriptors.get(name, -1))
             if seen is not None:
                 seen.heard = True
-        some, self._suspects = self._suspects, []
-        some += islice(self._turn, LOOKS_PER_TURN)
+        some = list(islice(self._turn, LOOKS_PER_TURN))
         if not some:
             self._turn = iter(list(self._seen))
-            some += islice(self._turn, LOOKS_PER_TURN)
-        for descriptor in dict.fromkeys(some):
+            some = list(islice(self._turn, LOOKS_PER_TURN))
+        suspects, self._suspects = self._suspects, []
+        for descriptor in dict.fromkeys([*suspects, *some]):
             seen = self._seen.get(descriptor)
             if seen is not None:
                 self._look_at(descriptor, seen)
