@@ -120,7 +120,7 @@ class Unfinished:
     So only a connection of which nothing was read meanwhile is cut off.  While reading is paused,
     all messages that libzmq may hold for a peer count, too.
 
-    A look begins after :meth:`happened` tells of the first connection, and ends with the last.
+    It looks from the first connection that :meth:`happened` tells of until the last has ended.
 
     Attributes:
         largest: octets that an honest peer may have sent of a message, with what comes beside it.
