@@ -472,6 +472,8 @@ class Honest(MtlCase):
         with Plain(factory.addresses[0], prepare=prepare) as plain:
             dealer = plain._socket(zmq.DEALER)
             dealer.set(zmq.HEARTBEAT_IVL, 1)
+            # By itself it would give up where the machine is busy for so long.
+            dealer.set(zmq.HEARTBEAT_TIMEOUT, 60_000)
             dealer.connect(factory.addresses[1])
             watching = factory._data.unfinished
             await until(lambda: watching._seen)

@@ -40,8 +40,8 @@ SLACK_OCTETS: Final = 64 << 10
 """What comes beside an honest message at most: the hand-shake, small frames, the overhead of CURVE
 and of ZMTP for each frame, and what libzmq has read and not decoded yet (8 KiB)."""
 
-HEARTBEAT_RATE: Final = 256.0
-"""Octets a second that heartbeats of ZMTP may have: six a second with CURVE, 28 without."""
+HEARTBEAT_RATE: Final = 512.0
+"""Octets a second that heartbeats of ZMTP may have: twelve a second with CURVE, 56 without."""
 
 PONG_SHORTER: Final = 2
 """Octets by which the answer to a heartbeat, which is a segment of its own, is shorter than it."""
