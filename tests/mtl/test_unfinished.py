@@ -369,9 +369,9 @@ def counting_looks(case: MtlCase) -> list[int]:
 
 @needs_linux
 class Honest(MtlCase):
-    timeout = 30
-
     """All that honest clients do, on real sockets."""
+
+    timeout = 30
 
     async def serves(
         self, *, keys: CurveClient | None = None, connections: int = 2, **options: Any
