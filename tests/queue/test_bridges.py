@@ -30,6 +30,15 @@ def test_a_status_is_read_as_it_was_written_and_is_this_user_s_alone(tmp_path: P
     assert [entry.name for entry in path.parent.iterdir()] == ["spark-1.json"]
 
 
+def test_a_status_does_not_make_the_directory_of_a_queue_that_was_moved_away(
+    tmp_path: Path,
+) -> None:
+    """A bridge made it again, readable by all, just as a gateway began a new queue there."""
+    with pytest.raises(FileNotFoundError):
+        write_status(status_path(tmp_path / "queue", "spark"), {"state": "running"})
+    assert not (tmp_path / "queue").exists()
+
+
 def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     assert read_statuses(tmp_path) == []
     write_status(status_path(tmp_path, "good"), {})

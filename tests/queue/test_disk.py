@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -165,6 +166,26 @@ def test_a_directory_whose_name_cannot_be_synced_is_made_anew_the_next_time(
             OS_DISK.make_directory(str(tmp_path / "q"))
     assert not (tmp_path / "q").exists()
     OS_DISK.make_directory(str(tmp_path / "q"))
+
+
+def test_a_directory_that_another_process_makes_in_between_is_closed_to_others_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = os.mkdir
+
+    def late(path: str, mode: int) -> None:
+        really(path, 0o755)
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+
+    monkeypatch.setattr(os, "mkdir", late)
+    OS_DISK.make_directory(str(tmp_path / "q"))
+    assert stat.S_IMODE((tmp_path / "q").stat().st_mode) == 0o700
+
+
+def test_a_file_in_the_place_of_a_directory_stays_an_error(tmp_path: Path) -> None:
+    (tmp_path / "q").write_text("")
+    with pytest.raises(FileExistsError):
+        OS_DISK.make_directory(str(tmp_path / "q"))
 
 
 def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:

@@ -62,8 +62,12 @@ def read_statuses(queue: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def write_status(path: Path, status: Mapping[str, Any]) -> None:
-    """Write a status to ``path``, whole and for this user alone.  Raises OSError."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Write a status to ``path``, whole and for this user alone.  Raises OSError.
+
+    The directory that ``path`` is in is made, but none above it: a queue that was moved away or
+    whose disk is not there is not begun anew by those who read it.
+    """
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:

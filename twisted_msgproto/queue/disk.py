@@ -217,7 +217,13 @@ class OSDisk:
             self._sync_above(parent)
         else:
             self.make_directory(parent)
-        os.mkdir(path, DIRECTORY_MODE)
+        try:
+            os.mkdir(path, DIRECTORY_MODE)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+            self.make_directory(path)  # another process made it in between
+            return
         try:
             self.sync_directory(parent)
         except OSError:

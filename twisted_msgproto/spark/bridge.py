@@ -355,6 +355,8 @@ class Bridge:
         whole = None
         if isinstance(table.storage, LocalStorage):
             whole = Path(table.storage.path(PRIVATE)) / self.consumer / "status.json"
+            with contextlib.suppress(OSError):  # a first write of the status says what is wrong
+                whole.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         about = {"table": table.location}
         return StatusFiles(self._directories, self.consumer, about, whole=whole)
 

@@ -19,7 +19,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
     holds it, or when the file cannot be made.
     """
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ConfigurationError(f"cannot lock {path}: {error.strerror}") from None
