@@ -274,7 +274,7 @@ class HubOfTopics(TestCase):
         self.assertEqual((news, more), (["a"], ["a", "c"]))
         second.unsubscribe()
         self.both.pump()
-        self.assertEqual(self.hub._topics, {})
+        self.assertEqual(self.hub._feeds, {})
 
     def test_floods_and_nonsense_are_refused(self):
         """UM-20."""

@@ -1,21 +1,31 @@
 """A stock UMQ server has these methods, for named topics to which clients publish and subscribe.
 
 * ``["subscribe", NAME, TOPIC-ID]``: publish what comes for NAME to the caller's topic;
-* ``["publish", NAME, TEXT]``: to all subscribers of NAME; the answer is how many there are;
+* ``["publish", NAME, TEXT]``: to all subscribers of NAME; the answer is how many got it;
 * ``["methods"]``: this list.
 
 An authoriser is asked about the NAME, with the actions ``subscribe`` and ``publish``.
 
 A subscriber that does not read is dropped by its topic's limits (``UM-21``).
+
+Thousands may have subscribed to one name.  An update is sent to as many as one turn has time for,
+and to the others in the turns after it, a name at a time; everybody else is served between (NB-07).
 """
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+
 from ...core.errors import LimitExceeded, Refused
 from ...net.authorising import PUBLISH, SUBSCRIBE
+from ...net.turns import TURN_SECONDS
 from ..protocol.exchange import Request
 from ..protocol.topics import Topic
 from ..wire import Code
+from .feed import Feed
 from .methods import MethodRegistry
 
 NAMES_MAX = 10_000
@@ -30,16 +40,19 @@ class Hub:
     """
 
     def __init__(self) -> None:
-        self._topics: dict[str, dict[Topic, None]] = {}
+        self._feeds: dict[str, Feed] = {}
+        self._waiting: deque[Feed] = deque()  # what is still to be sent, a feed a turn
+        self._sending = False
+        self._turn: Any = None  # the call of the clock that goes on with it
         self.methods = MethodRegistry()
         self.methods.register(self.subscribe, with_request=True, action=SUBSCRIBE)
-        self.methods.register(self.publish, action=PUBLISH)
+        self.methods.register(self._publish, name="publish", with_request=True, action=PUBLISH)
 
     def subscribe(self, request: Request, name: str, id: str) -> bool:
         """Publish what comes for NAME to the caller's topic ID."""
         if not isinstance(name, str) or not isinstance(id, str):
             raise Refused("name and topic id are texts", Code.FORMAT.value)
-        if name not in self._topics and len(self._topics) >= NAMES_MAX:
+        if name not in self._feeds and len(self._feeds) >= NAMES_MAX:
             raise Refused("too many names", Code.UNAVAILABLE.value)
         try:
             topic = request.session.openTopic(id)
@@ -47,18 +60,60 @@ class Hub:
             raise Refused(str(error), Code.UNAVAILABLE.value) from None
         except ValueError as error:
             raise Refused(str(error), Code.FORMAT.value) from None
-        self._topics.setdefault(name, {})[topic] = None
-        topic.whenClosed().addCallback(lambda reason: self._gone(name, topic))
+        feed = self._feeds.get(name)
+        if feed is None:
+            feed = self._feeds[name] = Feed()
+        feed.topics[topic] = None
+        factory = request.session.factory
+        self._spent, self._callLater = factory.spent, factory.clock.callLater
+        topic.whenClosed().addCallback(lambda reason: self._gone(name, feed, topic))
         return True
 
-    def _gone(self, name: str, topic: Topic) -> None:
-        topics = self._topics[name]
-        del topics[topic]
-        if not topics:
-            del self._topics[name]
+    def _gone(self, name: str, feed: Feed, topic: Topic) -> None:
+        del feed.topics[topic]
+        if not feed.topics:
+            del self._feeds[name]
 
-    def publish(self, name: str, text: str) -> int:
-        """Send TEXT to all subscribers of NAME; how many there are."""
+    async def _publish(self, request: Request, name: str, text: str) -> int:
+        """Send TEXT to all subscribers of NAME; how many got it."""
+        sent = self.publish(name, text)
+        if not sent.called:  # what a publisher does next, it does after this
+            request.session.serveAfter(sent)
+        return await sent
+
+    def publish(self, name: str, text: str) -> Deferred[int]:
+        """Send TEXT to all subscribers of NAME; fires with how many got it.
+
+        It has fired already if all got it in this turn.  Updates for one name are sent in the order
+        of their calls.  Raises Refused for what is no text; fails as :meth:`.Topic.publish` raises.
+        """
         if not isinstance(name, str) or not isinstance(text, str):
             raise Refused("name and text are texts", Code.FORMAT.value)
-        return sum(topic.publish(text) for topic in list(self._topics.get(name, ())))
+        feed = self._feeds.get(name)
+        if feed is None:
+            return succeed(0)
+        if not feed.waits:
+            self._waiting.append(feed)
+        sent = feed.add(text)
+        if self._turn is None and not self._sending:
+            self._send()
+        return sent
+
+    def _send(self) -> None:
+        """Send to subscribers for one turn, and go on in the next with another name."""
+        self._turn = None
+        spent = self._spent
+        turn_ends = spent() + TURN_SECONDS
+        self._sending = True
+        try:
+            while self._waiting:
+                feed = self._waiting.popleft()
+                feed.send(lambda: spent() > turn_ends)
+                if feed.waits:
+                    self._waiting.append(feed)
+                if spent() > turn_ends:
+                    break
+        finally:
+            self._sending = False
+        if self._waiting:
+            self._turn = self._callLater(0, self._send)

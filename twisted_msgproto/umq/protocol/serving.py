@@ -10,6 +10,8 @@ from itertools import chain
 from math import inf
 from typing import Any, Final
 
+from twisted.internet.defer import Deferred
+
 from ...net.turns import TURN_SECONDS
 from ..terms.events import CallbackReceived, CallReceived, CallsSafe
 from .answering import Answering
@@ -24,6 +26,25 @@ class Serving(Answering):
     _ready: list[CallReceived | CallbackReceived] | None = None  # safe calls of the next turn
     _rest: Iterator[Any] | None = None  # what else came, in order: a part of one read, mostly
     _serving: Any = None  # the call of the clock that goes on with them
+    _holds = 0  # what has to fire before the peer's next call is served
+
+    def serveAfter(self, done: Deferred[Any]) -> None:
+        """Serve no more calls of this peer, and do not read it, before ``done`` has fired.
+
+        Otherwise calls that come behind one with a late answer may pass it.  Answers are sent as
+        ever, that of the call which waits for ``done`` among them.
+        """
+        self._holds += 1
+        if self._rest is None:
+            self._rest = iter(())
+        self._control.pause(SERVING)
+        done.addBoth(self._serveAgain)
+
+    def _serveAgain(self, result: Any) -> Any:
+        self._holds -= 1
+        if not self._ended:
+            self._serveLater()
+        return result
 
     def _goOn(self, events: Iterator[Any]) -> None:
         """Follow more events of the peer, in a turn of their own."""
@@ -50,8 +71,9 @@ class Serving(Answering):
         turn_ends = now() + TURN_SECONDS
         for event in events:
             yield event
-            if now() > turn_ends and not self._ended:
-                self._rest = events
+            if (self._holds or now() > turn_ends) and not self._ended:
+                rest = self._rest  # after a hold there is one: it came before
+                self._rest = events if rest is None else chain(rest, events)
                 self._control.pause(SERVING)
                 self._serveLater()
                 return
@@ -64,17 +86,20 @@ class Serving(Answering):
         if self._ready is not None:
             self._ready += event.calls
             return
+        if self._holds:
+            self._ready = list(event.calls)
+            return
         calls, spent = event.calls, self.factory.spent
         turn_ends = spent() + TURN_SECONDS if len(calls) > 1 else inf
         for served, call in enumerate(calls, 1):
             self._serve(call)
-            if served < len(calls) and spent() > turn_ends:
+            if served < len(calls) and (self._holds or spent() > turn_ends):
                 self._ready = list(calls[served:])
                 self._serveLater()
                 return
 
     def _serveLater(self) -> None:
-        if self._serving is None:
+        if self._serving is None and not self._holds:
             self._serving = self.factory.clock.callLater(0, self._serveReady)
 
     def _serveReady(self) -> None:

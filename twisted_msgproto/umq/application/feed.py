@@ -1,0 +1,66 @@
+"""What is published under one name goes to its subscribers in order, as long as there is time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from ..protocol.topics import Topic
+
+
+class Feed:
+    """Is one name: the topics that subscribed to it, and the updates that wait for their turn.
+
+    All subscribers get all updates in one order.  One who comes while an update is sent gets the
+    next.
+
+    Attributes:
+        topics: the subscribers' topics, in the order in which they came.
+    """
+
+    def __init__(self) -> None:
+        self.topics: dict[Topic, None] = {}
+        self._updates: deque[tuple[str, Deferred[int]]] = deque()
+        self._rest: Iterator[Topic] | None = None  # who has not got the first update yet
+        self._got = 0
+
+    @property
+    def waits(self) -> bool:
+        """Something is still to be sent."""
+        return bool(self._updates)
+
+    def add(self, text: str) -> Deferred[int]:
+        """Let an update wait; the Deferred fires with how many subscribers got it.
+
+        It fails with what a topic raised (LimitExceeded for a text that is too large): then the
+        subscribers after that one do not get the update.
+        """
+        sent: Deferred[int] = Deferred()
+        self._updates.append((text, sent))
+        return sent
+
+    def send(self, late: Callable[[], bool]) -> None:
+        """Send what waits to one subscriber after the other, until it is ``late``."""
+        while self._updates:
+            text, sent = self._updates[0]
+            if self._rest is None:
+                self._rest, self._got = iter(list(self.topics)), 0
+            failure = None
+            try:
+                for topic in self._rest:
+                    self._got += topic.publish(text)
+                    if late():
+                        return
+            except Exception:
+                failure = Failure()
+            self._updates.popleft()
+            self._rest = None
+            if failure is None:
+                sent.callback(self._got)
+            else:
+                sent.errback(failure)
+            if late():
+                return
