@@ -1,0 +1,357 @@
+"""The stock hub sends an update to thousands in turns, and everybody else is served between."""
+
+from unittest.mock import patch
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
+
+from tests.umq.echo import Sink
+from tests.umq.pair import Pair
+from twisted_msgproto.core.errors import LimitExceeded, Refused
+from twisted_msgproto.net.turns import TURN_SECONDS
+from twisted_msgproto.umq import Hub, UmqServerFactory
+from twisted_msgproto.umq.application.feed import Feed
+from twisted_msgproto.umq.application.methods import call_method, dump
+from twisted_msgproto.umq.protocol.topics import Topic
+
+EACH = TURN_SECONDS / 3.9
+"""An update to one subscriber takes so many seconds here: four fit into a turn."""
+
+
+class Listener:
+    """Is a topic, as far as a feed knows it."""
+
+    def __init__(self, takes=True):
+        self.got = []
+        self.takes = takes
+
+    def publish(self, text):
+        if isinstance(self.takes, Exception):
+            raise self.takes
+        if self.takes:
+            self.got.append(text)
+        return self.takes
+
+
+class Feeds(TestCase):
+    """NB-07, UM-14: a feed knows no clock; it is told when it is late."""
+
+    def feed(self, *listeners):
+        feed = Feed()
+        feed.topics = dict.fromkeys(listeners)
+        return feed
+
+    def after(self, count):
+        """Be late each time when ``count`` questions were asked."""
+        asked = iter(range(1, 1_000_000))
+        return lambda: next(asked) % count == 0
+
+    def test_all_get_all_updates_in_one_order_however_often_it_is_late__NB_07(self):
+        for count in range(1, 14):
+            listeners = [Listener() for _ in range(3)]
+            feed = self.feed(*listeners)
+            sent = [feed.add(text) for text in "abcd"]
+            late, turns = self.after(count), 0
+            while feed.waits:
+                feed.send(late)
+                turns += 1
+            self.assertEqual([one.got for one in listeners], [list("abcd")] * 3)
+            self.assertEqual([self.successResultOf(one) for one in sent], [3] * 4)
+            self.assertGreaterEqual(turns, 12 // count)
+
+    def test_it_counts_who_got_the_update(self):
+        feed = self.feed(Listener(), Listener(takes=False), Listener())
+        sent = feed.add("a")
+        feed.send(lambda: False)
+        self.assertEqual(self.successResultOf(sent), 2)
+
+    def test_who_comes_in_the_middle_gets_the_next_update_and_who_goes_is_passed_over(self):
+        first, gone, late = Listener(), Listener(), Listener()
+        feed = self.feed(first, gone)
+        sent = [feed.add("a"), feed.add("b")]
+        feed.send(lambda: True)
+        self.assertEqual(first.got, ["a"])
+        gone.takes = False
+        del feed.topics[gone]
+        feed.topics[late] = None
+        feed.send(lambda: False)
+        self.assertEqual((first.got, gone.got, late.got), (["a", "b"], [], ["b"]))
+        self.assertEqual([self.successResultOf(one) for one in sent], [1, 2])
+
+    def test_an_update_that_fails_holds_up_no_other(self):
+        feed = self.feed(Listener(), broken := Listener(LimitExceeded("large")), last := Listener())
+        sent = [feed.add("a"), feed.add("b")]
+        feed.send(self.after(2))
+        self.failureResultOf(sent[0], LimitExceeded)
+        broken.takes = True
+        while feed.waits:
+            feed.send(lambda: False)
+        self.assertEqual((self.successResultOf(sent[1]), last.got), (3, ["b"]))
+
+    def test_nobody_waits_for_an_update_that_was_cancelled(self):
+        feed = self.feed(one := Listener())
+        cancelled = feed.add("a")
+        cancelled.addErrback(lambda failure: None)
+        cancelled.cancel()
+        sent = feed.add("b")
+        feed.send(lambda: False)
+        self.assertEqual((self.successResultOf(sent), one.got), (1, ["a", "b"]))
+
+
+class Turns(TestCase):
+    """NB-07: one update to 5,000 subscribers was a turn of 221 ms."""
+
+    def setUp(self):
+        self.clock = Clock()
+        self.hub = Hub()
+        self.sent = []  # (time, topic's session, text)
+        really = Topic.publish
+
+        def publish(topic, payload, attachments=()):
+            self.clock.rightNow += EACH
+            self.sent.append((topic._session, payload))
+            return really(topic, payload, attachments)
+
+        patching = patch.object(Topic, "publish", publish)
+        patching.start()
+        self.addCleanup(patching.stop)
+        self.pairs = []
+        self.addCleanup(self.close)
+
+    def client(self, sink=None):
+        factory = UmqServerFactory(
+            sink, clock=self.clock, methods=self.hub.methods, wallClock=self.clock.seconds
+        )
+        self.pairs.append(Pair(factory, clock=self.clock))
+        return self.pairs[-1]
+
+    def close(self):
+        """All end; a turn later nothing is left over."""
+        for both in self.pairs:
+            both.cut()
+        self.clock.advance(0)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def subscribe(self, both, name, count=1):
+        """``count`` topics of one client; the lists that their updates go to."""
+        got = [[] for _ in range(count)]
+        for updates in got:
+            both.client.subscribe(
+                lambda id: dump(["subscribe", name, id]),
+                lambda update, updates=updates: updates.append(update.payload),
+            )
+        both.pump()
+        return got
+
+    def call(self, both, *words):
+        called = call_method(both.client, *words)
+        both.pump()
+        return called
+
+    def turn(self, *both):
+        """One turn of the reactor; how many got an update in it, and how long it took."""
+        before, began = len(self.sent), self.clock.seconds()
+        for call in [one for one in self.clock.getDelayedCalls() if one.getTime() <= began]:
+            if call.active():  # what it leads to comes in a later turn
+                self.clock.calls.remove(call)
+                call.called = True
+                call.func(*call.args, **call.kw)
+        for pair in both:
+            pair.pump()
+        return len(self.sent) - before, self.clock.seconds() - began
+
+    def finish(self, *both):
+        while self.hub._waiting:
+            self.assertLessEqual(self.turn(*both)[1], TURN_SECONDS + EACH)
+        self.turn(*both)
+
+    def test_an_update_to_many_takes_as_many_turns_as_it_needs__NB_07(self):
+        """NB-07: and its publisher hears when all got it."""
+        readers, publisher = self.client(), self.client()
+        got = self.subscribe(readers, "news", 10)
+        answer = self.call(publisher, "publish", "news", "a")
+        self.assertEqual(len(self.sent), 4)
+        self.assertNoResult(answer)
+        self.assertEqual(self.turn(readers, publisher)[0], 4)
+        self.assertNoResult(answer)
+        self.assertEqual(self.turn(readers, publisher)[0], 2)
+        self.assertEqual(self.successResultOf(answer), 10)
+        self.assertEqual(got, [["a"]] * 10)
+        self.turn()
+
+    def test_an_update_to_few_is_sent_and_answered_in_one_turn(self):
+        readers, publisher = self.client(), self.client()
+        self.subscribe(readers, "news", 3)
+        self.assertEqual(self.successResultOf(self.call(publisher, "publish", "news", "a")), 3)
+        self.assertEqual((self.hub._turn, list(self.hub._waiting)), (None, []))
+        self.assertTrue(publisher.ends["server"].reading)
+
+    def test_two_publishers_are_heard_in_one_order_by_all__NB_07(self):
+        readers, first, second = self.client(), self.client(), self.client()
+        got = self.subscribe(readers, "news", 6)
+        answers = [self.call(first, "publish", "news", "a")]
+        answers.append(self.call(second, "publish", "news", "b"))
+        self.finish(readers, first, second)
+        self.assertEqual(got, [["a", "b"]] * 6)
+        self.assertEqual([self.successResultOf(one) for one in answers], [6, 6])
+
+    def test_names_take_turns__NB_07(self):
+        """NB-07: an update to few waits for one turn of the update to many, not for all."""
+        readers, first, second = self.client(), self.client(), self.client()
+        self.subscribe(readers, "many", 40)
+        self.subscribe(readers, "few", 2)
+        self.call(first, "publish", "many", "a")
+        answer = self.call(second, "publish", "few", "b")
+        self.turn(readers, first, second)
+        self.turn(readers, first, second)
+        self.assertEqual(self.successResultOf(answer), 2)
+        self.assertLess(len(self.sent), 16)
+        self.finish(readers, first, second)
+        self.assertEqual(len(self.sent), 42)
+
+    def test_a_good_neighbour_is_served_between__NB_07(self):
+        readers, publisher, neighbour = self.client(), self.client(), self.client()
+        self.subscribe(readers, "news", 40)
+        answers = [call_method(publisher.client, "publish", "news", "a") for _ in range(5)]
+        publisher.pump()
+        turns = 0
+        while not answers[-1].called:
+            self.successResultOf(self.call(neighbour, "methods"))
+            self.assertLessEqual(self.turn(readers, publisher)[1], TURN_SECONDS + EACH)
+            turns += 1
+        self.assertGreaterEqual(turns, 5 * 40 // 4)
+        self.assertEqual([self.successResultOf(answer) for answer in answers], [40] * 5)
+        self.turn()
+
+    def publishes(self, sink, finish):
+        readers, publisher = self.client(), self.client(sink)
+        got = self.subscribe(readers, "news", 6)
+        texts = [f"{number}" for number in range(20)]
+        answers = [call_method(publisher.client, "publish", "news", text) for text in texts]
+        late = call_method(publisher.client, "publish", "nobody", "x")
+        publisher.pump()
+        finish()
+        self.assertFalse(publisher.ends["server"].reading)
+        while not late.called:
+            waits = sum(len(feed._updates) for feed in self.hub._feeds.values())
+            self.assertLessEqual(waits, 1)
+            self.turn(readers, publisher)
+        self.assertTrue(all(answer.called for answer in answers))
+        self.assertEqual([self.successResultOf(answer) for answer in answers], [6] * 20)
+        self.assertEqual(self.successResultOf(late), 0)
+        self.finish(readers, publisher)
+        self.assertTrue(publisher.ends["server"].reading)
+        self.assertEqual(got, [texts] * 6)
+
+    def test_a_publisher_s_next_calls_wait_until_all_got_the_update__NB_07(self):
+        """NB-07: so one update of each publisher waits at most, and calls stay in order."""
+        self.publishes(None, lambda: None)
+
+    def test_a_publisher_s_stored_calls_wait_as_well__NB_07(self):
+        """NB-07, UM-17: the sink has them all; what they ask for is done one after the other."""
+        sink = Sink()
+
+        def safe():
+            for waiting in sink.waiting:
+                waiting.callback(None)
+
+        self.publishes(sink, safe)
+
+    def test_a_subscriber_that_goes_in_the_middle_is_not_counted(self):
+        readers, leaving, publisher = self.client(), self.client(), self.client()
+        self.subscribe(readers, "news", 4)
+        self.subscribe(leaving, "news", 3)
+        answer = self.call(publisher, "publish", "news", "a")
+        leaving.client.abort()
+        leaving.pump()
+        self.finish(readers, publisher)
+        self.assertEqual(self.successResultOf(answer), 4)
+
+    def test_all_subscribers_may_go_in_the_middle(self):
+        readers, publisher = self.client(), self.client()
+        self.subscribe(readers, "news", 9)
+        answer = self.call(publisher, "publish", "news", "a")
+        readers.client.abort()
+        readers.pump()
+        self.assertEqual(self.hub._feeds, {})
+        self.finish(publisher)
+        self.assertEqual(self.successResultOf(answer), 4)
+
+    def test_a_publisher_that_goes_in_the_middle_has_published(self):
+        readers, publisher = self.client(), self.client()
+        got = self.subscribe(readers, "news", 9)
+        for text in "ab":
+            publisher.client.call(dump(["publish", "news", text])).addErrback(lambda lost: None)
+        publisher.pump()
+        publisher.client.abort()
+        publisher.pump()
+        self.finish(readers)
+        self.assertEqual(got, [["a"]] * 9, "nobody would hear the answer of the second")
+
+    def test_a_program_publishes_without_a_client(self):
+        readers = self.client()
+        got = self.subscribe(readers, "news", 6)
+        self.assertEqual(self.successResultOf(self.hub.publish("nobody", "a")), 0)
+        sent = [self.hub.publish("news", text) for text in "ab"]
+        self.assertNoResult(sent[0])
+        self.finish(readers)
+        self.assertEqual([self.successResultOf(one) for one in sent], [6, 6])
+        self.assertEqual(got, [["a", "b"]] * 6)
+        self.failureResultOf(self.hub.publish("news", "x" * (2 << 20)), LimitExceeded)
+        with self.assertRaises(Refused):
+            self.hub.publish("news", b"a")
+
+    def test_who_publishes_when_a_topic_ends_is_heard_after_that(self):
+        readers, leaving = self.client(), self.client()
+        got = self.subscribe(readers, "news", 2)
+        self.subscribe(leaving, "news")
+        [topic] = leaving.server.topics.values()
+        told = []
+        topic.whenClosed().addCallback(lambda why: told.append(self.hub.publish("news", why)))
+        second = list(self.hub._feeds["news"].topics)[1]
+        really = Topic.publish
+
+        def publish(one, payload, attachments=()):
+            if one is second and payload == "a":
+                topic.close()
+            return really(one, payload, attachments)
+
+        with patch.object(Topic, "publish", publish):
+            sent = self.hub.publish("news", "a")
+            self.finish(readers, leaving)
+        self.assertEqual(got, [["a", "closed"]] * 2)
+        self.assertEqual((self.successResultOf(sent), self.successResultOf(told[0])), (2, 2))
+
+
+class ServeAfter(TestCase):
+    """NB-07: a session waits with the next calls until what an application does is done."""
+
+    def test_calls_wait_for_all_that_the_application_named(self):
+        clock, served, dones = Clock(), [], []
+        hub = Hub()
+
+        def work(request, number):
+            served.append(number)
+            if number == 0:
+                dones.extend([Deferred(), Deferred()])
+                for done in dones:
+                    request.session.serveAfter(done)
+            return number
+
+        hub.methods.register(work, with_request=True)
+        factory = UmqServerFactory(clock=clock, methods=hub.methods, wallClock=clock.seconds)
+        both = Pair(factory, clock=clock)
+        self.addCleanup(both.close)
+        for number in range(3):
+            both.client.call(dump(["work", number]))
+            both.pump()
+        self.assertEqual(served, [0])
+        dones[0].callback("kept")
+        clock.advance(0)
+        self.assertEqual((served, self.successResultOf(dones[0])), ([0], "kept"))
+        dones[1].callback(None)
+        clock.advance(0)
+        both.advance(0)
+        self.assertEqual(served, [0, 1, 2])
+        self.assertTrue(both.ends["server"].reading)
