@@ -33,7 +33,7 @@ NAMES_MAX = 10_000
 
 
 class Hub:
-    """Keeps named topics over any number of sessions.
+    """Keeps named topics, to which any number of sessions may subscribe.
 
     Attributes:
         methods: the registry to give to a factory; register your own methods beside these.
@@ -100,7 +100,7 @@ class Hub:
         return sent
 
     def _send(self) -> None:
-        """Send to subscribers for one turn, and go on in the next with another name."""
+        """Send to subscribers for one turn; the next turn goes on with another name."""
         self._turn = None
         spent = self._spent
         turn_ends = spent() + TURN_SECONDS
