@@ -302,7 +302,7 @@ def test_unread_output_counts_and_only_reading_it_is_progress() -> None:
 
 
 def test_who_reads_our_output_steadily_locks_no_sender_out__NB_03() -> None:
-    """NB-03: while it read, all who were held back waited for it, and none of them was ever late."""
+    """NB-03: while it read, all who were held back waited for it, and none of them was late."""
     world = World()
     reader, first, second = world.peer(), world.peer(), world.peer()
     reader.hold(70_000, outward=True)

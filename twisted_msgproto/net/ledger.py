@@ -155,9 +155,7 @@ class Ledger:
             if not octets:
                 return
             self._count += 1
-            account = self._accounts[holder] = _Account(
-                self._count, now, holder.reading, outward
-            )
+            account = self._accounts[holder] = _Account(self._count, now, holder.reading, outward)
         grown = octets - account.octets
         account.octets = octets
         self.held += grown
@@ -232,10 +230,7 @@ class Ledger:
         if (
             self.held > self.limit * SOFT_SHARE
             and grower in self._accounts
-            and any(
-                other.arrives and other.age < account.age
-                for other in self._accounts.values()
-            )
+            and any(other.arrives and other.age < account.age for other in self._accounts.values())
         ):
             account.stop(now)
             self._held_back[grower] = account
