@@ -15,7 +15,7 @@ import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import zmq
@@ -34,6 +34,9 @@ from twisted_msgproto.net.wires.websocket.frames import BINARY, TEXT, frame
 MEBI = 1 << 20
 ROUND_OCTETS = 24 * MEBI
 """One connection sends this much, unless it is closed before."""
+
+HUB_CONNECTIONS, HUB_TOPICS = 10, 1_000
+"""So many connections subscribe so many topics each to one name, and all publish to it."""
 
 CONDITIONS = 32
 SUBSCRIPTIONS = 200
@@ -104,11 +107,15 @@ def many_pairs() -> bytes:
 
 
 class Input(NamedTuple):
-    """One hostile input: to which protocol, and what is sent; None: ``zeromq`` frames instead."""
+    """One hostile input: to which protocol, and what is sent.
+
+    ``zeromq`` frames are sent instead, or ``hub`` connections publish what they have subscribed to.
+    """
 
     protocol: str
     stream: Callable[[], Stream]
     zeromq: int = 0
+    hub: int = 0
 
 
 INPUTS: dict[str, Input] = {
@@ -130,6 +137,7 @@ INPUTS: dict[str, Input] = {
     "calls with invalid ids": Input(
         "umq", lambda: umq(then=itertools.repeat(text("C0:x") + text("B99999999999:1:x")))
     ),
+    "updates to 10,000 subscribers": Input("umq", lambda: (), hub=HUB_CONNECTIONS),
     # LJ-17, NB-02, NB-09, FAULTS
     "a bomb of 400 MB": Input("lumberjack", lambda: [bomb()]),
     "windows of nothing": Input("lumberjack", lambda: itertools.repeat(encode_window(0) * 10_000)),
@@ -193,6 +201,34 @@ def attack(port: int, stream: Stream, going: Callable[[], bool]) -> None:
                 return
 
 
+def attack_hub(port: int, connections: int, going: Callable[[], bool]) -> None:
+    """Subscribe many topics to one name on each connection, then publish to it and read it all."""
+    topics = range(1, HUB_TOPICS + 1)
+    subscribing = [text(f'C{number}:["subscribe","news","{number}"]') for number in topics]
+    with ExitStack() as stack:
+        lines = {}
+        for _ in range(connections):
+            line = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            line.sendall(b"".join(umq(*subscribing)))
+            heard = b""
+            while f"R{HUB_TOPICS}:".encode() not in heard:
+                octets = line.recv(1 << 16)
+                if not octets:
+                    return
+                heard = heard[-100:] + octets
+            lines[line] = memoryview(b"")
+        print("begun", flush=True)
+        for number in itertools.count(HUB_TOPICS + 1):
+            for line in lines:
+                lines[line] = lines[line] or memoryview(text(f'C{number}:["publish","news","x"]'))
+            while all(lines.values()):
+                readable, writable, _ = select.select(list(lines), list(lines), [], 0.5)
+                if not going() or not all([line.recv(1 << 20) for line in readable]):
+                    return
+                for line in writable:
+                    lines[line] = lines[line][line.send(lines[line]) :]
+
+
 def attack_zeromq(port: int, frames: int, going: Callable[[], bool]) -> None:
     """One message of very many frames."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
@@ -217,6 +253,8 @@ def main(name: str, port: int) -> None:
         try:
             if hostile.zeromq:
                 attack_zeromq(port, hostile.zeromq, going)
+            elif hostile.hub:
+                attack_hub(port, hostile.hub, going)
             else:
                 attack(port, hostile.stream(), going)
         except OSError:
