@@ -46,6 +46,7 @@ from ..zeromq import (
     Bounds,
     CurveServer,
     Sockets,
+    Together,
     check_address,
     data_beside,
     is_local,
@@ -333,6 +334,8 @@ class MtlServerFactory(MsgprotoServerFactory):
             "prepare": sockets.admit(self._door, self._curve, lambda: self._authorized),
             "leaving": self.machine.leaving,
             "left": link.peersLeft,
+            "together": Together.of(self.budget, self.clock),
+            "made_room": partial(self._endless, "process-held-octets"),
         }
         content_octets = limits.integer("content-octets")
         bounds: dict[str, Any] = {

@@ -7,9 +7,12 @@ is shut down at its descriptor, and its peer comes again later by itself.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import struct
+import sys
+import termios
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -168,14 +171,41 @@ def standing(descriptor: int, endpoint: str) -> Iterator[socket.socket | None]:
         yield connection if _belongs(connection, endpoint) else None
 
 
-def shut_down(descriptor: int, peer: tuple[str] | tuple[str, int]) -> bool:
-    """Shut down the TCP connection with this host, and port; whether it was there still."""
+def shut_down(
+    descriptor: int, peer: tuple[str] | tuple[str, int], *, at_once: bool = False
+) -> bool:
+    """Shut down the TCP connection with this host, and port; whether it was there still.
+
+    libzmq reads what came before, up to 2 MiB; ``at_once``: that is thrown away.
+    """
     with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
         # The descriptor may be somebody else's by now.
         if address_of(connection) and connection.getpeername()[: len(peer)] == peer:
             connection.shutdown(socket.SHUT_RDWR)
+            if at_once:
+                throw_away(connection)
             return True
     return False
+
+
+def waiting_in(descriptor: int) -> int | None:
+    """Return how many octets wait in the kernel to be read; None if there is no such connection."""
+    with suppress(OSError):
+        found: int = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0]
+        return found
+    return None
+
+
+def throw_away(connection: socket.socket) -> None:
+    """Throw away what waits to be read from a TCP connection that was shut down.
+
+    Linux takes no more of it then.  It is one call, between which and another libzmq's thread could
+    read what follows a gap; and MSG_TRUNC, with which nothing is copied, is Linux's own.
+    """
+    if sys.platform == "linux":
+        octets = waiting_in(connection.fileno())
+        with suppress(OSError):
+            connection.recv(octets or 1, socket.MSG_TRUNC | socket.MSG_DONTWAIT)
 
 
 def address_of(connection: socket.socket) -> str:

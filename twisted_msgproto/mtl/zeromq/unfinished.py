@@ -5,15 +5,16 @@ message has, and it hands over nothing of a message before its last frame has co
 connection what libzmq has taken from the kernel is compared with what an honest peer may have sent
 since its last whole message.
 
+Octets are not memory: what the messages of all connections take together is bounded by
+:mod:`.together`.
+
 Only TCP on Linux tells what came: connections of ipc, and those on other systems, are not watched.
 """
 
 from __future__ import annotations
 
-import fcntl
 import socket
 import struct
-import termios
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
@@ -22,13 +23,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import zmq
 
-from .door import EVENT, shut_down, standing
+from .door import EVENT, shut_down, standing, waiting_in
+from .together import BUFFER_OCTETS, FRAME_TIMES, LOOK_SECONDS, Together, Weight
 
 if TYPE_CHECKING:
     from .bounded import Bounds
-
-LOOK_SECONDS: Final = 0.1
-"""From one look at connections to the next: libzmq's thread fills up to 100 MB meanwhile."""
 
 LOOKS_PER_TURN: Final = 200
 """Connections at which one turn looks: 0.6 ms.  The time for 2,000 a second stays below 1 %."""
@@ -54,9 +53,9 @@ ACTIVATION_READS: Final = 1000
 """Messages that a ROUTER may read before it knows that a further connection has some: libzmq looks
 at least after every 100."""
 
-TCP_INFO: Final = struct.Struct("=120xQQ20xI")
+TCP_INFO: Final = struct.Struct("=120xQQ16xII")
 """From Linux's ``tcp_info``: octets that the other end has acknowledged, octets that came, and
-segments with data that were sent."""
+segments with data that came and that were sent."""
 
 NAME: Final = itemgetter(0)
 
@@ -67,6 +66,8 @@ class Octets(NamedTuple):
     received: int
     acknowledged: int
     segments: int
+    pieces: int = 0
+    """Segments that came: libzmq has read no more often, but for each 8 KiB."""
 
 
 def octets_of(descriptor: int) -> Octets | None:
@@ -78,17 +79,12 @@ def octets_of(descriptor: int) -> Octets | None:
             told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
         finally:
             connection.detach()
-        acknowledged, received, segments = TCP_INFO.unpack(told)
-        return Octets(received, acknowledged, segments)
+        acknowledged, received, pieces, segments = TCP_INFO.unpack(told)
+        return Octets(received, acknowledged, segments, pieces)
     return None
 
 
-def waiting_in(descriptor: int) -> int | None:
-    """Return how many octets wait in the kernel to be read; None if there is no such connection."""
-    with suppress(OSError):
-        found: int = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0]
-        return found
-    return None
+NOTHING: Final = Octets(0, 0, 0)
 
 
 class Seen:
@@ -107,7 +103,7 @@ class Seen:
     def __init__(self, peer: tuple[str, int], now: float) -> None:
         self.peer = peer
         self.heard = False
-        self.mark = Octets(0, 0, 0)
+        self.mark = NOTHING
         self.since = now
         self.suspected: tuple[int, int] | None = None
 
@@ -135,21 +131,30 @@ class Unfinished:
         read_soon: Callable[[], None],
         octets: Callable[[int], Octets | None] = octets_of,
         waiting: Callable[[int], int | None] = waiting_in,
+        *,
+        together: Together | None = None,
+        made_room: Callable[[str, int], None] = lambda host, octets: None,
     ) -> None:
         """``bounds`` are those of the ROUTER; ``cut_off(host, octets)`` is called with what came;
         ``read_soon()`` reads the ROUTER in a later turn, unless reading is paused.
-        ``octets`` and ``waiting`` ask the system about a descriptor.
+        ``octets`` and ``waiting`` ask the system about a descriptor.  ``made_room(host, octets)``
+        is called for who is cut off because of what all connections hold ``together``.
         """
         message = LARGE_FRAMES * bounds.frame_octets
         self.largest = message + SLACK_OCTETS
         # Beside those that it counts, libzmq has one which the ROUTER began, and one under way.
         self.held = (bounds.peer_messages + 2) * (message + SLACK_OCTETS)
+        self._buffers = (bounds.peer_messages + 2) * BUFFER_OCTETS
+        self._frame = bounds.frame_octets
+        self._together = together
+        self._made_room = made_room
         self._clock = clock
         self._cut_off = cut_off
         self._read_soon = read_soon
         self._octets = octets
         self._waiting = waiting
         self._seen: dict[int, Seen] = {}  # by descriptor
+        self._unseen: set[int] = set()  # descriptors of ipc
         self._descriptors: dict[bytes, int] = {}  # by the name of a connection
         self._heard: set[bytes] = set()  # names, since the last look
         self._turn: Iterator[int] = iter(())  # descriptors to look at in this round
@@ -158,6 +163,8 @@ class Unfinished:
         self._read = 0  # messages
         self._gone = 0  # connections that have ended since the ROUTER was read to its end
         self._timer: Any = None
+        if together is not None:
+            together.add(self)
 
     # ── what the ROUTER tells ───────────────────────────────────────────────────────────────────
 
@@ -184,6 +191,7 @@ class Unfinished:
         """What libzmq says of connections."""
         for event, where in messages:
             kind, descriptor = EVENT.unpack(event)
+            self._unseen.discard(descriptor)
             if self._seen.pop(descriptor, None) is not None:
                 self._gone += 1
             if kind == zmq.EVENT_ACCEPTED:
@@ -194,24 +202,27 @@ class Unfinished:
     def shutdown(self) -> None:
         """Look no more."""
         self._seen.clear()
+        self._unseen.clear()
+        if self._together is not None:
+            self._together.remove(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _accepted(self, descriptor: int, endpoint: str) -> None:
         with suppress(OSError), standing(descriptor, endpoint) as connection:
-            if connection is not None and connection.family != socket.AF_UNIX:
+            if connection is None:
+                return
+            if connection.family == socket.AF_UNIX:
+                self._unseen.add(descriptor)
+            else:
                 self._seen[descriptor] = Seen(connection.getpeername()[:2], self._clock.seconds())
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────
 
     def _look(self) -> None:
         """Look at the next connections."""
-        heard, self._heard = self._heard, set()
-        for name in heard:
-            seen = self._seen.get(self._descriptors.get(name, -1))
-            if seen is not None:
-                seen.heard = True
+        self._note_heard()
         some = list(islice(self._turn, LOOKS_PER_TURN))
         if not some:
             self._turn = iter(list(self._seen))
@@ -222,15 +233,22 @@ class Unfinished:
             if seen is not None:
                 self._look_at(descriptor, seen)
         self._timer = self._clock.callLater(LOOK_SECONDS, self._look) if self._seen else None
+        if self._together is not None:
+            self._together.look()
+
+    def _note_heard(self) -> None:
+        heard, self._heard = self._heard, set()
+        for name in heard:
+            seen = self._seen.get(self._descriptors.get(name, -1))
+            if seen is not None:
+                seen.heard = True
 
     def _look_at(self, descriptor: int, seen: Seen) -> None:
         now = self._octets(descriptor)
         if now is None:
             return
         if seen.heard:
-            # What came after the message that was read counts as if it had come before it.
-            seen.heard, seen.mark, seen.since = False, now, self._clock.seconds()
-            seen.suspected = None
+            self._begin_anew(seen, now)
             return
         came = now.received - seen.mark.received
         if came <= self.largest:
@@ -240,13 +258,67 @@ class Unfinished:
         if came <= self.largest:
             seen.suspected = None
         elif came > self.held or self._had_its_turn(seen.suspected):
-            self._cut(descriptor, seen, came)
+            self._cut(descriptor, seen, came, self._cut_off)
         else:
             if seen.suspected is None:
                 seen.suspected = (self._ends, self._read)
             self._suspects.append(descriptor)
             # Nothing wakes a ROUTER to which nothing whole has come.
             self._read_soon()
+
+    def _begin_anew(self, seen: Seen, now: Octets) -> None:
+        """What came after the message that was read counts as if it had come before it."""
+        seen.heard, seen.mark, seen.since = False, now, self._clock.seconds()
+        seen.suspected = None
+
+    # ── as Together sees it ─────────────────────────────────────────────────────────────────────
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._seen) + len(self._unseen)
+
+    @property
+    def unseen(self) -> int:
+        """Octets that honest peers of ipc may hold."""
+        return len(self._unseen) * (self.held + self._buffers)
+
+    def descriptors(self) -> list[int]:
+        """Return those of connections that can be weighed."""
+        self._note_heard()
+        return list(self._seen)
+
+    def weigh(self, descriptor: int) -> Weight | None:
+        """Return what this connection may hold; None if it has gone, or has nothing unfinished.
+
+        A frame of an honest peer may be allocated of which next to nothing has come, but its first
+        message is small.  It may have more whole messages there, each in a buffer of its own.
+        """
+        seen, now = self._seen.get(descriptor), self._octets(descriptor)
+        if seen is None or now is None:
+            return None
+        came = now.received - seen.mark.received - (self._waiting(descriptor) or 0)
+        came -= self._heartbeats(now, seen)
+        if came <= 0:
+            return None
+        most = max(FRAME_TIMES * came, BUFFER_OCTETS * (now.pieces - seen.mark.pieces))
+        honest = came + self._buffers
+        if seen.heard:
+            rank, honest = 2, honest + min(came, self._frame)
+            self._begin_anew(seen, now)
+        elif seen.mark is NOTHING:
+            rank, honest = 0, honest + min(SLACK_OCTETS, self._frame)
+        else:
+            rank, honest = 1, honest + self._frame
+        return Weight(rank, came, most, honest)
+
+    def make_room(self, descriptor: int, octets: int) -> None:
+        """End this connection, of which so much came, for the sake of all."""
+        seen = self._seen.get(descriptor)
+        if seen is not None:
+            self._cut(descriptor, seen, octets, self._made_room)
+
+    # ── one connection ──────────────────────────────────────────────────────────────────────────
 
     def _heartbeats(self, now: Octets, seen: Seen) -> int:
         """Return how many octets may be heartbeats: they are answered, and they are few."""
@@ -263,8 +335,10 @@ class Unfinished:
         connections = len(self._seen) + self._gone
         return self._ends > ends or self._read - read > ROUNDS * connections + ACTIVATION_READS
 
-    def _cut(self, descriptor: int, seen: Seen, octets: int) -> None:
+    def _cut(
+        self, descriptor: int, seen: Seen, octets: int, told: Callable[[str, int], None]
+    ) -> None:
         del self._seen[descriptor]
         self._gone += 1
-        if shut_down(descriptor, seen.peer):
-            self._cut_off(seen.peer[0], octets)
+        if shut_down(descriptor, seen.peer, at_once=True):
+            told(seen.peer[0], octets)

@@ -1,0 +1,169 @@
+"""Bound what all unfinished messages of a process take together (``NB-02``).
+
+What libzmq holds is in memory of its own thread, and the C library tells how much that is.  It can
+be far more than what came: a frame takes 64 octets where it has two on the wire, and a frame of 34
+octets that was read alone keeps the whole buffer it was read into.  So when it is more than an
+honest peer's octets explain, whoever may hold most of it is cut off first, until the rest fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final, NamedTuple, Protocol
+
+from ...net.backpressure import OctetBudget
+
+LOOK_SECONDS: Final = 0.1
+"""From one look at connections, or at memory, to the next: libzmq's thread fills up to 100 MB
+meanwhile."""
+
+CONNECTION_OCTETS: Final = 128 << 10
+"""What a connection without any message takes of libzmq at most: 98 KB, of which 34 KB are used."""
+
+FRAME_TIMES: Final = 32
+"""The smallest frame has two octets on the wire and takes 64."""
+
+BUFFER_OCTETS: Final = 20 << 10
+"""What libzmq reads into at once, with counters for each message in it: 18.5 KB."""
+
+WEIGHED_PER_TURN: Final = 1000
+"""Connections that one turn weighs when there is too much: 3 ms."""
+
+
+class Weight(NamedTuple):
+    """What one connection may have to do with it.
+
+    Attributes:
+        rank: 0 for who has never sent a whole message, 1 for who has, 2 for who just did.
+        octets: that came of what is unfinished.
+        most: octets of memory that these may take at most.
+        honest: octets of memory that an honest peer's may take.
+    """
+
+    rank: int
+    octets: int
+    most: int
+    honest: int
+
+
+class Weighed(Protocol):
+    """The connections of one ROUTER, as :class:`Together` sees them."""
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+
+    @property
+    def unseen(self) -> int:
+        """Octets that honest peers may hold of whom the system does not tell what came."""
+
+    def descriptors(self) -> list[int]:
+        """Return those of connections that can be weighed."""
+
+    def weigh(self, descriptor: int) -> Weight | None:
+        """Return what this one may hold; None if it has gone, or has nothing unfinished."""
+
+    def make_room(self, descriptor: int, octets: int) -> None:
+        """End this connection, of which so much came, for the sake of all."""
+
+
+class Together:
+    """All ROUTERs of a process.
+
+    Nothing is done, and nobody cut off, unless the threads of libzmq have allocated more than the
+    budget's ledger allows peers to hold.
+    """
+
+    def __init__(self, budget: OctetBudget, clock: Any) -> None:
+        self._budget = budget
+        self._clock = clock
+        self._routers: list[Weighed] = []
+        self._looked = -LOOK_SECONDS
+        self._rest: Iterator[tuple[Weighed, int]] = iter(())
+        self._found: list[tuple[Weight, Weighed, int]] = []
+        self._call: Any = None
+        self._had_cut = False  # when it was decided last
+
+    @classmethod
+    def of(cls, budget: OctetBudget, clock: Any) -> Together:
+        """Return the one of all servers that share this budget."""
+        found: Together = budget.shared.setdefault(cls, cls(budget, clock))
+        return found
+
+    def add(self, router: Weighed) -> None:
+        """Bound the connections of this one, too."""
+        self._routers.append(router)
+
+    def remove(self, router: Weighed) -> None:
+        """This one has none any more."""
+        if router in self._routers:
+            self._routers.remove(router)
+        if not self._routers and self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    def look(self) -> None:
+        """Look whether there is too much, unless that was done just now."""
+        now = self._clock.seconds()
+        if self._call is not None or now < self._looked + LOOK_SECONDS / 2:
+            return
+        self._looked = now
+        if self._taken() > self._allowed:
+            every = [(router, one) for router in self._routers for one in router.descriptors()]
+            self._rest, self._found = iter(every), []
+            self._weigh()
+        else:
+            self._had_cut = False
+
+    def _taken(self) -> int:
+        """Return the octets that libzmq has allocated for messages; 0 where nobody tells."""
+        allocated = self._budget.allocated() or 0
+        return allocated - CONNECTION_OCTETS * sum(each.connections for each in self._routers)
+
+    @property
+    def _allowed(self) -> float:
+        """Return what may be held beside what the ledger knows."""
+        ledger = self._budget.held
+        return max(0, ledger.limit - ledger.held)
+
+    def _weigh(self) -> None:
+        """Weigh the next connections."""
+        self._call = None
+        some = list(islice(self._rest, WEIGHED_PER_TURN))
+        for router, descriptor in some:
+            weight = router.weigh(descriptor)
+            if weight is not None:
+                self._found.append((weight, router, descriptor))
+        if len(some) < WEIGHED_PER_TURN:
+            self._decide()
+        else:
+            self._call = self._clock.callLater(0, self._weigh)
+
+    def _decide(self) -> None:
+        """Cut off those who may hold most while there is more than honest peers may hold.
+
+        Each is taken to hold its part of what was allocated.  What was cut off in the look before
+        may not be free yet: then only those are cut off who never sent a whole message.
+        """
+        found, self._found = self._found, []
+        taken = self._taken()
+        honest = sum(weight.honest for weight, _, _ in found)
+        honest += sum(router.unseen for router in self._routers)
+        over = taken - honest - self._allowed
+        had_cut, self._had_cut = self._had_cut, False
+        every = sum(weight.most for weight, _, _ in found)
+        for weight, router, descriptor in sorted(found, key=_order):
+            if over <= 0 or (weight.rank and had_cut):
+                break
+            over -= taken * weight.most / every
+            self._had_cut = True
+            router.make_room(descriptor, weight.octets)
+
+
+def _order(found: tuple[Weight, Weighed, int]) -> tuple[int, int]:
+    weight = found[0]
+    return weight.rank, -weight.most
+
+
+__all__ = ["LOOK_SECONDS", "Together", "Weight"]
