@@ -55,6 +55,7 @@ class Routing:
     _readSoon: Callable[[], None]
     _throwAway: Callable[[], bool]
     _within = False
+    _paused: bool
     factory: Any
 
     def __init__(
@@ -94,6 +95,7 @@ class Routing:
             self._readSoon,
             together=together,
             made_room=made_room,
+            paused=lambda: self._paused,
         )
         super().__init__(factory, received, bounds, **options)  # type: ignore[call-arg]
 

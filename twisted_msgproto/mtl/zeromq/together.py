@@ -9,6 +9,7 @@ honest peer's octets explain, whoever may hold most of it is cut off first, unti
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import IntEnum
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -18,8 +19,8 @@ LOOK_SECONDS: Final = 0.1
 """From one look at connections, or at memory, to the next: libzmq's thread fills up to 100 MB
 meanwhile."""
 
-CONNECTION_OCTETS: Final = 128 << 10
-"""What a connection without any message takes of libzmq at most: 98 KB, of which 34 KB are used."""
+CONNECTION_OCTETS: Final = 100 << 10
+"""What libzmq allocates for a connection without any message, of which it uses 34 KB."""
 
 FRAME_TIMES: Final = 32
 """The smallest frame has two octets on the wire and takes 64."""
@@ -27,21 +28,34 @@ FRAME_TIMES: Final = 32
 BUFFER_OCTETS: Final = 20 << 10
 """What libzmq reads into at once, with counters for each message in it: 18.5 KB."""
 
+ALLOWED_OCTETS: Final = 64 << 20
+"""This much is allowed in any case: what libzmq takes beside messages is not known so well."""
+
 WEIGHED_PER_TURN: Final = 1000
 """Connections that one turn weighs when there is too much: 3 ms."""
+
+
+class Rank(IntEnum):
+    """Who is cut off before whom."""
+
+    STRANGER = 0
+    """It has never sent a whole message; every content of an honest client comes after one."""
+    STANDS = 1
+    HEARD = 2
+    """A whole message of it was read just now."""
 
 
 class Weight(NamedTuple):
     """What one connection may have to do with it.
 
     Attributes:
-        rank: 0 for who has never sent a whole message, 1 for who has, 2 for who just did.
+        rank: who it is.
         octets: that came of what is unfinished.
         most: octets of memory that these may take at most.
         honest: octets of memory that an honest peer's may take.
     """
 
-    rank: int
+    rank: Rank
     octets: int
     most: int
     honest: int
@@ -125,7 +139,7 @@ class Together:
     def _allowed(self) -> float:
         """Return what may be held beside what the ledger knows."""
         ledger = self._budget.held
-        return max(0, ledger.limit - ledger.held)
+        return max(ALLOWED_OCTETS, ledger.limit - ledger.held)
 
     def _weigh(self) -> None:
         """Weigh the next connections."""
@@ -143,8 +157,9 @@ class Together:
     def _decide(self) -> None:
         """Cut off those who may hold most while there is more than honest peers may hold.
 
-        Each is taken to hold its part of what was allocated.  What was cut off in the look before
-        may not be free yet: then only those are cut off who never sent a whole message.
+        Each is taken to hold its part of what was allocated.  Nobody is cut off if they cannot hold
+        all that is too much: then it is somebody else's.  What was cut off in the look before may
+        not be free yet: then only those are cut off who never sent a whole message.
         """
         found, self._found = self._found, []
         taken = self._taken()
@@ -153,10 +168,10 @@ class Together:
         over = taken - honest - self._allowed
         had_cut, self._had_cut = self._had_cut, False
         every = sum(weight.most for weight, _, _ in found)
-        for weight, router, descriptor in sorted(found, key=_order):
+        for weight, router, descriptor in sorted(found, key=_order) if over <= every else ():
             if over <= 0 or (weight.rank and had_cut):
                 break
-            over -= taken * weight.most / every
+            over -= weight.most * min(1, taken / every)
             self._had_cut = True
             router.make_room(descriptor, weight.octets)
 
@@ -166,4 +181,4 @@ def _order(found: tuple[Weight, Weighed, int]) -> tuple[int, int]:
     return weight.rank, -weight.most
 
 
-__all__ = ["LOOK_SECONDS", "Together", "Weight"]
+__all__ = ["LOOK_SECONDS", "Rank", "Together", "Weight"]

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import zmq
 
 from .door import EVENT, shut_down, standing, waiting_in
-from .together import BUFFER_OCTETS, FRAME_TIMES, LOOK_SECONDS, Together, Weight
+from .together import BUFFER_OCTETS, FRAME_TIMES, LOOK_SECONDS, Rank, Together, Weight
 
 if TYPE_CHECKING:
     from .bounded import Bounds
@@ -134,20 +134,24 @@ class Unfinished:
         *,
         together: Together | None = None,
         made_room: Callable[[str, int], None] = lambda host, octets: None,
+        paused: Callable[[], bool] = lambda: False,
     ) -> None:
         """``bounds`` are those of the ROUTER; ``cut_off(host, octets)`` is called with what came;
         ``read_soon()`` reads the ROUTER in a later turn, unless reading is paused.
         ``octets`` and ``waiting`` ask the system about a descriptor.  ``made_room(host, octets)``
-        is called for who is cut off because of what all connections hold ``together``.
+        is called for who is cut off because of what all connections hold ``together``;
+        ``paused()`` is whether the ROUTER is not read now.
         """
         message = LARGE_FRAMES * bounds.frame_octets
         self.largest = message + SLACK_OCTETS
         # Beside those that it counts, libzmq has one which the ROUTER began, and one under way.
         self.held = (bounds.peer_messages + 2) * (message + SLACK_OCTETS)
+        # Each may have come alone, and keeps what it was read into.
         self._buffers = (bounds.peer_messages + 2) * BUFFER_OCTETS
         self._frame = bounds.frame_octets
         self._together = together
         self._made_room = made_room
+        self._paused = paused
         self._clock = clock
         self._cut_off = cut_off
         self._read_soon = read_soon
@@ -281,7 +285,8 @@ class Unfinished:
     @property
     def unseen(self) -> int:
         """Octets that honest peers of ipc may hold."""
-        return len(self._unseen) * (self.held + self._buffers)
+        each = self.held + self._buffers if self._paused() else self.largest
+        return len(self._unseen) * each
 
     def descriptors(self) -> list[int]:
         """Return those of connections that can be weighed."""
@@ -291,26 +296,25 @@ class Unfinished:
     def weigh(self, descriptor: int) -> Weight | None:
         """Return what this connection may hold; None if it has gone, or has nothing unfinished.
 
-        A frame of an honest peer may be allocated of which next to nothing has come, but its first
-        message is small.  It may have more whole messages there, each in a buffer of its own.
+        A frame of an honest peer is allocated when next to nothing of it has come, except that its
+        first message is small.  While reading is paused, whole messages wait as well.
         """
-        seen, now = self._seen.get(descriptor), self._octets(descriptor)
+        seen = self._seen.get(descriptor)
+        now = None if seen is None else self._octets(descriptor)
         if seen is None or now is None:
             return None
-        came = now.received - seen.mark.received - (self._waiting(descriptor) or 0)
-        came -= self._heartbeats(now, seen)
+        came = now.received - seen.mark.received - self._heartbeats(now, seen)
+        came -= (self._waiting(descriptor) or 0) if came > 0 else 0
         if came <= 0:
             return None
-        most = max(FRAME_TIMES * came, BUFFER_OCTETS * (now.pieces - seen.mark.pieces))
-        honest = came + self._buffers
+        most = FRAME_TIMES * came + BUFFER_OCTETS * (now.pieces - seen.mark.pieces)
+        rank, begun = Rank.STANDS, self._frame
         if seen.heard:
-            rank, honest = 2, honest + min(came, self._frame)
+            rank, begun = Rank.HEARD, min(came, self._frame)
             self._begin_anew(seen, now)
         elif seen.mark is NOTHING:
-            rank, honest = 0, honest + min(SLACK_OCTETS, self._frame)
-        else:
-            rank, honest = 1, honest + self._frame
-        return Weight(rank, came, most, honest)
+            rank, begun = Rank.STRANGER, 0
+        return Weight(rank, came, most, came + begun + (self._buffers if self._paused() else 0))
 
     def make_room(self, descriptor: int, octets: int) -> None:
         """End this connection, of which so much came, for the sake of all."""
