@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
+import zmq
 from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs, formatEvent
 
 from tests.mtl.cases import HeldSink, MtlCase, run, until
 from tests.mtl.endless import until_cut_off
+from tests.mtl.plain import Plain
 from tests.mtl.test_unfinished import FRAME, MESSAGES, World, needs_linux
 from twisted_msgproto.mtl.zeromq.door import shut_down
 from twisted_msgproto.mtl.zeromq.together import (
@@ -20,6 +22,7 @@ from twisted_msgproto.mtl.zeromq.together import (
     BUFFER_OCTETS,
     CONNECTION_OCTETS,
     FRAME_TIMES,
+    LEFT_SECONDS,
     LOOK_SECONDS,
     WEIGHED_PER_TURN,
     Rank,
@@ -120,7 +123,9 @@ CASES = {
     "honest peers do not explain all": Case({"a": stands(999, 8), "b": heard(1, 16)}, 281, ["a"]),
     "peers of ipc may explain it": Case({"a": stranger(999)}, 300, [], unseen=44),
     "nobody has begun anything": Case({}, 900, []),
-    "those who have cannot hold so much": Case({"a": stranger(10), "b": stands(33)}, 300, []),
+    "only strangers are cut off for what nobody of these can hold": Case(
+        {"a": heard(10), "b": stranger(1), "c": stranger(1), "d": stands(31)}, 300, ["b", "c"]
+    ),
     "those who have can hold so much": Case({"a": stranger(10), "b": stands(34)}, 300, ["a", "b"]),
     "who may hold most is first": Case(
         {"a": stranger(100), "b": stranger(300), "c": stranger(200)}, 300, ["b"]
@@ -152,17 +157,47 @@ def test_who_is_cut_off(name: str) -> None:
 
 
 def test_what_was_cut_off_may_not_be_free_at_the_next_look() -> None:
-    """NB-02: only strangers are cut off then; a whole look without one begins anew."""
-    router = Router(a=stands(900), b=stands(800), c=stands(700))
+    """NB-02: it is left out of the account, except that of strangers."""
+    names = "abcdefg"
+    router = Router(**{name: stands(400) for name in names})
     bounded = Bounded(router)
-    assert bounded.look(300) == ["a"]
-    assert bounded.look(300) == []
-    assert bounded.look(300) == ["b"]
-    router.weights += [stranger(900)]
-    router.names += ["d"]
-    assert bounded.look(300) == ["d"]
+    # Each of seven is taken to hold 43 MiB, and each of six 50.
+    assert bounded.look(301) == ["a", "b"]
+    assert bounded.look(301) == []
+    assert bounded.look(301) == ["c"]
+    assert bounded.look(350) == ["d"]
+    router.weights += [stranger(400)]
+    router.names += ["x"]
+    assert bounded.look(300) == ["x"]
     assert bounded.look(256) == []
-    assert bounded.look(300) == ["c"]
+    assert bounded.look(300) == ["e"]
+
+
+def test_newcomers_are_turned_away_while_what_was_left_behind_is_too_much() -> None:
+    """NB-02: whole messages of who was cut off wait to be read, and others would send more."""
+    router = Router(a=stands(10), b=stranger(10))
+    bounded = Bounded(router)
+    bounded.look(200)
+    assert not bounded.together.full
+    assert bounded.look(400) == ["b"]
+    assert bounded.together.full
+    bounded.clock.advance(0.8)
+    assert bounded.together.full
+    bounded.clock.advance(0.3)
+    assert not bounded.together.full
+    bounded.look(400)
+    assert bounded.together.full
+    # After a minute it is taken to be somebody else's.
+    bounded.clock.advance(LEFT_SECONDS)
+    bounded.look(400)
+    assert not bounded.together.full
+
+
+def test_nobody_is_turned_away_for_what_nobody_has_left_behind() -> None:
+    """NB-02: an operator's own sink may have threads that hold as much as they like."""
+    bounded = Bounded(Router(a=stands(10)))
+    assert bounded.look(4000) == []
+    assert not bounded.together.full
 
 
 def test_nothing_is_weighed_before_there_is_too_much() -> None:
@@ -274,6 +309,42 @@ def test_what_an_honest_peer_may_hold_while_reading_is_paused(world: World) -> N
     assert weight.honest == 5000 + (MESSAGES + 2) * BUFFER_OCTETS
 
 
+def test_what_waited_in_the_kernel_at_the_mark_counts_when_libzmq_takes_it(world: World) -> None:
+    """NB-02: nobody hides 2 MiB, which may be 64 MiB in libzmq, behind a whole message."""
+    descriptor = world.join()
+    world.unfinished.named(b"a", descriptor)
+    world.octets[descriptor] = Octets(90_000, 0, 0, 0)
+    world.waiting[descriptor] = 80_000
+    world.read(b"a")
+    weight = weigh(world, descriptor)
+    assert weight is not None
+    assert weight.octets == 10_000
+    assert weigh(world, descriptor) is None
+    world.octets[descriptor] = Octets(95_000, 0, 0, 0)
+    world.waiting[descriptor] = 5_000
+    weight = weigh(world, descriptor)
+    assert weight is not None
+    assert weight.octets == 80_000
+
+
+def test_who_sent_a_message_of_too_many_frames_is_a_stranger_for_good(world: World) -> None:
+    """NB-02: of up to 34 such messages that wait whole, nobody knows how much was read."""
+    descriptor = world.join()
+    world.unfinished.named(b"a", descriptor)
+    world.octets[descriptor] = Octets(1000, 0, 0, 0)
+    world.read(b"a")
+    world.look()
+    world.unfinished.too_many_frames(b"a")
+    world.octets[descriptor] = Octets(9000, 0, 0, 0)
+    for _ in range(3):
+        world.read(b"a")
+        world.look()
+        expected = Weight(Rank.STRANGER, 8000, 8000 * FRAME_TIMES, 0)
+        assert weigh(world, descriptor) == expected
+        world.unfinished.too_many_frames(b"a")
+    world.unfinished.too_many_frames(b"gone")
+
+
 def test_heartbeats_are_nothing_unfinished(world: World) -> None:
     """NB-02"""
     descriptor = world.join()
@@ -358,6 +429,39 @@ class OnSockets(MtlCase):
         await until(lambda: router.connections == stood)
         await writer.send("a", b"y")
         self.assertEqual(sink.bodies[-1], b"y")
+
+    @run
+    async def test_who_sends_a_message_of_too_many_frames_is_remembered(self) -> None:
+        """NB-02: nothing of it is kept, and whoever sends whole ones of ours is not meant."""
+        factory = self.server(HeldSink())
+        client = await self.ready(factory, "ingest")
+        writer = await client.writer(["a"])
+        await writer.send("a", b"x")
+        router = factory._data.unfinished
+        with Plain(factory.addresses[0]) as plain:
+            dealer = plain._socket(zmq.DEALER)
+            dealer.connect(factory.addresses[1])
+            dealer.send_multipart([b"x"] * 8)
+            dealer.send_multipart([b"x"] * 9)
+            await until(lambda: any(seen.many is not None for seen in router._seen.values()))
+        self.assertEqual([seen.many is None for seen in router._seen.values()].count(False), 1)
+
+    @run
+    async def test_newcomers_are_turned_away_and_others_are_served(self) -> None:
+        """NB-02: with a line that names the option; they connect again by themselves."""
+        sink = HeldSink()
+        factory = self.server(sink)
+        client = await self.ready(factory, "ingest")
+        writer = await client.writer(["a"])
+        full = True
+        self.patch(Together, "full", property(lambda self: full))
+        other = self.client(factory.addresses[0])
+        opened = other.open("host")
+        await until(lambda: factory.counters["turned_away:process-held-octets"] >= 1)
+        await writer.send("a", b"x")
+        full = False
+        await opened
+        self.assertEqual(sink.bodies, [b"x"])
 
 
 NO_WEIGHT = Weight(Rank.STRANGER, 0, 0, 0)

@@ -48,15 +48,17 @@ class Door:
         turned_away: Callable[[str], None],
         refused: Callable[[str, str], None] = lambda address, text: None,
         room: Callable[[str, Mapping[int, str]], int | None] = lambda address, connections: None,
+        full: Callable[[], bool] = lambda: False,
     ) -> None:
         """``limit`` connections in all, ``per_address`` of one address (0: any number).
 
         ``turned_away(limit)`` is called with the name of the limit, ``refused(address, text)`` for
         who may not connect for another reason.  ``room(address, connections)`` returns the
         descriptor that is closed for a newcomer, or None; it is asked when nearly all that may
-        connect have.
+        connect have.  While ``full()``, nobody may connect for what libzmq holds.
         """
         self._room = room
+        self._full = full
         self.refused = refused
         self.connections: dict[int, str] = {}
         self._limit = limit
@@ -129,6 +131,8 @@ class Door:
             shut_down(silent, (where,))
 
     def _exceeded(self, address: str) -> str:
+        if self._full():
+            return "process-held-octets"
         if len(self.connections) >= self._limit:
             return "connections"
         if address and self._per_address and self._addresses[address] >= self._per_address:

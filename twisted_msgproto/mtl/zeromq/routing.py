@@ -128,6 +128,8 @@ class Routing:
                 messages.append(parts)
         except zmq.Again:
             return False
+        if self._within:
+            self.unfinished.too_many_frames(messages[-1][0])
         return True
 
     def _first(self, identity: bytes, serial: str, frame: Any) -> bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import IntEnum
 from itertools import islice
+from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 
 from ...net.backpressure import OctetBudget
@@ -31,6 +32,12 @@ BUFFER_OCTETS: Final = 20 << 10
 ALLOWED_OCTETS: Final = 64 << 20
 """This much is allowed in any case: what libzmq takes beside messages is not known so well."""
 
+LEFT_SECONDS: Final = 60.0
+"""So long after somebody was cut off his whole messages may wait to be read: they stay."""
+
+FULL_SECONDS: Final = 1.0
+"""So long after a look at which there was too much newcomers are turned away."""
+
 WEIGHED_PER_TURN: Final = 1000
 """Connections that one turn weighs when there is too much: 3 ms."""
 
@@ -39,7 +46,8 @@ class Rank(IntEnum):
     """Who is cut off before whom."""
 
     STRANGER = 0
-    """It has never sent a whole message; every content of an honest client comes after one."""
+    """It has never sent a whole message, which every honest client has before its contents; or one
+    with too many frames, as no honest client has."""
     STANDS = 1
     HEARD = 2
     """A whole message of it was read just now."""
@@ -97,7 +105,9 @@ class Together:
         self._rest: Iterator[tuple[Weighed, int]] = iter(())
         self._found: list[tuple[Weight, Weighed, int]] = []
         self._call: Any = None
-        self._had_cut = False  # when it was decided last
+        self._going = 0.0  # octets that those held who were cut off at the last look
+        self._left_until = 0.0  # what those who were cut off have left may be the reason
+        self._full_until = 0.0
 
     @classmethod
     def of(cls, budget: OctetBudget, clock: Any) -> Together:
@@ -117,6 +127,12 @@ class Together:
             self._call.cancel()
             self._call = None
 
+    @property
+    def full(self) -> bool:
+        """There is too much still when everybody who may be cut off was: nobody else comes in."""
+        now: float = self._clock.seconds()
+        return now < self._full_until
+
     def look(self) -> None:
         """Look whether there is too much, unless that was done just now."""
         now = self._clock.seconds()
@@ -128,7 +144,7 @@ class Together:
             self._rest, self._found = iter(every), []
             self._weigh()
         else:
-            self._had_cut = False
+            self._going = 0.0
 
     def _taken(self) -> int:
         """Return the octets that libzmq has allocated for messages; 0 where nobody tells."""
@@ -157,23 +173,28 @@ class Together:
     def _decide(self) -> None:
         """Cut off those who may hold most while there is more than honest peers may hold.
 
-        Each is taken to hold its part of what was allocated.  Nobody is cut off if they cannot hold
-        all that is too much: then it is somebody else's.  What was cut off in the look before may
-        not be free yet: then only those are cut off who never sent a whole message.
+        Each is taken to hold its part of what was allocated.  What was cut off at the look before
+        may not be free yet, and what those who stand cannot hold is somebody else's: only strangers
+        are cut off for that.
         """
         found, self._found = self._found, []
-        taken = self._taken()
+        now, taken = self._clock.seconds(), self._taken()
         honest = sum(weight.honest for weight, _, _ in found)
         honest += sum(router.unseen for router in self._routers)
         over = taken - honest - self._allowed
-        had_cut, self._had_cut = self._had_cut, False
         every = sum(weight.most for weight, _, _ in found)
-        for weight, router, descriptor in sorted(found, key=_order) if over <= every else ():
-            if over <= 0 or (weight.rank and had_cut):
+        enough = inf if over > every else self._going
+        self._going = 0.0
+        for weight, router, descriptor in sorted(found, key=_order):
+            if over <= (0 if weight.rank is Rank.STRANGER else enough):
                 break
-            over -= weight.most * min(1, taken / every)
-            self._had_cut = True
+            part = weight.most * min(1, taken / every)
+            over -= part
+            self._going += part
+            self._left_until = now + LEFT_SECONDS
             router.make_room(descriptor, weight.octets)
+        if over > 0 and now < self._left_until:
+            self._full_until = now + FULL_SECONDS
 
 
 def _order(found: tuple[Weight, Weighed, int]) -> tuple[int, int]:

@@ -94,17 +94,21 @@ class Seen:
         peer: host and port at the other end.
         heard: a whole message of it was read since the last look at it.
         mark: what had come at the look after its last whole message; nothing before the first one.
+        waited: octets of these that libzmq had not taken yet.
         since: when that look was, or when it was accepted, in seconds of the clock.
         suspected: how far the ROUTER had read when too much had come; None if it has not.
+        many: octets that libzmq had taken when a message of it had too many frames; None before.
     """
 
-    __slots__ = ("heard", "mark", "peer", "since", "suspected")
+    __slots__ = ("heard", "many", "mark", "peer", "since", "suspected", "waited")
 
     def __init__(self, peer: tuple[str, int], now: float) -> None:
         self.peer = peer
         self.heard = False
         self.mark = NOTHING
+        self.waited = 0
         self.since = now
+        self.many: int | None = None
         self.suspected: tuple[int, int] | None = None
 
 
@@ -186,6 +190,12 @@ class Unfinished:
             self._heard.update(map(NAME, messages))
         self._read += len(messages)
 
+    def too_many_frames(self, name: bytes) -> None:
+        """A message of this connection has more frames than any of ours."""
+        seen = self._seen.get(self._descriptors.get(name, -1))
+        if seen is not None and seen.many is None:
+            seen.many = seen.mark.received - seen.waited
+
     def read_to_end(self) -> None:
         """There was no further message."""
         self._ends += 1
@@ -252,13 +262,11 @@ class Unfinished:
         if now is None:
             return
         if seen.heard:
-            self._begin_anew(seen, now)
+            self._begin_anew(descriptor, seen, now)
             return
-        came = now.received - seen.mark.received
-        if came <= self.largest:
+        if now.received - seen.mark.received + seen.waited <= self.largest:
             return
-        came -= self._waiting(descriptor) or 0
-        came -= self._heartbeats(now, seen)
+        came = self._taken(descriptor, seen, now)
         if came <= self.largest:
             seen.suspected = None
         elif came > self.held or self._had_its_turn(seen.suspected):
@@ -270,9 +278,15 @@ class Unfinished:
             # Nothing wakes a ROUTER to which nothing whole has come.
             self._read_soon()
 
-    def _begin_anew(self, seen: Seen, now: Octets) -> None:
-        """What came after the message that was read counts as if it had come before it."""
+    def _taken(self, descriptor: int, seen: Seen, now: Octets) -> int:
+        """Return the octets that libzmq has taken since the mark, without heartbeats."""
+        came = now.received - seen.mark.received + seen.waited - self._heartbeats(now, seen)
+        return came - (self._waiting(descriptor) or 0) if came > 0 else 0
+
+    def _begin_anew(self, descriptor: int, seen: Seen, now: Octets) -> None:
+        """What libzmq took after the message that was read counts as if it had been before it."""
         seen.heard, seen.mark, seen.since = False, now, self._clock.seconds()
+        seen.waited = self._waiting(descriptor) or 0
         seen.suspected = None
 
     # ── as Together sees it ─────────────────────────────────────────────────────────────────────
@@ -303,17 +317,22 @@ class Unfinished:
         now = None if seen is None else self._octets(descriptor)
         if seen is None or now is None:
             return None
-        came = now.received - seen.mark.received - self._heartbeats(now, seen)
-        came -= (self._waiting(descriptor) or 0) if came > 0 else 0
+        came = self._taken(descriptor, seen, now)
+        pieces = now.pieces - seen.mark.pieces
+        if seen.heard:
+            self._begin_anew(descriptor, seen, now)
+            rank, begun = Rank.HEARD, min(came, self._frame)
+        else:
+            rank, begun = Rank.STANDS, self._frame
+        if seen.mark is NOTHING:
+            rank, begun = Rank.STRANGER, 0
+        if seen.many is not None:
+            # What the ROUTER has not thrown away yet of all that it sent, nobody knows.
+            came = now.received - seen.many
+            return Weight(Rank.STRANGER, came, FRAME_TIMES * came, 0)
         if came <= 0:
             return None
-        most = FRAME_TIMES * came + BUFFER_OCTETS * (now.pieces - seen.mark.pieces)
-        rank, begun = Rank.STANDS, self._frame
-        if seen.heard:
-            rank, begun = Rank.HEARD, min(came, self._frame)
-            self._begin_anew(seen, now)
-        elif seen.mark is NOTHING:
-            rank, begun = Rank.STRANGER, 0
+        most = FRAME_TIMES * came + BUFFER_OCTETS * pieces
         return Weight(rank, came, most, came + begun + (self._buffers if self._paused() else 0))
 
     def make_room(self, descriptor: int, octets: int) -> None:
