@@ -72,12 +72,11 @@ _SIZE: Final = re.compile(rb'size="([0-9]+)"')
 
 
 def allocated_by_threads(few: int = FEW_OCTETS) -> int | None:
-    """Return the octets that other threads than the main one have allocated; those that they have
-    freed do not count, and neither do threads with no more than ``few``.
+    """Return the octets that threads other than the main one have allocated and not freed.
 
-    For a process of our own, whose main thread is the reactor's.  What is larger than
-    :data:`HEAP_OCTETS_MAX` has a mapping of its own and is left out.  None where the C library is
-    another than glibc.  It takes 0.1 ms.
+    Threads with no more than ``few`` do not count.  Pieces above :data:`HEAP_OCTETS_MAX` have
+    mappings of their own and do not count, either.  None where the C library is another than glibc.
+    The call needs 0.1 ms.
     """
     told = _malloc_info()
     if told is None:

@@ -55,7 +55,7 @@ class Door:
         ``turned_away(limit)`` is called with the name of the limit, ``refused(address, text)`` for
         who may not connect for another reason.  ``room(address, connections)`` returns the
         descriptor that is closed for a newcomer, or None; it is asked when nearly all that may
-        connect have.  While ``full()``, nobody may connect for what libzmq holds.
+        connect have.  While ``full()``, nobody may connect, because libzmq holds too much.
         """
         self._room = room
         self._full = full
@@ -180,7 +180,7 @@ def shut_down(
 ) -> bool:
     """Shut down the TCP connection with this host, and port; whether it was there still.
 
-    libzmq reads what came before, up to 2 MiB; ``at_once``: that is thrown away.
+    libzmq still reads what came before, up to 2 MiB; ``at_once`` throws that away.
     """
     with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
         # The descriptor may be somebody else's by now.
@@ -201,10 +201,10 @@ def waiting_in(descriptor: int) -> int | None:
 
 
 def throw_away(connection: socket.socket) -> None:
-    """Throw away what waits to be read from a TCP connection that was shut down.
+    """Throw away what waits to be read from a TCP connection after its end.
 
-    Linux takes no more of it then.  It is one call, between which and another libzmq's thread could
-    read what follows a gap; and MSG_TRUNC, with which nothing is copied, is Linux's own.
+    Linux accepts nothing more for it.  One call reads everything: between two of them libzmq's
+    thread could read the octets behind a gap.  With MSG_TRUNC Linux copies nothing.
     """
     if sys.platform == "linux":
         octets = waiting_in(connection.fileno())

@@ -76,8 +76,8 @@ class Routing:
 
         ``leaving(peer)``: its connection has ended; what it sent before may still come.
         ``left(peers)``: that was all.  ``endless(host, octets)``: a connection was cut off, because
-        so much of a message came which did not end; ``made_room(host, octets)``: because of what
-        all hold ``together``.
+        so much of a message came which did not end; ``made_room(host, octets)``: because all
+        ``together`` hold too much.
         """
         self._connections = connections
         self._leaving = leaving

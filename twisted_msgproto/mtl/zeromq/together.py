@@ -1,9 +1,10 @@
-"""Bound what all unfinished messages of a process take together (``NB-02``).
+"""Bound the memory of all unfinished messages of a process (``NB-02``).
 
-What libzmq holds is in memory of its own thread, and the C library tells how much that is.  It can
-be far more than what came: a frame takes 64 octets where it has two on the wire, and a frame of 34
-octets that was read alone keeps the whole buffer it was read into.  So when it is more than an
-honest peer's octets explain, whoever may hold most of it is cut off first, until the rest fits.
+libzmq's own thread allocates what it holds, and the C library tells how much that is.  It can be
+far more than what came: a frame of two octets on the wire costs 64, and a frame of 34 octets that
+was read alone keeps the whole buffer it was read into.  When it is more than the octets of honest
+peers explain, connections are cut off until the rest fits, those with the largest possible share
+first.
 """
 
 from __future__ import annotations
@@ -17,50 +18,50 @@ from typing import Any, Final, NamedTuple, Protocol
 from ...net.backpressure import OctetBudget
 
 LOOK_SECONDS: Final = 0.1
-"""From one look at connections, or at memory, to the next: libzmq's thread fills up to 100 MB
+"""Connections and memory are checked at this interval: libzmq's thread fills up to 100 MB
 meanwhile."""
 
 CONNECTION_OCTETS: Final = 100 << 10
-"""What libzmq allocates for a connection without any message, of which it uses 34 KB."""
+"""libzmq allocates this much for a connection without any message, and uses 34 KB of it."""
 
 FRAME_TIMES: Final = 32
-"""The smallest frame has two octets on the wire and takes 64."""
+"""The smallest frame has two octets on the wire and needs 64 in memory."""
 
 BUFFER_OCTETS: Final = 20 << 10
-"""What libzmq reads into at once, with counters for each message in it: 18.5 KB."""
+"""A buffer into which libzmq reads has 18.5 KB, with counters for each message in it."""
 
 ALLOWED_OCTETS: Final = 64 << 20
-"""This much is allowed in any case: what libzmq takes beside messages is not known so well."""
+"""This much is allowed in any case, because what libzmq needs beside messages is only estimated."""
 
 LEFT_SECONDS: Final = 60.0
-"""So long after somebody was cut off his whole messages may wait to be read: they stay."""
+"""Complete messages of a connection that was cut off wait up to this many seconds to be read."""
 
 FULL_SECONDS: Final = 1.0
-"""So long after a look at which there was too much newcomers are turned away."""
+"""For this many seconds after a check found too much, newcomers are turned away."""
 
 WEIGHED_PER_TURN: Final = 1000
-"""Connections that one turn weighs when there is too much: 3 ms."""
+"""One turn weighs this many connections when there is too much, in 3 ms."""
 
 
 class Rank(IntEnum):
-    """Who is cut off before whom."""
+    """Strangers are cut off first."""
 
     STRANGER = 0
-    """It has never sent a whole message, which every honest client has before its contents; or one
-    with too many frames, as no honest client has."""
+    """It has never sent a complete message, and honest clients send one before their contents; or
+    it has sent one with too many frames, and no honest client does."""
     STANDS = 1
     HEARD = 2
-    """A whole message of it was read just now."""
+    """A complete message of it was read since the last check."""
 
 
 class Weight(NamedTuple):
-    """What one connection may have to do with it.
+    """Says how much memory one connection may use.
 
     Attributes:
         rank: who it is.
-        octets: that came of what is unfinished.
-        most: octets of memory that these may take at most.
-        honest: octets of memory that an honest peer's may take.
+        octets: what has come of its unfinished message.
+        most: octets of memory that these may cost at most.
+        honest: octets of memory that they may cost if the peer is honest.
     """
 
     rank: Rank
@@ -74,27 +75,27 @@ class Weighed(Protocol):
 
     @property
     def connections(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
 
     @property
     def unseen(self) -> int:
-        """Octets that honest peers may hold of whom the system does not tell what came."""
+        """Return the octets that honest peers may hold whose input the system does not count."""
 
     def descriptors(self) -> list[int]:
         """Return those of connections that can be weighed."""
 
     def weigh(self, descriptor: int) -> Weight | None:
-        """Return what this one may hold; None if it has gone, or has nothing unfinished."""
+        """Return what this connection may hold; None if it has ended or has nothing unfinished."""
 
     def make_room(self, descriptor: int, octets: int) -> None:
-        """End this connection, of which so much came, for the sake of all."""
+        """End this connection, whose unfinished message has ``octets``."""
 
 
 class Together:
-    """All ROUTERs of a process.
+    """Watches the memory of all ROUTERs of a process.
 
-    Nothing is done, and nobody cut off, unless the threads of libzmq have allocated more than the
-    budget's ledger allows peers to hold.
+    It does nothing unless the threads of libzmq have allocated more than the budget's ledger allows
+    peers to hold.
     """
 
     def __init__(self, budget: OctetBudget, clock: Any) -> None:
@@ -111,16 +112,16 @@ class Together:
 
     @classmethod
     def of(cls, budget: OctetBudget, clock: Any) -> Together:
-        """Return the one of all servers that share this budget."""
+        """Return the object that all servers with this budget share."""
         found: Together = budget.shared.setdefault(cls, cls(budget, clock))
         return found
 
     def add(self, router: Weighed) -> None:
-        """Bound the connections of this one, too."""
+        """Bound the connections of this ROUTER, too."""
         self._routers.append(router)
 
     def remove(self, router: Weighed) -> None:
-        """This one has none any more."""
+        """Forget this ROUTER: it has closed."""
         if router in self._routers:
             self._routers.remove(router)
         if not self._routers and self._call is not None:
@@ -129,12 +130,12 @@ class Together:
 
     @property
     def full(self) -> bool:
-        """There is too much still when everybody who may be cut off was: nobody else comes in."""
+        """Whether newcomers are turned away: cutting off everybody possible has not been enough."""
         now: float = self._clock.seconds()
         return now < self._full_until
 
     def look(self) -> None:
-        """Look whether there is too much, unless that was done just now."""
+        """Check whether there is too much, unless that was done just now."""
         now = self._clock.seconds()
         if self._call is not None or now < self._looked + LOOK_SECONDS / 2:
             return
@@ -147,13 +148,13 @@ class Together:
             self._going = 0.0
 
     def _taken(self) -> int:
-        """Return the octets that libzmq has allocated for messages; 0 where nobody tells."""
+        """Return the octets that libzmq has allocated for messages; 0 where that is not known."""
         allocated = self._budget.allocated() or 0
         return allocated - CONNECTION_OCTETS * sum(each.connections for each in self._routers)
 
     @property
     def _allowed(self) -> float:
-        """Return what may be held beside what the ledger knows."""
+        """Return how many octets libzmq may hold beside what the ledger counts."""
         ledger = self._budget.held
         return max(ALLOWED_OCTETS, ledger.limit - ledger.held)
 
@@ -171,11 +172,11 @@ class Together:
             self._call = self._clock.callLater(0, self._weigh)
 
     def _decide(self) -> None:
-        """Cut off those who may hold most while there is more than honest peers may hold.
+        """Cut off connections while there is more than honest peers may hold.
 
-        Each is taken to hold its part of what was allocated.  What was cut off at the look before
-        may not be free yet, and what those who stand cannot hold is somebody else's: only strangers
-        are cut off for that.
+        The memory is divided among them by what each may hold at most.  That of connections which
+        the last check cut off may not be free yet, and what those who stand cannot hold is somebody
+        else's: only strangers are cut off for that.
         """
         found, self._found = self._found, []
         now, taken = self._clock.seconds(), self._taken()

@@ -5,8 +5,7 @@ message has, and it hands over nothing of a message before its last frame has co
 connection what libzmq has taken from the kernel is compared with what an honest peer may have sent
 since its last whole message.
 
-Octets are not memory: what the messages of all connections take together is bounded by
-:mod:`.together`.
+Octets are not memory: :mod:`.together` bounds the memory of all unfinished messages.
 
 Only TCP on Linux tells what came: connections of ipc, and those on other systems, are not watched.
 """
@@ -67,7 +66,7 @@ class Octets(NamedTuple):
     acknowledged: int
     segments: int
     pieces: int = 0
-    """Segments that came: libzmq has read no more often, but for each 8 KiB."""
+    """Segments with data have come this often; libzmq reads once for each, and for each 8 KiB."""
 
 
 def octets_of(descriptor: int) -> Octets | None:
@@ -94,10 +93,10 @@ class Seen:
         peer: host and port at the other end.
         heard: a whole message of it was read since the last look at it.
         mark: what had come at the look after its last whole message; nothing before the first one.
-        waited: octets of these that libzmq had not taken yet.
+        waited: octets of these that the kernel still had.
         since: when that look was, or when it was accepted, in seconds of the clock.
         suspected: how far the ROUTER had read when too much had come; None if it has not.
-        many: octets that libzmq had taken when a message of it had too many frames; None before.
+        many: octets that libzmq had read before a message with too many frames; None before that.
     """
 
     __slots__ = ("heard", "many", "mark", "peer", "since", "suspected", "waited")
@@ -143,8 +142,8 @@ class Unfinished:
         """``bounds`` are those of the ROUTER; ``cut_off(host, octets)`` is called with what came;
         ``read_soon()`` reads the ROUTER in a later turn, unless reading is paused.
         ``octets`` and ``waiting`` ask the system about a descriptor.  ``made_room(host, octets)``
-        is called for who is cut off because of what all connections hold ``together``;
-        ``paused()`` is whether the ROUTER is not read now.
+        is called for a connection that is cut off because all ``together`` hold too much;
+        ``paused()`` tells whether reading the ROUTER is paused.
         """
         message = LARGE_FRAMES * bounds.frame_octets
         self.largest = message + SLACK_OCTETS
@@ -279,12 +278,12 @@ class Unfinished:
             self._read_soon()
 
     def _taken(self, descriptor: int, seen: Seen, now: Octets) -> int:
-        """Return the octets that libzmq has taken since the mark, without heartbeats."""
+        """Return the octets that libzmq has read since the mark, without heartbeats."""
         came = now.received - seen.mark.received + seen.waited - self._heartbeats(now, seen)
         return came - (self._waiting(descriptor) or 0) if came > 0 else 0
 
     def _begin_anew(self, descriptor: int, seen: Seen, now: Octets) -> None:
-        """What libzmq took after the message that was read counts as if it had been before it."""
+        """Set the mark: what libzmq has read by now counts as if it had been finished."""
         seen.heard, seen.mark, seen.since = False, now, self._clock.seconds()
         seen.waited = self._waiting(descriptor) or 0
         seen.suspected = None
@@ -293,12 +292,12 @@ class Unfinished:
 
     @property
     def connections(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
         return len(self._seen) + len(self._unseen)
 
     @property
     def unseen(self) -> int:
-        """Octets that honest peers of ipc may hold."""
+        """Return the octets that honest peers of ipc may hold."""
         each = self.held + self._buffers if self._paused() else self.largest
         return len(self._unseen) * each
 
@@ -308,10 +307,10 @@ class Unfinished:
         return list(self._seen)
 
     def weigh(self, descriptor: int) -> Weight | None:
-        """Return what this connection may hold; None if it has gone, or has nothing unfinished.
+        """Return what this connection may hold; None if it has ended or has nothing unfinished.
 
-        A frame of an honest peer is allocated when next to nothing of it has come, except that its
-        first message is small.  While reading is paused, whole messages wait as well.
+        libzmq allocates a frame when its first octets have come, and an honest peer's first message
+        is small.  While reading is paused, complete messages wait as well.
         """
         seen = self._seen.get(descriptor)
         now = None if seen is None else self._octets(descriptor)
@@ -336,7 +335,7 @@ class Unfinished:
         return Weight(rank, came, most, came + begun + (self._buffers if self._paused() else 0))
 
     def make_room(self, descriptor: int, octets: int) -> None:
-        """End this connection, of which so much came, for the sake of all."""
+        """End this connection, whose unfinished message has ``octets``."""
         seen = self._seen.get(descriptor)
         if seen is not None:
             self._cut(descriptor, seen, octets, self._made_room)
