@@ -184,8 +184,8 @@ class Together:
         honest += sum(router.unseen for router in self._routers)
         over = taken - honest - self._allowed
         every = sum(weight.most for weight, _, _ in found)
-        enough = inf if over > every else self._going
-        self._going = 0.0
+        going, self._going = self._going, 0.0
+        enough = inf if over > every else going
         for weight, router, descriptor in sorted(found, key=_order):
             if over <= (0 if weight.rank is Rank.STRANGER else enough):
                 break
@@ -194,7 +194,7 @@ class Together:
             self._going += part
             self._left_until = now + LEFT_SECONDS
             router.make_room(descriptor, weight.octets)
-        if over > 0 and now < self._left_until:
+        if over > going and now < self._left_until:
             self._full_until = now + FULL_SECONDS
 
 
