@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 import zmq
 
+from tests.mtl.endless import until_cut_off
 from tests.tools.processes import environment
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
 from twisted_msgproto.micromsg2 import Offer, Proposal
@@ -106,16 +108,28 @@ def many_pairs() -> bytes:
     return b"2D" + struct.pack(">II", 1, 1024) + pair * 1024
 
 
-class Input(NamedTuple):
-    """One hostile input: to which protocol, and what is sent.
+ENDLESS = 10
+"""So many clients at a time send messages that never end."""
 
-    ``zeromq`` frames are sent instead, or ``hub`` connections publish what they have subscribed to.
+
+class Input(NamedTuple):
+    """One hostile input.
+
+    Attributes:
+        protocol: to which it is sent.
+        stream: what is sent.
+        zeromq: instead of that, one message of so many ZeroMQ frames.
+        hub: or updates to as many connections, of one of them.
+        endless: or ten messages without an end, of ZeroMQ frames of so many octets.
+        peak_mib: what the gateway may hold beside it; 0: that is not judged.
     """
 
     protocol: str
     stream: Callable[[], Stream]
     zeromq: int = 0
     hub: int = 0
+    endless: int = 0
+    peak_mib: int = 0
 
 
 INPUTS: dict[str, Input] = {
@@ -170,6 +184,12 @@ INPUTS: dict[str, Input] = {
         lambda: umq(
             text("A320:C1:x"), then=itertools.repeat(b"".join(frame(BINARY, bytes(65_536), True)))
         ),
+    ),
+    "ten messages that never end, frames of 1 octet": Input(
+        "mtl", lambda: (), endless=1, peak_mib=600
+    ),
+    "ten messages that never end, frames of 64 KiB": Input(
+        "mtl", lambda: (), endless=65_536, peak_mib=600
     ),
 }
 """What is sent → to whom."""
@@ -243,6 +263,24 @@ def attack_zeromq(port: int, frames: int, going: Callable[[], bool]) -> None:
         dealer.send(b"x")
 
 
+def attack_endless(port: int, octets: int, going: Callable[[], bool]) -> None:
+    """Clients whose messages never end, and which connect again when they are cut off."""
+
+    def again() -> None:
+        while going():
+            try:
+                until_cut_off("127.0.0.1", port, octets, going)
+            except (AssertionError, OSError):  # also while it connects
+                time.sleep(0.01)
+
+    threads = [threading.Thread(target=again) for _ in range(ENDLESS)]
+    for thread in threads:
+        thread.start()
+    print("begun", flush=True)
+    for thread in threads:
+        thread.join()
+
+
 def main(name: str, port: int) -> None:
     """Attack until the standard input ends; print a line for each connection."""
     ended = threading.Event()
@@ -251,7 +289,9 @@ def main(name: str, port: int) -> None:
     going = lambda: not ended.is_set()  # noqa: E731
     while going():
         try:
-            if hostile.zeromq:
+            if hostile.endless:
+                attack_endless(port, hostile.endless, going)
+            elif hostile.zeromq:
                 attack_zeromq(port, hostile.zeromq, going)
             elif hostile.hub:
                 attack_hub(port, hostile.hub, going)
