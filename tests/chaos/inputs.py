@@ -13,13 +13,15 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import zmq
 
+from tests.mtl.endless import until_cut_off
 from tests.tools.processes import environment
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
 from twisted_msgproto.micromsg2 import Offer, Proposal
@@ -34,6 +36,9 @@ from twisted_msgproto.net.wires.websocket.frames import BINARY, TEXT, frame
 MEBI = 1 << 20
 ROUND_OCTETS = 24 * MEBI
 """One connection sends this much, unless it is closed before."""
+
+HUB_CONNECTIONS, HUB_TOPICS = 10, 1_000
+"""So many connections subscribe so many topics each to one name, and all publish to it."""
 
 CONDITIONS = 32
 SUBSCRIPTIONS = 200
@@ -103,12 +108,28 @@ def many_pairs() -> bytes:
     return b"2D" + struct.pack(">II", 1, 1024) + pair * 1024
 
 
+ENDLESS = 10
+"""So many clients at a time send messages that never end."""
+
+
 class Input(NamedTuple):
-    """One hostile input: to which protocol, and what is sent; None: ``zeromq`` frames instead."""
+    """One hostile input.
+
+    Attributes:
+        protocol: to which it is sent.
+        stream: what is sent.
+        zeromq: instead of that, one message of so many ZeroMQ frames.
+        hub: or updates to as many connections, of one of them.
+        endless: or ten messages without an end, of ZeroMQ frames of so many octets.
+        peak_mib: what the gateway may hold beside it; 0: that is not judged.
+    """
 
     protocol: str
     stream: Callable[[], Stream]
     zeromq: int = 0
+    hub: int = 0
+    endless: int = 0
+    peak_mib: int = 0
 
 
 INPUTS: dict[str, Input] = {
@@ -130,6 +151,7 @@ INPUTS: dict[str, Input] = {
     "calls with invalid ids": Input(
         "umq", lambda: umq(then=itertools.repeat(text("C0:x") + text("B99999999999:1:x")))
     ),
+    "updates to 10,000 subscribers": Input("umq", lambda: (), hub=HUB_CONNECTIONS),
     # LJ-17, NB-02, NB-09, FAULTS
     "a bomb of 400 MB": Input("lumberjack", lambda: [bomb()]),
     "windows of nothing": Input("lumberjack", lambda: itertools.repeat(encode_window(0) * 10_000)),
@@ -163,6 +185,12 @@ INPUTS: dict[str, Input] = {
             text("A320:C1:x"), then=itertools.repeat(b"".join(frame(BINARY, bytes(65_536), True)))
         ),
     ),
+    "ten messages that never end, frames of 1 octet": Input(
+        "mtl", lambda: (), endless=1, peak_mib=600
+    ),
+    "ten messages that never end, frames of 64 KiB": Input(
+        "mtl", lambda: (), endless=65_536, peak_mib=600
+    ),
 }
 """What is sent → to whom."""
 
@@ -193,6 +221,34 @@ def attack(port: int, stream: Stream, going: Callable[[], bool]) -> None:
                 return
 
 
+def attack_hub(port: int, connections: int, going: Callable[[], bool]) -> None:
+    """Subscribe many topics to one name on each connection, then publish to it and read it all."""
+    topics = range(1, HUB_TOPICS + 1)
+    subscribing = [text(f'C{number}:["subscribe","news","{number}"]') for number in topics]
+    with ExitStack() as stack:
+        lines = {}
+        for _ in range(connections):
+            line = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            line.sendall(b"".join(umq(*subscribing)))
+            heard = b""
+            while f"R{HUB_TOPICS}:".encode() not in heard:
+                octets = line.recv(1 << 16)
+                if not octets:
+                    return
+                heard = heard[-100:] + octets
+            lines[line] = memoryview(b"")
+        print("begun", flush=True)
+        for number in itertools.count(HUB_TOPICS + 1):
+            for line in lines:
+                lines[line] = lines[line] or memoryview(text(f'C{number}:["publish","news","x"]'))
+            while all(lines.values()):
+                readable, writable, _ = select.select(list(lines), list(lines), [], 0.5)
+                if not going() or not all([line.recv(1 << 20) for line in readable]):
+                    return
+                for line in writable:
+                    lines[line] = lines[line][line.send(lines[line]) :]
+
+
 def attack_zeromq(port: int, frames: int, going: Callable[[], bool]) -> None:
     """One message of very many frames."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
@@ -207,6 +263,24 @@ def attack_zeromq(port: int, frames: int, going: Callable[[], bool]) -> None:
         dealer.send(b"x")
 
 
+def attack_endless(port: int, octets: int, going: Callable[[], bool]) -> None:
+    """Clients whose messages never end, and which connect again when they are cut off."""
+
+    def again() -> None:
+        while going():
+            try:
+                until_cut_off("127.0.0.1", port, octets, going)
+            except (AssertionError, OSError):  # also while it connects
+                time.sleep(0.01)
+
+    threads = [threading.Thread(target=again) for _ in range(ENDLESS)]
+    for thread in threads:
+        thread.start()
+    print("begun", flush=True)
+    for thread in threads:
+        thread.join()
+
+
 def main(name: str, port: int) -> None:
     """Attack until the standard input ends; print a line for each connection."""
     ended = threading.Event()
@@ -215,8 +289,12 @@ def main(name: str, port: int) -> None:
     going = lambda: not ended.is_set()  # noqa: E731
     while going():
         try:
-            if hostile.zeromq:
+            if hostile.endless:
+                attack_endless(port, hostile.endless, going)
+            elif hostile.zeromq:
                 attack_zeromq(port, hostile.zeromq, going)
+            elif hostile.hub:
+                attack_hub(port, hostile.hub, going)
             else:
                 attack(port, hostile.stream(), going)
         except OSError:

@@ -277,6 +277,7 @@ LOCAL = {
     "write": "IConsumer: what becomes of it is logged",
     "decoded": "reads a body",
     "openTopic": "the answer to a subscription, inside a method",
+    "serveAfter": "has the peer wait, inside a method",
     "registerCallback": "gives an id, and sends nothing",
     "unregisterCallback": "sends nothing",
     "confirm": "an acknowledgement: who does not get it sends again",

@@ -595,5 +595,43 @@ def test_clients_of_other_protocols_are_served_beside_messages_without_an_end(
     assert "Traceback" not in five.server.output
 
 
+@pytest.mark.slow
+@needs_linux
+@needs_proc
+def test_ten_clients_with_tiny_frames_take_no_more_than_the_process_may_hold(
+    launch: Launcher, tmp_path: Path
+) -> None:
+    """NB-02: at default limits, where a message may have 21 times its octets in memory."""
+    five = Five(launch)
+    over = threading.Event()
+    cut: list[int] = []
+
+    def hostile() -> None:
+        while not over.is_set():
+            cut.append(until_cut_off("127.0.0.1", five.ports["mtl"], 1, lambda: not over.is_set()))
+
+    threads = [threading.Thread(target=hostile) for _ in range(10)]
+    with contextlib.closing(GoodClients(tmp_path)) as clients:
+        for name in ("lumberjack", "mtl"):
+            clients.stand(name, five.ports[name])
+        connections = [clients.connections(name) for name in ("lumberjack", "mtl")]
+        before = most_resident(five.server)
+        for thread in threads:
+            thread.start()
+        try:
+            while len(cut) < 60:
+                for name in ("lumberjack", "mtl"):
+                    clients.send(name, 5)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+        assert [clients.connections(name) for name in ("lumberjack", "mtl")] == connections
+        assert five.lost(clients.told()) == set()
+    assert most_resident(five.server) - before < RISE_MOST
+    assert "process-held-octets is" in five.server.output
+    assert "Traceback" not in five.server.output
+
+
 RISE_MOST = 1 << 30
 """Without an end to what is held it is the machine's memory."""

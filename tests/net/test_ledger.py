@@ -301,6 +301,26 @@ def test_unread_output_counts_and_only_reading_it_is_progress() -> None:
     assert (deaf.cut, reader.cut, other.cut) == (1, 0, 0)
 
 
+def test_who_reads_our_output_steadily_locks_no_sender_out__NB_03() -> None:
+    """NB-03: while it read, all who were held back waited for it, and none of them was late."""
+    world = World()
+    reader, first, second = world.peer(), world.peer(), world.peer()
+    reader.hold(70_000, outward=True)
+    first.hold(2_000_000)
+    second.hold(950_000)
+    first.grow(10_000)
+    assert not first.held_back, "the eldest can always finish"
+    for _ in range(10):
+        world.clock.advance(LOOK_SECONDS)
+        reader.hold(60_000, outward=True)
+        reader.hold(70_000, outward=True)
+        first.grow(20_000)
+    assert (first.held_back, second.held_back) == (False, True)
+    first.hold(0)
+    assert not second.held_back
+    assert [peer.cut for peer in world.peers] == [0, 0, 0]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_peers_do_the_limit_holds_and_who_moves_gets_through(seed: int) -> None:
     chance = random.Random(seed)

@@ -63,6 +63,62 @@ def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     assert memory.keep_freed_memory() is False
 
 
+THREAD = """
+import threading
+from twisted_msgproto.net.memory import FEW_OCTETS, allocated_by_threads, keep_freed_memory
+
+keep_freed_memory()
+mine = [bytes(100_000) for _ in range(2_000)]
+assert allocated_by_threads() == 0, "what the main thread has allocated"
+made, leave = threading.Event(), threading.Event()
+
+def allocate(count, free):
+    theirs = [bytes(100_000) for _ in range(count)]
+    made.set()
+    leave.wait()
+    del theirs[:free]
+    made.set()
+    ended.wait()
+
+ended = threading.Event()
+threads = [threading.Thread(target=allocate, args=args) for args in ((2_000, 1_000), (100, 0))]
+for thread in threads:
+    made.clear()
+    thread.start()
+    made.wait()
+assert 200e6 < allocated_by_threads() < 203e6, allocated_by_threads()
+assert 210e6 < allocated_by_threads(0) < 214e6, "threads with little count, too"
+made.clear()
+leave.set()
+made.wait()
+while not 100e6 < allocated_by_threads() < 103e6:
+    pass
+ended.set()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc tells of each thread")
+def test_what_other_threads_have_allocated() -> None:
+    """NB-02: neither what the main thread has, nor what was freed, nor of threads with little."""
+    subprocess.run([sys.executable, "-c", THREAD], cwd=Path(__file__).parents[2], check=True)
+
+
+def test_another_c_library_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NB-02"""
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    assert memory.allocated_by_threads() is None
+
+
+def test_a_gateway_measures_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NB-02: and nobody measures another program's, whose threads hold what they like."""
+    monkeypatch.setattr(gateway, "keep_freed_memory", lambda: True)
+    service = gateway.Gateway(reactor)
+    assert service.budget.allocated() is None
+    service.startService()
+    assert service.budget.allocated is memory.allocated_by_threads
+    service.stopService()
+
+
 def test_a_gateway_keeps_its_memory_when_it_starts_and_not_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,18 +2,21 @@
 
 from unittest.mock import patch
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
 from tests.umq.echo import Sink
 from tests.umq.pair import Pair
-from twisted_msgproto.core.errors import LimitExceeded, Refused
-from twisted_msgproto.net.turns import TURN_SECONDS
-from twisted_msgproto.umq import Hub, UmqServerFactory
+from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused
+from twisted_msgproto.net.factory import SessionFactory
+from twisted_msgproto.net.turns import TURN_SECONDS, TurnWatch
+from twisted_msgproto.umq import CallFailed, Hub, UmqServer, UmqServerFactory
+from twisted_msgproto.umq.application import hub as hubs
 from twisted_msgproto.umq.application.feed import Feed
 from twisted_msgproto.umq.application.methods import call_method, dump
 from twisted_msgproto.umq.protocol.topics import Topic
+from twisted_msgproto.umq.wire import Code
 
 EACH = TURN_SECONDS / 3.9
 """An update to one subscriber takes so many seconds here: four fit into a turn."""
@@ -89,14 +92,47 @@ class Feeds(TestCase):
             feed.send(lambda: False)
         self.assertEqual((self.successResultOf(sent[1]), last.got), (3, ["b"]))
 
-    def test_nobody_waits_for_an_update_that_was_cancelled(self):
+    def test_updates_that_fail_need_time_as_well__NB_07(self):
+        feed = self.feed(Listener(LimitExceeded("large")))
+        sent = [feed.add(text) for text in "ab"]
+        feed.send(lambda: True)
+        self.failureResultOf(sent[0], LimitExceeded)
+        self.assertNoResult(sent[1])
+        feed.send(lambda: True)
+        self.failureResultOf(sent[1], LimitExceeded)
+
+    def cancel(self, sent):
+        sent.addErrback(lambda failure: failure.trap(CancelledError))
+        sent.cancel()
+
+    def test_an_update_that_was_cancelled_is_withdrawn__NB_02(self):
+        """NB-02: its text is forgotten at once."""
         feed = self.feed(one := Listener())
-        cancelled = feed.add("a")
-        cancelled.addErrback(lambda failure: None)
-        cancelled.cancel()
-        sent = feed.add("b")
+        sent = [feed.add(text) for text in "abc"]
+        for cancelled in sent[:2]:
+            self.cancel(cancelled)
+        self.assertEqual(list(feed._updates.values()), ["c"])
         feed.send(lambda: False)
-        self.assertEqual((self.successResultOf(sent), one.got), (1, ["a", "b"]))
+        self.assertEqual((self.successResultOf(sent[2]), one.got), (1, ["c"]))
+
+    def test_an_update_that_some_have_got_goes_to_all_and_is_withdrawn_no_more(self):
+        feed = self.feed(one := Listener(), two := Listener())
+        sent = [feed.add(text) for text in "abc"]
+        feed.send(lambda: True)
+        for cancelled in sent[:2]:
+            self.cancel(cancelled)
+        feed.send(lambda: False)
+        self.assertEqual((one.got, two.got), (["a", "c"], ["a", "c"]))
+        self.assertEqual(self.successResultOf(sent[2]), 2)
+
+    def test_one_that_is_cancelled_in_the_middle_may_fail_as_well(self):
+        feed = self.feed(Listener(), Listener(LimitExceeded("large")))
+        sent = [feed.add(text) for text in "ab"]
+        feed.send(lambda: True)
+        self.cancel(sent[0])
+        feed.send(lambda: False)
+        self.failureResultOf(sent[1], LimitExceeded)
+        self.assertFalse(feed.waits)
 
 
 class Turns(TestCase):
@@ -119,10 +155,15 @@ class Turns(TestCase):
         self.pairs = []
         self.addCleanup(self.close)
 
-    def client(self, sink=None):
+    def client(self, sink=None, protocol=UmqServer, limits=None):
         factory = UmqServerFactory(
-            sink, clock=self.clock, methods=self.hub.methods, wallClock=self.clock.seconds
+            sink,
+            clock=self.clock,
+            methods=self.hub.methods,
+            wallClock=self.clock.seconds,
+            limits=limits,
         )
+        factory.protocol = protocol
         self.pairs.append(Pair(factory, clock=self.clock))
         return self.pairs[-1]
 
@@ -258,6 +299,22 @@ class Turns(TestCase):
 
         self.publishes(sink, safe)
 
+    def test_what_is_safe_later_waits_for_the_update_as_well__NB_07(self):
+        """NB-07, UM-17: two reads, and so two batches; both are stored before the first is done."""
+        readers, sink = self.client(), Sink()
+        publisher = self.client(sink)
+        got = self.subscribe(readers, "news", 6)
+        answers = [self.call(publisher, "publish", "news", text) for text in "ab"]
+        self.assertEqual(len(sink.waiting), 2)
+        for waiting in sink.waiting:
+            waiting.callback(None)
+        self.assertEqual(len(self.hub._feeds["news"]._updates), 1)
+        self.finish(readers, publisher)
+        self.turn(publisher)
+        self.finish(readers, publisher)
+        self.assertEqual([self.successResultOf(one) for one in answers], [6, 6])
+        self.assertEqual(got, [["a", "b"]] * 6)
+
     def test_a_subscriber_that_goes_in_the_middle_is_not_counted(self):
         readers, leaving, publisher = self.client(), self.client(), self.client()
         self.subscribe(readers, "news", 4)
@@ -288,6 +345,124 @@ class Turns(TestCase):
         publisher.pump()
         self.finish(readers)
         self.assertEqual(got, [["a"]] * 9, "nobody would hear the answer of the second")
+
+    def test_a_publisher_that_goes_before_its_turn_has_not_published__NB_02(self):
+        """NB-02: who published and went, and came again, left as many updates as it liked."""
+        readers = self.client()
+        got = self.subscribe(readers, "news", 40)
+        for number in range(20):
+            going = self.client()
+            going.client.call(dump(["publish", "news", f"{number}"])).addErrback(lambda lost: None)
+            going.pump()
+            going.client.abort()
+            going.pump()
+            self.assertEqual(len(self.hub._feeds["news"]._updates), 1)
+        self.assertEqual(self.hub._characters, 0)
+        self.finish(readers)
+        self.assertEqual(got, [["0"]] * 40)
+
+    def test_large_updates_are_refused_while_too_much_waits__NB_02(self):
+        """NB-02: small ones are not, and what waits is sent."""
+        readers, large, small = self.client(), self.client(), self.client()
+        got = self.subscribe(readers, "news", 6)
+        texts = [letter * (hubs.SMALL_CHARACTERS + 1) for letter in "ab"]
+        with patch.object(hubs, "WAITING_CHARACTERS", len(texts[0])):
+            sent = self.call(large, "publish", "news", texts[0])
+            refused = self.call(self.client(), "publish", "news", texts[1])
+            self.assertEqual(
+                self.failureResultOf(refused, CallFailed).value.code, Code.UNAVAILABLE.value
+            )
+            with self.assertRaises(Refused):
+                self.hub.publish("news", texts[1])
+            answer = self.call(small, "publish", "news", texts[1][1:])
+            self.finish(readers, large, small)
+            self.assertEqual([self.successResultOf(one) for one in (sent, answer)], [6, 6])
+            self.assertEqual(self.hub._characters, 0)
+            self.call(large, "publish", "news", texts[1])
+            self.finish(readers, large)
+        self.assertEqual(got, [[texts[0], texts[1][1:], texts[1]]] * 6)
+
+    def test_who_publishes_whenever_an_update_was_sent_has_one_turn_among_others__NB_07(self):
+        """NB-07: such a name stood among those that wait once for each of its updates."""
+        readers = self.client()
+        got = [self.subscribe(readers, name, 5) for name in ("one", "other")]
+        left = list(range(40))
+
+        def again(count):
+            self.assertEqual(count, 5)
+            if left:
+                for name in ("one", "other")[: 1 + len(left) % 3]:
+                    self.hub.publish(name, f"{left[0]}").addCallback(again)
+                del left[0]
+
+        again(5)
+        most = 0
+        while self.hub._waiting:
+            self.assertLessEqual(self.turn(readers)[1], TURN_SECONDS + EACH)
+            most = max(most, len(self.hub._waiting))
+        self.assertEqual(most, 2)
+        numbers = [f"{number}" for number in range(40)]
+        self.assertEqual(got[0], [numbers] * 5)
+        self.assertEqual(got[1], [[one for one in numbers if (40 - int(one)) % 3]] * 5)
+
+    def test_a_subscriber_that_broke_the_protocol_keeps_no_update_from_the_others(self):
+        """NB-07: its machine is closed already while what came before is followed."""
+        hub, sent = self.hub, []
+
+        class Telling(UmqServer):
+            def attributeChanged(self, name, value):
+                self.closed = self.machine.closed, len(self.topics)
+                sent.append(hub.publish("news", name))
+
+        first, last = self.client(), self.client()
+        broken = self.client(protocol=Telling, limits={"attributes-octets": 100})
+        got = [self.subscribe(both, "news")[0] for both in (first, broken, last)]
+        attachment = Deferred()
+        broken.client.setAttribute("a", "", [attachment])
+        broken.client.setAttribute("a", "x" * 200)  # it waits for the first, and is too much
+        broken.pump()
+        attachment.callback(b"x")
+        broken.pump()
+        self.assertEqual(broken.server.closed, (True, 1))
+        self.finish(first, last)
+        self.assertEqual([self.successResultOf(one) for one in sent], [2])
+        self.assertEqual(got, [["a"], [], ["a"]])
+
+    def test_turns_of_the_hub_are_watched_as_those_of_peers_are__NB_07(self):
+        """NB-07: ``--turn-warn`` and the tests of hostile peers hear of them."""
+        watched = []
+        watch = TurnWatch(-1.0, lambda *turn: watched.append(turn), self.clock.seconds)
+        with patch.object(SessionFactory, "turnWatch", watch):
+            readers, publisher = self.client(), self.client()
+            with patch.object(watch, "measure", wraps=watch.measure) as measure:
+                self.subscribe(readers, "news", 10)
+            self.assertEqual(measure.call_count, 1, "else each would measure the one before")
+            self.call(publisher, "publish", "news", "a")
+            watched.clear()
+            self.finish(readers, publisher)
+        turns = [spent for peer, host, spent in watched if peer == "updates of the hub"]
+        self.assertEqual([round(spent / EACH) for spent in turns], [4, 2])
+
+    def test_a_server_that_stops_sends_what_waits_and_answers_it(self):
+        readers, publisher = self.client(), self.client()
+        got = self.subscribe(readers, "news", 9)
+        answers = [self.call(publisher, "publish", "news", text) for text in "ab"]
+        drained = publisher.server_factory.drain()
+        self.assertNoResult(drained)
+        self.finish(readers, publisher)
+        self.assertEqual(self.successResultOf(answers[0]), 9)
+        self.failureResultOf(answers[1], ConnectionClosed)
+        self.assertTrue(drained.called)
+        self.assertEqual(got, [["a"]] * 9)
+
+    def test_nobody_is_left_to_hear_what_waits_when_all_end(self):
+        both = self.client()
+        self.subscribe(both, "news", 9)
+        self.call(both, "publish", "news", "a").addErrback(lambda lost: None)
+        sent = self.hub.publish("news", "b")
+        both.cut()
+        self.finish()
+        self.assertEqual((self.successResultOf(sent), self.hub._feeds), (0, {}))
 
     def test_a_program_publishes_without_a_client(self):
         readers = self.client()
@@ -327,31 +502,128 @@ class Turns(TestCase):
 class ServeAfter(TestCase):
     """NB-07: a session waits with the next calls until what an application does is done."""
 
-    def test_calls_wait_for_all_that_the_application_named(self):
-        clock, served, dones = Clock(), [], []
-        hub = Hub()
+    def setUp(self):
+        self.clock, self.served, hub = Clock(), [], Hub()
+        self.first = lambda session: None
 
         def work(request, number):
-            served.append(number)
+            self.served.append(number)
             if number == 0:
-                dones.extend([Deferred(), Deferred()])
-                for done in dones:
-                    request.session.serveAfter(done)
+                self.first(request.session)
             return number
 
         hub.methods.register(work, with_request=True)
-        factory = UmqServerFactory(clock=clock, methods=hub.methods, wallClock=clock.seconds)
-        both = Pair(factory, clock=clock)
-        self.addCleanup(both.close)
+        self.methods = hub.methods
+
+    def join(self, sink=None, **options):
+        factory = UmqServerFactory(
+            sink,
+            clock=self.clock,
+            methods=self.methods,
+            wallClock=self.clock.seconds,
+            limits={"unread-octets": 2000},
+        )
+        self.both = Pair(factory, clock=self.clock, **options)
+        self.addCleanup(self.both.close)
+
+    def calls(self, *dones):
+        """Three calls, of which the first has the others wait for ``dones``."""
+        self.first = lambda session: [session.serveAfter(done) for done in dones]
         for number in range(3):
-            both.client.call(dump(["work", number]))
-            both.pump()
-        self.assertEqual(served, [0])
+            self.both.client.call(dump(["work", number])).addErrback(lambda lost: None)
+        self.both.pump()
+
+    def all_served(self):
+        self.clock.advance(0)
+        self.both.advance(0)
+        self.assertEqual(self.served, [0, 1, 2])
+        self.assertTrue(self.both.ends["server"].reading)
+
+    def test_calls_wait_for_all_that_the_application_named(self):
+        self.join()
+        dones = [Deferred(), Deferred()]
+        self.calls(*dones)
+        self.assertEqual(self.served, [0])
         dones[0].callback("kept")
-        clock.advance(0)
-        self.assertEqual((served, self.successResultOf(dones[0])), ([0], "kept"))
+        self.clock.advance(0)
+        self.assertEqual((self.served, self.successResultOf(dones[0])), ([0], "kept"))
         dones[1].callback(None)
-        clock.advance(0)
-        both.advance(0)
-        self.assertEqual(served, [0, 1, 2])
-        self.assertTrue(both.ends["server"].reading)
+        self.all_served()
+
+    def test_calls_that_come_one_by_one_wait_as_well(self):
+        self.join()
+        done = Deferred()
+        self.first = lambda session: session.serveAfter(done)
+        for number in range(3):
+            self.both.client.call(dump(["work", number]))
+            self.both.pump()
+        self.assertEqual(self.served, [0])
+        done.callback(None)
+        self.all_served()
+
+    def test_calls_that_are_stored_wait_as_well(self):
+        """UM-17: they are safe together, and are served one after the other."""
+        self.join(Sink(at_once=True))
+        done = Deferred()
+        self.calls(done)
+        self.assertEqual(self.served, [0])
+        done.callback(None)
+        self.all_served()
+
+    def test_calls_that_waited_for_a_slow_reader_wait_as_well(self):
+        """UM-21: they came before it was said that they have to wait for something."""
+        self.join(full=1000)
+        self.both.deaf.add("client")
+        for value in ("a" * 4000, "b" * 4000):
+            self.both.server.setAttribute("of ours", value)
+        self.calls()
+        self.assertEqual((self.served, len(self.both.server._inbox)), ([], 3))
+        done = Deferred()
+        self.both.server.serveAfter(done)
+        self.both.deaf.clear()
+        self.both.pump()
+        self.assertEqual(self.served, [])
+        done.callback(None)
+        self.all_served()
+
+    def test_what_has_fired_already_or_fails_holds_up_nothing(self):
+        self.join()
+        failing = Deferred()
+        self.calls(succeed(None), failing)
+        failing.errback(RuntimeError())
+        self.failureResultOf(failing, RuntimeError)
+        self.all_served()
+
+    def test_calls_wait_too_if_it_is_said_between_two_turns(self):
+        """One more call was served: the turn in which it was had been asked for already."""
+        self.join()
+        done, later = Deferred(), Deferred()
+        self.calls(done)
+        done.addCallback(lambda result: self.both.server.serveAfter(later))
+        done.callback(None)
+        self.clock.advance(0)
+        self.assertEqual(self.served, [0])
+        later.callback(None)
+        self.all_served()
+
+    def test_another_reason_not_to_read_stays(self):
+        self.join()
+        done = Deferred()
+        self.calls(done)
+        self.both.server._control.pause("another")
+        done.callback(None)
+        self.clock.advance(0)
+        self.clock.advance(0)
+        self.assertEqual(self.served, [0, 1, 2])
+        self.assertFalse(self.both.ends["server"].reading)
+        self.both.server._control.resume("another")
+        self.all_served()
+
+    def test_what_a_session_waited_for_is_cancelled_with_it(self):
+        self.join()
+        done = Deferred()
+        self.calls(done)
+        self.both.client.abort()
+        self.both.pump()
+        self.failureResultOf(done, CancelledError)
+        self.assertEqual((self.served, self.clock.getDelayedCalls()), ([0], []))

@@ -1,5 +1,6 @@
 """Calls are served as long as a turn lasts; what came behind them waits for the next turn."""
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from tests.umq.echo import Sink, pair
@@ -105,6 +106,20 @@ class Turns(TestCase):
             self.successResultOf(answer)
         for answer in answers[2:]:
             self.failureResultOf(answer, ConnectionClosed)
+
+    def test_a_fault_at_the_end_of_a_turn_is_told(self):
+        """NB-09: it was to wait for the next turn, and there was none for a closed machine."""
+        both = self.pair(TURN_SECONDS * 2, limits={"attributes-octets": 100})
+        case, attachment = self, Deferred()
+        type(both.server).attributeChanged = lambda server, name, value: case.work(name)
+        both.client.setAttribute("a", "", [attachment])
+        both.client.setAttribute("a", "x" * 200)  # it waits for the first, and is too much
+        both.pump()
+        attachment.callback(b"x")
+        both.client.setAttribute("b", "")  # so that one read brings two messages
+        both.pump()
+        self.assertEqual(self.served, ["a"])
+        self.assertEqual(both.server_factory.counters["fault:attributes"], 1)
 
     def test_calls_that_waited_for_a_slow_reader_are_served_in_several_turns__NB_07(self):
         """NB-07, UM-21: and before what came behind them."""

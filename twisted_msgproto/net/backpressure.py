@@ -69,6 +69,9 @@ class OctetBudget:
         held: what peers make the process hold, and what cannot wait for the sink.
         peer_log: what peers do is logged through it, whichever server they came to.
         offenders: the addresses whose peers broke their protocol or failed to log in.
+        allocated: returns the octets that other threads than the reactor's have allocated; None
+            where the C library does not tell, or the process is not a gateway's own.
+        shared: what servers of one kind share, by its class.
     """
 
     def __init__(self, limit: float = inf, reason: str = "process-octets") -> None:
@@ -77,6 +80,8 @@ class OctetBudget:
         self.held = Ledger()
         self.peer_log = PeerLog()
         self.offenders = Offenders()
+        self.allocated: Callable[[], int | None] = lambda: None
+        self.shared: dict[type, Any] = {}
         self._reason = reason
         self.waiting = 0
         self.senders = 0

@@ -63,7 +63,8 @@ COMMON_LIMITS: Final = (
         "process-held-octets",
         256 << 20,
         "octets",
-        "of all connections, in unfinished messages and unread output: slow peers are cut off",
+        "of all connections, in unfinished messages (libzmq's, too) and unread output: slow peers"
+        " are cut off",
         1,
     ),
     Limit(

@@ -29,7 +29,12 @@ from .broker.view import ServedQueues
 from .control.shapes import BrokerView
 from .factory import MsgprotoServerFactory, peer_name
 from .jsonlog import JsonLog, twistd_observer
-from .memory import keep_freed_memory, share_processor, spare_lasting_objects
+from .memory import (
+    allocated_by_threads,
+    keep_freed_memory,
+    share_processor,
+    spare_lasting_objects,
+)
 from .monotonic import count_monotonically
 from .options import ServerOptions
 from .reloading import (
@@ -270,6 +275,7 @@ class Gateway(MultiService):
                 raise CannotStart(f"{self._title}: sink {name!r}: {error}") from error
         self._open_queues()
         keep_freed_memory()
+        self.budget.allocated = allocated_by_threads
         super().startService()  # type: ignore[no-untyped-call]
         if self.flow is not None:
             self.flow.start()

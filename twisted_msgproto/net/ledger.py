@@ -69,14 +69,20 @@ class Holder(Protocol):
 class _Account:
     """Notes what one holder holds, since when, and how much has moved meanwhile."""
 
-    __slots__ = ("began", "moved", "number", "octets", "stopped")
+    __slots__ = ("began", "moved", "number", "octets", "outward", "stopped")
 
-    def __init__(self, number: int, now: float, reading: bool) -> None:
+    def __init__(self, number: int, now: float, reading: bool, outward: bool) -> None:
         self.number = number
+        self.outward = outward
         self.octets = 0
         self.began = now
         self.moved = 0
         self.stopped = None if reading else now
+
+    @property
+    def arrives(self) -> bool:
+        """Whether it holds a message whose rest is being read."""
+        return self.stopped is None and not self.outward
 
     @property
     def age(self) -> tuple[float, int]:
@@ -149,7 +155,7 @@ class Ledger:
             if not octets:
                 return
             self._count += 1
-            account = self._accounts[holder] = _Account(self._count, now, holder.reading)
+            account = self._accounts[holder] = _Account(self._count, now, holder.reading, outward)
         grown = octets - account.octets
         account.octets = octets
         self.held += grown
@@ -224,10 +230,7 @@ class Ledger:
         if (
             self.held > self.limit * SOFT_SHARE
             and grower in self._accounts
-            and any(
-                other.stopped is None and other.age < account.age
-                for other in self._accounts.values()
-            )
+            and any(other.arrives and other.age < account.age for other in self._accounts.values())
         ):
             account.stop(now)
             self._held_back[grower] = account
@@ -255,7 +258,7 @@ class Ledger:
         If nobody is read at all, one is resumed in any case, since nothing would end otherwise.
         """
         running = Counter(
-            holder.address for holder, account in self._accounts.items() if account.stopped is None
+            holder.address for holder, account in self._accounts.items() if account.arrives
         )
         room = self.limit * SOFT_SHARE - self.held
         back = self._held_back

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 from pathlib import Path
 from statistics import median, quantiles
 from typing import NamedTuple
@@ -28,6 +29,12 @@ TIMES, LEAST_MILLISECONDS = 6.0, 100.0
 GOAL = "p99 ≤ max(6 × p50 alone, 100 ms); a turn ≤ 50 ms; never cut off"
 
 
+def goal(name: str) -> str:
+    """What must hold beside this input, in words."""
+    most = INPUTS[name].peak_mib
+    return GOAL + (f"; peak ≤ {most} MiB" if most else "")
+
+
 class Beside(NamedTuple):
     """What a good client saw, in ms, and what it cost the gateway."""
 
@@ -38,10 +45,11 @@ class Beside(NamedTuple):
     lost: int
     resident_mib: float
 
-    def found(self) -> Found:
+    def found(self, most_mib: float = inf) -> Found:
         """For the table."""
         allowed = max(TIMES * self.alone[0], LEAST_MILLISECONDS)
         kept = self.beside[1] <= allowed and self.turn <= TURN_MILLISECONDS
+        kept = kept and self.resident_mib <= most_mib
         return Found(
             f"alone p50 {self.alone[0]:.1f} p99 {self.alone[1]:.1f} ms,"
             f" beside it {self.beside[0]:.1f} and {self.beside[1]:.1f} ms;"
@@ -92,14 +100,15 @@ def measure(name: str, scale: float) -> Found:
         five = Five(launch)
         good = neighbour_of(INPUTS[name].protocol)
         clients.stand(good, five.ports[good])
-        return beside(five, clients, name, max(20, int(MESSAGES * scale)), WARM_SECONDS).found()
+        told = beside(five, clients, name, max(20, int(MESSAGES * scale)), WARM_SECONDS)
+        return told.found(INPUTS[name].peak_mib or inf)
 
 
 ROWS = tuple(
     Row(
         "neighbours",
         f"{neighbour_of(entry.protocol)} beside {entry.protocol}: {name}",
-        GOAL,
+        goal(name),
         partial(measure, name),
     )
     for name, entry in INPUTS.items()

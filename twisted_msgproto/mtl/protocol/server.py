@@ -46,6 +46,7 @@ from ..zeromq import (
     Bounds,
     CurveServer,
     Sockets,
+    Together,
     check_address,
     data_beside,
     is_local,
@@ -319,12 +320,14 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     def _bind(self, sockets: Any, control: Sequence[str], data: str | None) -> BrokerLink:
         limits = self.limits
+        together = Together.of(self.budget, self.clock)
         self._door = Door(
             limits.integer("connections"),
             limits.integer("connections-per-address"),
             self.limitMet,
             self._refused,
             self._roomFor,
+            lambda: together.full,
         )
         self._link = link = BrokerLink()
         link.factory = self
@@ -333,6 +336,8 @@ class MtlServerFactory(MsgprotoServerFactory):
             "prepare": sockets.admit(self._door, self._curve, lambda: self._authorized),
             "leaving": self.machine.leaving,
             "left": link.peersLeft,
+            "together": together,
+            "made_room": partial(self._endless, "process-held-octets"),
         }
         content_octets = limits.integer("content-octets")
         bounds: dict[str, Any] = {

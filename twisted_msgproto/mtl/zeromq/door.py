@@ -7,9 +7,12 @@ is shut down at its descriptor, and its peer comes again later by itself.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import struct
+import sys
+import termios
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -45,15 +48,17 @@ class Door:
         turned_away: Callable[[str], None],
         refused: Callable[[str, str], None] = lambda address, text: None,
         room: Callable[[str, Mapping[int, str]], int | None] = lambda address, connections: None,
+        full: Callable[[], bool] = lambda: False,
     ) -> None:
         """``limit`` connections in all, ``per_address`` of one address (0: any number).
 
         ``turned_away(limit)`` is called with the name of the limit, ``refused(address, text)`` for
         who may not connect for another reason.  ``room(address, connections)`` returns the
         descriptor that is closed for a newcomer, or None; it is asked when nearly all that may
-        connect have.
+        connect have.  While ``full()``, nobody may connect, because libzmq holds too much.
         """
         self._room = room
+        self._full = full
         self.refused = refused
         self.connections: dict[int, str] = {}
         self._limit = limit
@@ -126,6 +131,8 @@ class Door:
             shut_down(silent, (where,))
 
     def _exceeded(self, address: str) -> str:
+        if self._full():
+            return "process-held-octets"
         if len(self.connections) >= self._limit:
             return "connections"
         if address and self._per_address and self._addresses[address] >= self._per_address:
@@ -168,14 +175,41 @@ def standing(descriptor: int, endpoint: str) -> Iterator[socket.socket | None]:
         yield connection if _belongs(connection, endpoint) else None
 
 
-def shut_down(descriptor: int, peer: tuple[str] | tuple[str, int]) -> bool:
-    """Shut down the TCP connection with this host, and port; whether it was there still."""
+def shut_down(
+    descriptor: int, peer: tuple[str] | tuple[str, int], *, at_once: bool = False
+) -> bool:
+    """Shut down the TCP connection with this host, and port; whether it was there still.
+
+    libzmq still reads what came before, up to 2 MiB; ``at_once`` throws that away.
+    """
     with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
         # The descriptor may be somebody else's by now.
         if address_of(connection) and connection.getpeername()[: len(peer)] == peer:
             connection.shutdown(socket.SHUT_RDWR)
+            if at_once:
+                throw_away(connection)
             return True
     return False
+
+
+def waiting_in(descriptor: int) -> int | None:
+    """Return how many octets wait in the kernel to be read; None if there is no such connection."""
+    with suppress(OSError):
+        found: int = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0]
+        return found
+    return None
+
+
+def throw_away(connection: socket.socket) -> None:
+    """Throw away what waits to be read from a TCP connection after its end.
+
+    Linux accepts nothing more for it.  One call reads everything: between two of them libzmq's
+    thread could read the octets behind a gap.  With MSG_TRUNC Linux copies nothing.
+    """
+    if sys.platform == "linux":
+        octets = waiting_in(connection.fileno())
+        with suppress(OSError):
+            connection.recv(octets or 1, socket.MSG_TRUNC | socket.MSG_DONTWAIT)
 
 
 def address_of(connection: socket.socket) -> str:

@@ -20,6 +20,7 @@ from .bounded import (
 )
 from .connections import DESCRIPTOR, PROPERTY, Connections
 from .hooks import guarded
+from .together import Together
 from .unfinished import Unfinished
 
 LAST_WORDS_SECONDS: Final = 0.1
@@ -54,6 +55,7 @@ class Routing:
     _readSoon: Callable[[], None]
     _throwAway: Callable[[], bool]
     _within = False
+    _paused: bool
     factory: Any
 
     def __init__(
@@ -66,13 +68,16 @@ class Routing:
         leaving: Callable[[bytes], None] = lambda peer: None,
         left: Callable[[list[bytes]], None] = lambda peers: None,
         endless: Callable[[str, int], None] = lambda host, octets: None,
+        together: Together | None = None,
+        made_room: Callable[[str, int], None] = lambda host, octets: None,
         **options: Any,
     ) -> None:
         """As :class:`Bounded`, and how connections end.
 
         ``leaving(peer)``: its connection has ended; what it sent before may still come.
         ``left(peers)``: that was all.  ``endless(host, octets)``: a connection was cut off, because
-        so much of a message came which did not end.
+        so much of a message came which did not end; ``made_room(host, octets)``: because all
+        ``together`` hold too much.
         """
         self._connections = connections
         self._leaving = leaving
@@ -83,7 +88,15 @@ class Routing:
         self._ended: dict[bytes, None] = {}  # names of connections that have ended just now
         self._silent: dict[bytes, None] = {}  # and of those that have when all was read
         self._waiting: Any = None
-        self.unfinished = Unfinished(factory.reactor, bounds, endless, self._readSoon)
+        self.unfinished = Unfinished(
+            factory.reactor,
+            bounds,
+            endless,
+            self._readSoon,
+            together=together,
+            made_room=made_room,
+            paused=lambda: self._paused,
+        )
         super().__init__(factory, received, bounds, **options)  # type: ignore[call-arg]
 
     def _slice(self, messages: list[list[bytes]]) -> bool:
@@ -115,6 +128,8 @@ class Routing:
                 messages.append(parts)
         except zmq.Again:
             return False
+        if self._within:
+            self.unfinished.too_many_frames(messages[-1][0])
         return True
 
     def _first(self, identity: bytes, serial: str, frame: Any) -> bytes:

@@ -5,15 +5,15 @@ message has, and it hands over nothing of a message before its last frame has co
 connection what libzmq has taken from the kernel is compared with what an honest peer may have sent
 since its last whole message.
 
+Octets are not memory: :mod:`.together` bounds the memory of all unfinished messages.
+
 Only TCP on Linux tells what came: connections of ipc, and those on other systems, are not watched.
 """
 
 from __future__ import annotations
 
-import fcntl
 import socket
 import struct
-import termios
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
@@ -22,13 +22,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import zmq
 
-from .door import EVENT, shut_down, standing
+from .door import EVENT, shut_down, standing, waiting_in
+from .together import BUFFER_OCTETS, FRAME_TIMES, LOOK_SECONDS, Rank, Together, Weight
 
 if TYPE_CHECKING:
     from .bounded import Bounds
-
-LOOK_SECONDS: Final = 0.1
-"""From one look at connections to the next: libzmq's thread fills up to 100 MB meanwhile."""
 
 LOOKS_PER_TURN: Final = 200
 """Connections at which one turn looks: 0.6 ms.  The time for 2,000 a second stays below 1 %."""
@@ -54,9 +52,9 @@ ACTIVATION_READS: Final = 1000
 """Messages that a ROUTER may read before it knows that a further connection has some: libzmq looks
 at least after every 100."""
 
-TCP_INFO: Final = struct.Struct("=120xQQ20xI")
+TCP_INFO: Final = struct.Struct("=120xQQ16xII")
 """From Linux's ``tcp_info``: octets that the other end has acknowledged, octets that came, and
-segments with data that were sent."""
+segments with data that came and that were sent."""
 
 NAME: Final = itemgetter(0)
 
@@ -67,6 +65,8 @@ class Octets(NamedTuple):
     received: int
     acknowledged: int
     segments: int
+    pieces: int = 0
+    """Segments with data have come this often; libzmq reads once for each, and for each 8 KiB."""
 
 
 def octets_of(descriptor: int) -> Octets | None:
@@ -78,17 +78,12 @@ def octets_of(descriptor: int) -> Octets | None:
             told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
         finally:
             connection.detach()
-        acknowledged, received, segments = TCP_INFO.unpack(told)
-        return Octets(received, acknowledged, segments)
+        acknowledged, received, pieces, segments = TCP_INFO.unpack(told)
+        return Octets(received, acknowledged, segments, pieces)
     return None
 
 
-def waiting_in(descriptor: int) -> int | None:
-    """Return how many octets wait in the kernel to be read; None if there is no such connection."""
-    with suppress(OSError):
-        found: int = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0]
-        return found
-    return None
+NOTHING: Final = Octets(0, 0, 0)
 
 
 class Seen:
@@ -98,17 +93,21 @@ class Seen:
         peer: host and port at the other end.
         heard: a whole message of it was read since the last look at it.
         mark: what had come at the look after its last whole message; nothing before the first one.
+        waited: octets of these that the kernel still had.
         since: when that look was, or when it was accepted, in seconds of the clock.
         suspected: how far the ROUTER had read when too much had come; None if it has not.
+        many: octets that libzmq had read before a message with too many frames; None before that.
     """
 
-    __slots__ = ("heard", "mark", "peer", "since", "suspected")
+    __slots__ = ("heard", "many", "mark", "peer", "since", "suspected", "waited")
 
     def __init__(self, peer: tuple[str, int], now: float) -> None:
         self.peer = peer
         self.heard = False
-        self.mark = Octets(0, 0, 0)
+        self.mark = NOTHING
+        self.waited = 0
         self.since = now
+        self.many: int | None = None
         self.suspected: tuple[int, int] | None = None
 
 
@@ -135,21 +134,34 @@ class Unfinished:
         read_soon: Callable[[], None],
         octets: Callable[[int], Octets | None] = octets_of,
         waiting: Callable[[int], int | None] = waiting_in,
+        *,
+        together: Together | None = None,
+        made_room: Callable[[str, int], None] = lambda host, octets: None,
+        paused: Callable[[], bool] = lambda: False,
     ) -> None:
         """``bounds`` are those of the ROUTER; ``cut_off(host, octets)`` is called with what came;
         ``read_soon()`` reads the ROUTER in a later turn, unless reading is paused.
-        ``octets`` and ``waiting`` ask the system about a descriptor.
+        ``octets`` and ``waiting`` ask the system about a descriptor.  ``made_room(host, octets)``
+        is called for a connection that is cut off because all ``together`` hold too much;
+        ``paused()`` tells whether reading the ROUTER is paused.
         """
         message = LARGE_FRAMES * bounds.frame_octets
         self.largest = message + SLACK_OCTETS
         # Beside those that it counts, libzmq has one which the ROUTER began, and one under way.
         self.held = (bounds.peer_messages + 2) * (message + SLACK_OCTETS)
+        # Each may have come alone, and keeps what it was read into.
+        self._buffers = (bounds.peer_messages + 2) * BUFFER_OCTETS
+        self._frame = bounds.frame_octets
+        self._together = together
+        self._made_room = made_room
+        self._paused = paused
         self._clock = clock
         self._cut_off = cut_off
         self._read_soon = read_soon
         self._octets = octets
         self._waiting = waiting
         self._seen: dict[int, Seen] = {}  # by descriptor
+        self._unseen: set[int] = set()  # descriptors of ipc
         self._descriptors: dict[bytes, int] = {}  # by the name of a connection
         self._heard: set[bytes] = set()  # names, since the last look
         self._turn: Iterator[int] = iter(())  # descriptors to look at in this round
@@ -158,6 +170,8 @@ class Unfinished:
         self._read = 0  # messages
         self._gone = 0  # connections that have ended since the ROUTER was read to its end
         self._timer: Any = None
+        if together is not None:
+            together.add(self)
 
     # ── what the ROUTER tells ───────────────────────────────────────────────────────────────────
 
@@ -175,6 +189,12 @@ class Unfinished:
             self._heard.update(map(NAME, messages))
         self._read += len(messages)
 
+    def too_many_frames(self, name: bytes) -> None:
+        """A message of this connection has more frames than any of ours."""
+        seen = self._seen.get(self._descriptors.get(name, -1))
+        if seen is not None and seen.many is None:
+            seen.many = seen.mark.received - seen.waited
+
     def read_to_end(self) -> None:
         """There was no further message."""
         self._ends += 1
@@ -184,6 +204,7 @@ class Unfinished:
         """What libzmq says of connections."""
         for event, where in messages:
             kind, descriptor = EVENT.unpack(event)
+            self._unseen.discard(descriptor)
             if self._seen.pop(descriptor, None) is not None:
                 self._gone += 1
             if kind == zmq.EVENT_ACCEPTED:
@@ -194,24 +215,27 @@ class Unfinished:
     def shutdown(self) -> None:
         """Look no more."""
         self._seen.clear()
+        self._unseen.clear()
+        if self._together is not None:
+            self._together.remove(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _accepted(self, descriptor: int, endpoint: str) -> None:
         with suppress(OSError), standing(descriptor, endpoint) as connection:
-            if connection is not None and connection.family != socket.AF_UNIX:
+            if connection is None:
+                return
+            if connection.family == socket.AF_UNIX:
+                self._unseen.add(descriptor)
+            else:
                 self._seen[descriptor] = Seen(connection.getpeername()[:2], self._clock.seconds())
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────
 
     def _look(self) -> None:
         """Look at the next connections."""
-        heard, self._heard = self._heard, set()
-        for name in heard:
-            seen = self._seen.get(self._descriptors.get(name, -1))
-            if seen is not None:
-                seen.heard = True
+        self._note_heard()
         some = list(islice(self._turn, LOOKS_PER_TURN))
         if not some:
             self._turn = iter(list(self._seen))
@@ -222,31 +246,101 @@ class Unfinished:
             if seen is not None:
                 self._look_at(descriptor, seen)
         self._timer = self._clock.callLater(LOOK_SECONDS, self._look) if self._seen else None
+        if self._together is not None:
+            self._together.look()
+
+    def _note_heard(self) -> None:
+        heard, self._heard = self._heard, set()
+        for name in heard:
+            seen = self._seen.get(self._descriptors.get(name, -1))
+            if seen is not None:
+                seen.heard = True
 
     def _look_at(self, descriptor: int, seen: Seen) -> None:
         now = self._octets(descriptor)
         if now is None:
             return
         if seen.heard:
-            # What came after the message that was read counts as if it had come before it.
-            seen.heard, seen.mark, seen.since = False, now, self._clock.seconds()
-            seen.suspected = None
+            self._begin_anew(descriptor, seen, now)
             return
-        came = now.received - seen.mark.received
-        if came <= self.largest:
+        if now.received - seen.mark.received + seen.waited <= self.largest:
             return
-        came -= self._waiting(descriptor) or 0
-        came -= self._heartbeats(now, seen)
+        came = self._taken(descriptor, seen, now)
         if came <= self.largest:
             seen.suspected = None
         elif came > self.held or self._had_its_turn(seen.suspected):
-            self._cut(descriptor, seen, came)
+            self._cut(descriptor, seen, came, self._cut_off)
         else:
             if seen.suspected is None:
                 seen.suspected = (self._ends, self._read)
             self._suspects.append(descriptor)
             # Nothing wakes a ROUTER to which nothing whole has come.
             self._read_soon()
+
+    def _taken(self, descriptor: int, seen: Seen, now: Octets) -> int:
+        """Return the octets that libzmq has read since the mark, without heartbeats."""
+        came = now.received - seen.mark.received + seen.waited - self._heartbeats(now, seen)
+        return came - (self._waiting(descriptor) or 0) if came > 0 else 0
+
+    def _begin_anew(self, descriptor: int, seen: Seen, now: Octets) -> None:
+        """Set the mark: what libzmq has read by now counts as if it had been finished."""
+        seen.heard, seen.mark, seen.since = False, now, self._clock.seconds()
+        seen.waited = self._waiting(descriptor) or 0
+        seen.suspected = None
+
+    # ── as Together sees it ─────────────────────────────────────────────────────────────────────
+
+    @property
+    def connections(self) -> int:
+        """Return how many there are."""
+        return len(self._seen) + len(self._unseen)
+
+    @property
+    def unseen(self) -> int:
+        """Return the octets that honest peers of ipc may hold."""
+        each = self.held + self._buffers if self._paused() else self.largest
+        return len(self._unseen) * each
+
+    def descriptors(self) -> list[int]:
+        """Return those of connections that can be weighed."""
+        self._note_heard()
+        return list(self._seen)
+
+    def weigh(self, descriptor: int) -> Weight | None:
+        """Return what this connection may hold; None if it has ended or has nothing unfinished.
+
+        libzmq allocates a frame when its first octets have come, and an honest peer's first message
+        is small.  While reading is paused, complete messages wait as well.
+        """
+        seen = self._seen.get(descriptor)
+        now = None if seen is None else self._octets(descriptor)
+        if seen is None or now is None:
+            return None
+        came = self._taken(descriptor, seen, now)
+        pieces = now.pieces - seen.mark.pieces
+        if seen.heard:
+            self._begin_anew(descriptor, seen, now)
+            rank, begun = Rank.HEARD, min(came, self._frame)
+        else:
+            rank, begun = Rank.STANDS, self._frame
+        if seen.mark is NOTHING:
+            rank, begun = Rank.STRANGER, 0
+        if seen.many is not None:
+            # What the ROUTER has not thrown away yet of all that it sent, nobody knows.
+            came = now.received - seen.many
+            return Weight(Rank.STRANGER, came, FRAME_TIMES * came, 0)
+        if came <= 0:
+            return None
+        most = FRAME_TIMES * came + BUFFER_OCTETS * pieces
+        return Weight(rank, came, most, came + begun + (self._buffers if self._paused() else 0))
+
+    def make_room(self, descriptor: int, octets: int) -> None:
+        """End this connection, whose unfinished message has ``octets``."""
+        seen = self._seen.get(descriptor)
+        if seen is not None:
+            self._cut(descriptor, seen, octets, self._made_room)
+
+    # ── one connection ──────────────────────────────────────────────────────────────────────────
 
     def _heartbeats(self, now: Octets, seen: Seen) -> int:
         """Return how many octets may be heartbeats: they are answered, and they are few."""
@@ -263,8 +357,10 @@ class Unfinished:
         connections = len(self._seen) + self._gone
         return self._ends > ends or self._read - read > ROUNDS * connections + ACTIVATION_READS
 
-    def _cut(self, descriptor: int, seen: Seen, octets: int) -> None:
+    def _cut(
+        self, descriptor: int, seen: Seen, octets: int, told: Callable[[str, int], None]
+    ) -> None:
         del self._seen[descriptor]
         self._gone += 1
-        if shut_down(descriptor, seen.peer):
-            self._cut_off(seen.peer[0], octets)
+        if shut_down(descriptor, seen.peer, at_once=True):
+            told(seen.peer[0], octets)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 from twisted.internet.defer import Deferred
@@ -23,7 +23,7 @@ class Feed:
 
     def __init__(self) -> None:
         self.topics: dict[Topic, None] = {}
-        self._updates: deque[tuple[str, Deferred[int]]] = deque()
+        self._updates: OrderedDict[Deferred[int], str] = OrderedDict()
         self._rest: Iterator[Topic] | None = None  # who has not got the first update yet
         self._got = 0
 
@@ -36,16 +36,21 @@ class Feed:
         """Let an update wait; the Deferred fires with how many subscribers got it.
 
         It fails with what a topic raised (LimitExceeded for a text that is too large): then the
-        subscribers after that one do not get the update.
+        subscribers after that one do not get the update.  Cancelling it withdraws an update that
+        nobody has got yet.
         """
-        sent: Deferred[int] = Deferred()
-        self._updates.append((text, sent))
+        sent: Deferred[int] = Deferred(self._withdraw)
+        self._updates[sent] = text
         return sent
+
+    def _withdraw(self, sent: Deferred[int]) -> None:
+        if self._rest is None or sent is not next(iter(self._updates)):
+            del self._updates[sent]
 
     def send(self, late: Callable[[], bool]) -> None:
         """Send what waits to one subscriber after the other, until it is ``late``."""
         while self._updates:
-            text, sent = self._updates[0]
+            sent, text = next(iter(self._updates.items()))
             if self._rest is None:
                 self._rest, self._got = iter(list(self.topics)), 0
             failure = None
@@ -56,11 +61,13 @@ class Feed:
                         return
             except Exception:
                 failure = Failure()
-            self._updates.popleft()
             self._rest = None
-            if failure is None:
+            if sent.called:
+                pass  # cancelled, when some had got it
+            elif failure is None:
                 sent.callback(self._got)
             else:
                 sent.errback(failure)
+            del self._updates[sent]  # not before: what is published meanwhile stands behind it
             if late():
                 return

@@ -15,7 +15,7 @@ and to the others in the turns after it, a name at a time; everybody else is ser
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred, succeed
 
@@ -31,6 +31,12 @@ from .methods import MethodRegistry
 NAMES_MAX = 10_000
 """All clients together may subscribe to this many names."""
 
+WAITING_CHARACTERS: Final = 64 << 20
+"""While updates with this many characters wait for their turn, further ones are refused (NB-02)."""
+
+SMALL_CHARACTERS: Final = 4 << 10
+"""No update of at most this many characters is refused for what others have waiting."""
+
 
 class Hub:
     """Keeps named topics, to which any number of sessions may subscribe.
@@ -42,6 +48,7 @@ class Hub:
     def __init__(self) -> None:
         self._feeds: dict[str, Feed] = {}
         self._waiting: deque[Feed] = deque()  # what is still to be sent, a feed a turn
+        self._characters = 0  # of the updates in it
         self._sending = False
         self._turn: Any = None  # the call of the clock that goes on with it
         self.methods = MethodRegistry()
@@ -66,6 +73,8 @@ class Hub:
         feed.topics[topic] = None
         factory = request.session.factory
         self._spent, self._callLater = factory.spent, factory.clock.callLater
+        if factory.turnWatch is not None and "_send" not in vars(self):
+            factory.turnWatch.measure(self, "_send", peer="updates of the hub")
         topic.whenClosed().addCallback(lambda reason: self._gone(name, feed, topic))
         return True
 
@@ -74,30 +83,39 @@ class Hub:
         if not feed.topics:
             del self._feeds[name]
 
-    async def _publish(self, request: Request, name: str, text: str) -> int:
+    def _publish(self, request: Request, name: str, text: str) -> Deferred[int]:
         """Send TEXT to all subscribers of NAME; how many got it."""
         sent = self.publish(name, text)
         if not sent.called:  # what a publisher does next, it does after this
             request.session.serveAfter(sent)
-        return await sent
+        return sent
 
     def publish(self, name: str, text: str) -> Deferred[int]:
         """Send TEXT to all subscribers of NAME; fires with how many got it.
 
         It has fired already if all got it in this turn.  Updates for one name are sent in the order
-        of their calls.  Raises Refused for what is no text; fails as :meth:`.Topic.publish` raises.
+        of their calls.  Cancelling withdraws an update that nobody has got yet.  Raises Refused for
+        what is no text, and while too much waits; fails as :meth:`.Topic.publish` raises.
         """
         if not isinstance(name, str) or not isinstance(text, str):
             raise Refused("name and text are texts", Code.FORMAT.value)
+        if self._characters >= WAITING_CHARACTERS and len(text) > SMALL_CHARACTERS:
+            raise Refused("too many updates wait", Code.UNAVAILABLE.value)
         feed = self._feeds.get(name)
         if feed is None:
             return succeed(0)
         if not feed.waits:
             self._waiting.append(feed)
         sent = feed.add(text)
+        self._characters += len(text)
+        sent.addBoth(self._sent, len(text))
         if self._turn is None and not self._sending:
             self._send()
         return sent
+
+    def _sent(self, result: Any, characters: int) -> Any:
+        self._characters -= characters
+        return result
 
     def _send(self) -> None:
         """Send to subscribers for one turn; the next turn goes on with another name."""

@@ -26,22 +26,24 @@ class Serving(Answering):
     _ready: list[CallReceived | CallbackReceived] | None = None  # safe calls of the next turn
     _rest: Iterator[Any] | None = None  # what else came, in order: a part of one read, mostly
     _serving: Any = None  # the call of the clock that goes on with them
-    _holds = 0  # what has to fire before the peer's next call is served
+    _holds: tuple[Deferred[Any], ...] = ()  # they have to fire before the next call is served
 
     def serveAfter(self, done: Deferred[Any]) -> None:
         """Serve no more calls of this peer, and do not read it, before ``done`` has fired.
 
         Otherwise calls that come behind one with a late answer may pass it.  Answers are sent as
-        ever, that of the call which waits for ``done`` among them.
+        ever, that of the call which waits for ``done`` among them.  ``done`` must not wait for what
+        this peer has still to send, such as the answer to a call of ours.  If the session ends
+        first, ``done`` is cancelled.
         """
-        self._holds += 1
+        self._holds += (done,)
         if self._rest is None:
             self._rest = iter(())
         self._control.pause(SERVING)
-        done.addBoth(self._serveAgain)
+        done.addBoth(self._serveAgain, done)
 
-    def _serveAgain(self, result: Any) -> Any:
-        self._holds -= 1
+    def _serveAgain(self, result: Any, done: Deferred[Any]) -> Any:
+        self._holds = tuple(held for held in self._holds if held is not done)
         if not self._ended:
             self._serveLater()
         return result
@@ -71,7 +73,7 @@ class Serving(Answering):
         turn_ends = now() + TURN_SECONDS
         for event in events:
             yield event
-            if (self._holds or now() > turn_ends) and not self._ended:
+            if (self._holds or now() > turn_ends) and not (self._ended or self.machine.closed):
                 rest = self._rest  # after a hold there is one: it came before
                 self._rest = events if rest is None else chain(rest, events)
                 self._control.pause(SERVING)
@@ -99,12 +101,14 @@ class Serving(Answering):
                 return
 
     def _serveLater(self) -> None:
-        if self._serving is None and not self._holds:
+        if self._serving is None:
             self._serving = self.factory.clock.callLater(0, self._serveReady)
 
     def _serveReady(self) -> None:
         """Go on in a turn of its own: with the calls that are safe, then with what else came."""
         self._serving = None
+        if self._holds:
+            return  # the last of them asks for another turn
         self._time()
         if self._ready:
             calls, self._ready = self._ready, None
@@ -123,3 +127,5 @@ class Serving(Answering):
         if self._serving is not None:
             self._serving.cancel()
             self._serving = None
+        for done in self._holds:
+            done.cancel()

@@ -50,7 +50,7 @@ class Topic:
     def publish(self, payload: str, attachments: Sequence[Any] = ()) -> bool:
         """Send an update; False if the topic has ended (then nothing is sent)."""
         session = self._session
-        if self.closed is not None:
+        if self.closed is not None or not session.machine.opened:
             return False
         bodies = session._bodies(attachments)
         if not self._queue and not session.wire.unread:
