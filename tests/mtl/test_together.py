@@ -31,6 +31,7 @@ from twisted_msgproto.mtl.zeromq.together import (
 )
 from twisted_msgproto.mtl.zeromq.unfinished import Octets
 from twisted_msgproto.net import OctetBudget
+from twisted_msgproto.net.ledger import MIN_RATE
 
 MEBI = 1 << 20
 LIMIT = 256 * MEBI
@@ -102,6 +103,12 @@ def heard(most: float, honest: float = 0) -> Weight:
     return Weight(Rank.HEARD, 3, int(most * MEBI), int(honest * MEBI))
 
 
+def begun(mebi: float, late: float = 0, rank: Rank = Rank.STANDS) -> Weight:
+    """A large message that has begun, in one frame: it costs what it has."""
+    octets = int(mebi * MEBI)
+    return Weight(rank, octets, octets, octets, octets, late)
+
+
 class Case(NamedTuple):
     """Who holds something, what is allocated in MiB, what the ledger holds, and who is cut off."""
 
@@ -140,6 +147,24 @@ CASES = {
         300,
         ["d", "c", "b"],
     ),
+    "honest octets have a bound": Case(
+        {"a": begun(100, 1), "b": begun(100, 2), "c": begun(100, 0), "d": begun(100, 1.5)},
+        400,
+        ["b", "d"],
+    ),
+    "up to it nobody is cut off": Case({"a": begun(156, 9), "b": begun(100, 9)}, 256, []),
+    "what others hold counts, too": Case(
+        {"a": begun(100, 1), "b": begun(100, 2)}, 201, ["b"], held=100
+    ),
+    "of those who are as late the largest is first": Case(
+        {"a": begun(100), "b": begun(101), "c": begun(56)}, 257, ["b"]
+    ),
+    "strangers are cut off first, however late others are": Case(
+        {"a": begun(200, 9), "b": begun(100, 0, Rank.STRANGER)}, 300, ["b"]
+    ),
+    "who has begun nothing is not cut off for it": Case(
+        {"a": stands(999, 999), "b": begun(256), "c": begun(1, 1)}, 257, ["c"]
+    ),
     "who was heard is last": Case({"a": heard(400), "b": stands(1)}, 300, ["b", "a"]),
 }
 
@@ -171,6 +196,18 @@ def test_what_was_cut_off_may_not_be_free_at_the_next_look() -> None:
     assert bounded.look(300) == ["x"]
     assert bounded.look(256) == []
     assert bounded.look(300) == ["e"]
+
+
+def test_what_connections_held_that_were_cut_off_is_returned_to_the_system() -> None:
+    """NB-02: once, when libzmq has freed it; pieces of it would stay with the process for ever."""
+    bounded = Bounded(Router(a=stranger(400), b=begun(300)))
+    returned: list[int] = []
+    bounded.budget.release = lambda: returned.append(1)
+    assert bounded.look(800) == ["a", "b"]
+    assert returned == []
+    for _ in range(3):
+        assert bounded.look(100) == []
+        assert returned == [1]
 
 
 def test_newcomers_are_turned_away_while_what_was_left_behind_is_too_much() -> None:
@@ -307,6 +344,48 @@ def test_what_an_honest_peer_may_hold_while_reading_is_paused(world: World) -> N
     weight = weigh(world, descriptor)
     assert weight is not None
     assert weight.honest == 5000 + (MESSAGES + 2) * BUFFER_OCTETS
+
+
+def test_what_is_of_a_message_that_is_not_complete_for_certain(world: World) -> None:
+    """NB-02: all that came, once everything complete was read; and how late its sender is."""
+    descriptor = world.join()
+    world.unfinished.named(b"a", descriptor)
+
+    def weighed(octets: int) -> tuple[int, float]:
+        world.octets[descriptor] = Octets(octets, 0, 0, 0)
+        weight = weigh(world, descriptor)
+        assert weight is not None
+        return weight.begun, weight.late
+
+    world.read(b"a")
+    assert weighed(5000) == (0, 0)
+    assert weighed(7000) == (0, 0)
+    assert world.reads == 1
+    # The ROUTER was not read meanwhile, so the message may be complete.
+    world.clock.advance(1)
+    assert weighed(8000) == (0, 0)
+    assert world.reads == 1
+    world.unfinished.read_to_end()
+    assert weighed(8000) == (3000, pytest.approx(1 - 1000 / MIN_RATE))
+    world.unfinished.read_to_end()
+    world.clock.advance(1)
+    assert weighed(9000) == (4000, pytest.approx(2 - 2000 / MIN_RATE))
+    # Being ahead does not count: who is fast first and stops then is late as soon.
+    world.unfinished.read_to_end()
+    assert weighed(9000 + 10 * MIN_RATE) == (4000 + 10 * MIN_RATE, 0)
+    world.unfinished.read_to_end()
+    world.clock.advance(1)
+    assert weighed(9000 + 10 * MIN_RATE) == (4000 + 10 * MIN_RATE, 1)
+    # While it is not read, complete messages wait.
+    world.unfinished._paused = lambda: True
+    assert weighed(9000 + 10 * MIN_RATE) == (0, 0)
+    world.unfinished._paused = lambda: False
+    assert weighed(9000 + 10 * MIN_RATE) == (0, 0)
+    world.unfinished.read_to_end()
+    assert weighed(9000 + 10 * MIN_RATE) == (4000 + 10 * MIN_RATE, 0)
+    world.read(b"a")
+    world.unfinished.read_to_end()
+    assert weighed(10_000 + 10 * MIN_RATE) == (0, 0)
 
 
 def test_what_waited_in_the_kernel_at_the_mark_counts_when_libzmq_takes_it(world: World) -> None:

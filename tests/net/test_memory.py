@@ -109,6 +109,35 @@ def test_another_c_library_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> Non
     assert memory.allocated_by_threads() is None
 
 
+FREED = """
+import os
+from twisted_msgproto.net.memory import keep_freed_memory, return_freed_memory
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") >> 20
+
+assert keep_freed_memory()
+pieces = [b"x" * (4 << 20) for _ in range(60)]
+kept = pieces[::10]
+full = resident()
+del pieces
+before = resident()
+assert return_freed_memory()
+print(full - before, before - resident())
+"""
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="only glibc keeps what is free between other pieces"
+)
+def test_what_is_free_between_other_pieces_is_returned_when_asked__NB_02() -> None:
+    """240 MiB were in use, and 24 still are; the end of the heap may keep 64."""
+    done = subprocess.run([sys.executable, "-c", FREED], check=True, capture_output=True, text=True)
+    before, asked = map(int, done.stdout.split())
+    assert before <= 64 < 140 < asked
+
+
 def test_a_gateway_measures_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """NB-02: and nobody measures another program's, whose threads hold what they like."""
     monkeypatch.setattr(gateway, "keep_freed_memory", lambda: True)
@@ -116,6 +145,10 @@ def test_a_gateway_measures_its_own_process(monkeypatch: pytest.MonkeyPatch) -> 
     assert service.budget.allocated() is None
     service.startService()
     assert service.budget.allocated is memory.allocated_by_threads
+    returning: list[object] = []
+    monkeypatch.setattr(reactor, "callInThread", returning.append)
+    service.budget.release()
+    assert returning == [memory.return_freed_memory]
     service.stopService()
 
 

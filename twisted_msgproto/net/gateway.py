@@ -32,6 +32,7 @@ from .jsonlog import JsonLog, twistd_observer
 from .memory import (
     allocated_by_threads,
     keep_freed_memory,
+    return_freed_memory,
     share_processor,
     spare_lasting_objects,
 )
@@ -276,6 +277,7 @@ class Gateway(MultiService):
         self._open_queues()
         keep_freed_memory()
         self.budget.allocated = allocated_by_threads
+        self.budget.release = lambda: self.reactor.callInThread(return_freed_memory)
         super().startService()  # type: ignore[no-untyped-call]
         if self.flow is not None:
             self.flow.start()

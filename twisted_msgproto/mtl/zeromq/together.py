@@ -5,6 +5,9 @@ far more than what came: a frame of two octets on the wire costs 64, and a frame
 was read alone keeps the whole buffer it was read into.  When it is more than the octets of honest
 peers explain, connections are cut off until the rest fits, those with the largest possible share
 first.
+
+libzmq cannot be told to read one connection later than another, so honest octets have the same
+bound: when unfinished messages alone have more, the latest of their senders are cut off.
 """
 
 from __future__ import annotations
@@ -62,12 +65,20 @@ class Weight(NamedTuple):
         octets: what has come of its unfinished message.
         most: octets of memory that these may cost at most.
         honest: octets of memory that they may cost if the peer is honest.
+        begun: octets of these that belong to a message which is not complete, for certain.
+        late: the sender of that message is so many seconds behind ``min-rate``.
     """
 
     rank: Rank
     octets: int
     most: int
     honest: int
+    begun: int = 0
+    late: float = 0.0
+
+
+Found = tuple[Weight, "Weighed", int]
+"""The weight of a connection, its ROUTER and its descriptor."""
 
 
 class Weighed(Protocol):
@@ -104,9 +115,10 @@ class Together:
         self._routers: list[Weighed] = []
         self._looked = -LOOK_SECONDS
         self._rest: Iterator[tuple[Weighed, int]] = iter(())
-        self._found: list[tuple[Weight, Weighed, int]] = []
+        self._found: list[Found] = []
         self._call: Any = None
         self._going = 0.0  # octets that those held who were cut off at the last look
+        self._freed = False  # connections were cut off at the last look, whose memory is free now
         self._left_until = 0.0  # what those who were cut off have left may be the reason
         self._full_until = 0.0
 
@@ -129,6 +141,11 @@ class Together:
             self._call = None
 
     @property
+    def min_rate(self) -> float:
+        """Return the octets a second with which the sender of a message is not late."""
+        return self._budget.held.min_rate
+
+    @property
     def full(self) -> bool:
         """Whether newcomers are turned away: cutting off everybody possible has not been enough."""
         now: float = self._clock.seconds()
@@ -140,6 +157,9 @@ class Together:
         if self._call is not None or now < self._looked + LOOK_SECONDS / 2:
             return
         self._looked = now
+        if self._freed:
+            self._freed = False
+            self._budget.release()
         if self._taken() > self._allowed:
             every = [(router, one) for router in self._routers for one in router.descriptors()]
             self._rest, self._found = iter(every), []
@@ -172,13 +192,17 @@ class Together:
             self._call = self._clock.callLater(0, self._weigh)
 
     def _decide(self) -> None:
-        """Cut off connections while there is more than honest peers may hold.
+        """Cut off connections while there is more than may be held."""
+        found, self._found = sorted(self._found, key=_largest), []
+        self._cut_late(self._cut_large(found))
+
+    def _cut_large(self, found: list[Found]) -> list[Found]:
+        """Cut off connections while there is more than honest peers explain; return the others.
 
         The memory is divided among them by what each may hold at most.  That of connections which
         the last check cut off may not be free yet, and what those who stand cannot hold is somebody
         else's: only strangers are cut off for that.
         """
-        found, self._found = self._found, []
         now, taken = self._clock.seconds(), self._taken()
         honest = sum(weight.honest for weight, _, _ in found)
         honest += sum(router.unseen for router in self._routers)
@@ -186,21 +210,43 @@ class Together:
         every = sum(weight.most for weight, _, _ in found)
         going, self._going = self._going, 0.0
         enough = inf if over > every else going
-        for weight, router, descriptor in sorted(found, key=_order):
+        cut = 0
+        for weight, router, descriptor in found:
             if over <= (0 if weight.rank is Rank.STRANGER else enough):
                 break
             part = weight.most * min(1, taken / every)
             over -= part
             self._going += part
             self._left_until = now + LEFT_SECONDS
-            router.make_room(descriptor, weight.octets)
+            self._make_room(router, descriptor, weight)
+            cut += 1
         if over > going and now < self._left_until:
             self._full_until = now + FULL_SECONDS
+        return found[cut:]
+
+    def _cut_late(self, found: list[Found]) -> None:
+        """Cut off connections while messages that have begun are more than may be held."""
+        over = sum(weight.begun for weight, _, _ in found) - self._allowed
+        for weight, router, descriptor in sorted(found, key=_latest):
+            if over <= 0:
+                break
+            over -= weight.begun
+            self._going += weight.honest
+            self._make_room(router, descriptor, weight)
+
+    def _make_room(self, router: Weighed, descriptor: int, weight: Weight) -> None:
+        self._freed = True
+        router.make_room(descriptor, weight.octets)
 
 
-def _order(found: tuple[Weight, Weighed, int]) -> tuple[int, int]:
+def _largest(found: Found) -> tuple[int, int]:
     weight = found[0]
     return weight.rank, -weight.most
+
+
+def _latest(found: Found) -> tuple[bool, int, float, int]:
+    weight = found[0]
+    return not weight.begun, weight.rank, -weight.late, -weight.begun
 
 
 __all__ = ["LOOK_SECONDS", "Rank", "Together", "Weight"]

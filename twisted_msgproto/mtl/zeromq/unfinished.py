@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import zmq
 
+from ...net.ledger import MIN_RATE
 from .door import EVENT, shut_down, standing, waiting_in
 from .together import BUFFER_OCTETS, FRAME_TIMES, LOOK_SECONDS, Rank, Together, Weight
 
@@ -86,6 +87,22 @@ def octets_of(descriptor: int) -> Octets | None:
 NOTHING: Final = Octets(0, 0, 0)
 
 
+class Begun(NamedTuple):
+    """What was known of an unfinished message when it was weighed.
+
+    Attributes:
+        octets: so much of it had come.
+        late: its sender was so many seconds behind ``min-rate``; being ahead does not count.
+        at: when that was, in seconds of the clock.
+        read: how far the ROUTER had read.
+    """
+
+    octets: int
+    late: float
+    at: float
+    read: tuple[int, int]
+
+
 class Seen:
     """What is known of one connection.
 
@@ -97,9 +114,11 @@ class Seen:
         since: when that look was, or when it was accepted, in seconds of the clock.
         suspected: how far the ROUTER had read when too much had come; None if it has not.
         many: octets that libzmq had read before a message with too many frames; None before that.
+        begun: its unfinished message when it was weighed; None if it was not since its last whole
+            message.
     """
 
-    __slots__ = ("heard", "many", "mark", "peer", "since", "suspected", "waited")
+    __slots__ = ("begun", "heard", "many", "mark", "peer", "since", "suspected", "waited")
 
     def __init__(self, peer: tuple[str, int], now: float) -> None:
         self.peer = peer
@@ -109,6 +128,7 @@ class Seen:
         self.since = now
         self.many: int | None = None
         self.suspected: tuple[int, int] | None = None
+        self.begun: Begun | None = None
 
 
 class Unfinished:
@@ -153,6 +173,7 @@ class Unfinished:
         self._buffers = (bounds.peer_messages + 2) * BUFFER_OCTETS
         self._frame = bounds.frame_octets
         self._together = together
+        self._min_rate = MIN_RATE if together is None else together.min_rate
         self._made_room = made_room
         self._paused = paused
         self._clock = clock
@@ -286,7 +307,7 @@ class Unfinished:
         """Set the mark: what libzmq has read by now counts as if it had been finished."""
         seen.heard, seen.mark, seen.since = False, now, self._clock.seconds()
         seen.waited = self._waiting(descriptor) or 0
-        seen.suspected = None
+        seen.suspected = seen.begun = None
 
     # ── as Together sees it ─────────────────────────────────────────────────────────────────────
 
@@ -332,7 +353,29 @@ class Unfinished:
         if came <= 0:
             return None
         most = FRAME_TIMES * came + BUFFER_OCTETS * pieces
-        return Weight(rank, came, most, came + begun + (self._buffers if self._paused() else 0))
+        honest = came + begun + (self._buffers if self._paused() else 0)
+        if rank is Rank.HEARD:
+            return Weight(rank, came, most, honest)
+        return Weight(rank, came, most, honest, *self._begun(seen, came))
+
+    def _begun(self, seen: Seen, came: int) -> tuple[int, float]:
+        """Return how much came before all complete messages were read, so is of one that is not,
+        and how late it is.
+        """
+        before = seen.begun
+        if self._paused():
+            seen.begun = None
+            return 0, 0.0
+        if before is not None and not self._had_its_turn(before.read):
+            return 0, 0.0
+        now, late = self._clock.seconds(), 0.0
+        if before is not None:
+            moved = (came - before.octets) / self._min_rate
+            late = max(0.0, before.late + now - before.at - moved)
+        seen.begun = Begun(came, late, now, (self._ends, self._read))
+        # Nothing wakes a ROUTER to which nothing whole has come.
+        self._read_soon()
+        return (0 if before is None else came), late
 
     def make_room(self, descriptor: int, octets: int) -> None:
         """End this connection, whose unfinished message has ``octets``."""
