@@ -19,7 +19,7 @@ import hypothesis.core
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.tools import warm
+from tests.tools import java_classes, warm
 from tests.tools.forms import LONG, SHORT
 from tests.tools.processes import (
     PROJECT,
@@ -39,13 +39,6 @@ KEPT_COMMANDS = ("java", "pyspark", "multiprocessing", "resource_tracker", "test
 """Processes of a Spark session, of the standard library or of the S3 server, which live as long as
 ours."""
 
-
-QUICK_JAVA = (
-    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-)
-"""Java's options for each of its machines: none lives long enough for its best compiler to pay, and
-whether Spark's own classes are well-formed is not asked in each start."""
 
 JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS")
 """Where Spark's own scripts look for options: of drivers, of what starts them, of a cluster."""
@@ -89,8 +82,9 @@ def pytest_configure(config: pytest.Config) -> None:
     A part of what is random is fresh in each run, and comes again with its seed.  With ``--same``
     nothing is: a change is merged or not for what it does, and not by chance.
     """
+    gc.disable()  # until all tests are collected: nothing of them goes
     for name in JAVA_VARIABLES:
-        os.environ.setdefault(name, QUICK_JAVA)
+        os.environ.setdefault(name, java_classes.options())
     long = config.getoption("--long")
     for name, number in (LONG if long else SHORT).items():
         if config.getoption(name) is None:
@@ -107,6 +101,7 @@ def pytest_collection_finish() -> None:
     """Keep eleven thousand tests out of each garbage collection: one took a second with them."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish() -> None:

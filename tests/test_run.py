@@ -221,6 +221,17 @@ def test_the_tests_get_their_programs_from_npm_once_or_do_without(
     assert len(log.read_text().splitlines()) == 2 + status
 
 
+@pytest.mark.parametrize("status", [0, 1])
+def test_java_s_archive_is_asked_for_and_done_without(
+    run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], status: int
+) -> None:
+    log = tmp_path / "python.log"
+    run.PYTHON = script(tmp_path / "python", f'echo "$@" >> {log}\nexit {status}')
+    run.keep_java_classes()
+    assert log.read_text().split() == ["-m", "tests.tools.java_classes"]
+    assert ("made no archive" in capsys.readouterr().err) is bool(status)
+
+
 def test_without_npm_the_tests_do_without(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run.FOREIGN.mkdir()
     (run.FOREIGN / "package-lock.json").touch()

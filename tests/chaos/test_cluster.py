@@ -18,8 +18,8 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.chaos.shippers import Shipper
-from tests.conftest import QUICK_JAVA
 from tests.spark.conftest import messages, write
+from tests.tools import java_classes
 from tests.tools.certificates import Authority, Pair
 from tests.tools.cluster import Cluster, cluster
 from tests.tools.processes import Launched, Launcher, command_of, descendants
@@ -121,7 +121,7 @@ class Bridges:
             "spark.driver.host=127.0.0.1",
             "spark.driver.bindAddress=127.0.0.1",
             "spark.executor.memory=512m",
-            f"spark.executor.extraJavaOptions={QUICK_JAVA}",
+            f"spark.executor.extraJavaOptions={java_classes.options()}",
         )
         conf = [word for setting in settings for word in ("--conf", setting)]
         self._words = (*places, "--table", table, "--master", spark.master, *conf)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import QUICK_JAVA
 from tests.docs.test_examples import DATA_SOURCE, blocks
 from tests.spark.conftest import messages, write
+from tests.tools import java_classes
 from tests.tools.processes import LEAN, PROJECT, Launcher
 
 pytest.importorskip("pyspark")
@@ -80,7 +80,11 @@ def bare_environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(("PYSPARK", "SPARK")) and name != "PYTHONPATH"
     }
-    return {**kept, "JAVA_HOME": str(java.find_java().home), "JDK_JAVA_OPTIONS": QUICK_JAVA}
+    return {
+        **kept,
+        "JAVA_HOME": str(java.find_java().home),
+        "JDK_JAVA_OPTIONS": java_classes.options(),
+    }
 
 
 class TestPlainScript:

@@ -131,12 +131,14 @@ def running_store() -> Iterator[Store]:
 def main() -> None:
     import logging
 
-    from moto.server import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import make_server
+    from moto.server import create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    application = Faulty(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", 0, application, threaded=True)
+    # One connection for many requests; and moto's own server asks anew for each of them which of
+    # a hundred services it is for.
+    WSGIRequestHandler.protocol_version = "HTTP/1.1"
+    server = make_server("127.0.0.1", 0, Faulty(create_backend_app("s3")), threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(f"listening on http://127.0.0.1:{server.server_port}", flush=True)
     threading.Event().wait()
