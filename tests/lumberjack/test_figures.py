@@ -14,7 +14,7 @@ from tests.tools.figures import Figures
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.lumberjack.machine import Reader, Writer
-from twisted_msgproto.lumberjack.terms import WRITER_LIMITS
+from twisted_msgproto.lumberjack.terms import READER_LIMITS, WRITER_LIMITS
 from twisted_msgproto.lumberjack.wire import (
     LIMITS,
     Decoder,
@@ -290,3 +290,26 @@ def test_a_large_compressed_frame_is_not_copied_while_it_comes__NB_02() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 800_000, "a slice of what it inflates to, and not the frame"
+
+
+@pytest.mark.parametrize(
+    ("octets", "idle_ack", "reason"),
+    [
+        (b"2W", 5.0, "idle"),
+        (encode_window(2) + encode_json([1], [b"1"]) + b"2", 5.0, "idle"),
+        (encode_window(2) + encode_json([1], [b"1"]), 0.0, "idle"),
+        (encode_window(2) + encode_json([1], [b"1"]), 5.0, None),
+        (encode_window(2), 0.0, None),
+    ],
+)
+def test_silence_is_told_as_the_last_event_where_something_is_open__LJ_17(
+    octets: bytes, idle_ack: float, reason: str | None
+) -> None:
+    reader = Reader(Limits.of(READER_LIMITS).replace({"idle-ack": idle_ack, "idle-close": 60.0}))
+    reader.receive(octets, 0.0)
+    found: list[object] = []
+    for now in (1.0, 4.9, 5.0, 59.9, 60.0, 120.0):
+        assert reader.fault is None or now > 60.0
+        found += reader.advance(now)
+    assert found == ([] if reason is None else [reader.fault])
+    assert (None if reader.fault is None else reader.fault.reason) == reason

@@ -6,11 +6,13 @@ import json
 import tomllib
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .making import Mutant
 from .rooms import PROJECT, ROOMS
-from .running import Verdict
+
+if TYPE_CHECKING:  # what makes mutants is not installed everywhere
+    from .making import Mutant
+    from .running import Verdict
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"

@@ -70,7 +70,7 @@ ROOMS: dict[str, Room] = {
     "lumberjack": _protocol(
         "lumberjack",
         "wire machine terms.py",
-        "machine machine_edges wire writer scan slices",
+        "figures machine machine_edges wire writer scan slices",
         "lumberjack lumberjack-acks",
         "bomb or both_forms or end_a_turn or large_batches",
     ),
