@@ -77,8 +77,8 @@ ROOMS: dict[str, Room] = {
     "micromsg2": _protocol(
         "micromsg2",
         "wire machine terms.py",
-        "acks client extensions frames handshake hooks ingest inspection machine_edges parts queues"
-        " sending serving session subscriptions texts",
+        "acks client extensions figures frames handshake hooks ingest inspection machine_edges"
+        " parts queues sending serving session subscriptions texts",
         "micromsg2",
     ),
     "sabc": _protocol(
@@ -150,7 +150,8 @@ ROOMS: dict[str, Room] = {
             *("tests/table/test_log.py", "tests/table/test_local_commits.py"),
             *("tests/table/test_storage.py", "tests/table/test_readers.py"),
             *("tests/table/test_properties.py", "tests/table/test_starting.py"),
-            *("tests/table/test_torn.py", *_random("bridge")),
+            *("tests/table/test_torn.py", "tests/table/test_actions.py"),
+            *("tests/table/test_one_writer.py", *_random("bridge")),
         ),
     ),
     "spark": Room(

@@ -164,7 +164,7 @@ class Proposal:
             info=self.info,
             parameters=self.parameters,
             timestamp=timestamp,
-            data_change=self.data_change,
+            data_change=self.data_change and bool(self.added or self.removed),
         )
 
     def lines(self, timestamp: int) -> bytes:
