@@ -45,6 +45,7 @@ class Memory:
         self.local = True
         self.files: dict[str, bytes] = {}
         self.refusing: set[str] = set()
+        self.unsized: set[str] = set()
 
     def log_names(self) -> list[str]:
         return [path.removeprefix(f"{LOG}/") for path in self.files if path.startswith(LOG)]
@@ -57,6 +58,8 @@ class Memory:
         return self.files[path]
 
     def size(self, path: str) -> int:
+        if path in self.unsized:
+            raise OSError("refused")
         return len(self.read(path))
 
     def delete(self, path: str) -> None:
@@ -88,7 +91,7 @@ class Answers:
         self.attempts = 0
         self.synced: list[tuple[list[int], list[str], tuple[str, ...]]] = []
         self.checkpoints: list[tuple[Base, int]] = []
-        self.failing: list[Exception] = []
+        self.failing: list[Exception | None] = []
         self.sync_fails = False
         self.cleaned: list[int] = []
 
@@ -121,8 +124,8 @@ class Answers:
 
     def checkpoint(self, base: Base, version: int) -> Base:
         self.checkpoints.append((base, version))
-        if self.failing:
-            raise self.failing.pop(0)
+        if self.failing and (error := self.failing.pop(0)) is not None:
+            raise error
         return Base(version, (f"{version}.parquet",))
 
     def clean(self, properties: Mapping[str, str], until: int) -> None:
@@ -278,10 +281,11 @@ def test_a_table_that_this_package_never_wrote_is_synced_with_all_its_files__TB_
         ([OSError("full")], [(-1, 4), (-1, 6), (6, 11)]),
         ([OSError("full"), OSError("full")], [(-1, 4), (-1, 6), (-1, 8), (8, 13)]),
         ([FileNotFoundError("cleaned")], [(-1, 4), (-1, 5), (5, 10), (10, 15)]),
+        ([None, FileNotFoundError("cleaned")], [(-1, 4), (4, 9), (-1, 10), (10, 15)]),
     ],
 )
 def test_a_checkpoint_is_made_when_it_is_due_and_again_some_versions_after_a_failure(
-    failing: list[Exception], made: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+    failing: list[Exception | None], made: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log, "CHECKPOINT_EVERY", 5)
     monkeypatch.setattr(log, "CHECKPOINT_RETRY", 2)
@@ -331,6 +335,11 @@ CHANGES: list[tuple[Callable[[Memory], object], type[Exception], str]] = [
         f"the file {FILE.path} of /table was removed before it was committed",
     ),
     (lambda storage: storage.refusing.add(FILE.path), TableError, "cannot read /table: refused"),
+    (
+        lambda storage: storage.unsized.add(f"{LOG}/{version_name(2)}"),
+        TableError,
+        "cannot read /table: refused",
+    ),
 ]
 
 
@@ -482,3 +491,19 @@ def test_temporary_files_of_the_killed_go_after_an_hour() -> None:
     disk = Dated(names)
     assert clean_log(LocalStorage("/table", disk), {}, -1, 3600.0) == ["_commit_old.json.tmp"]
     assert disk.removed == ["_commit_old.json.tmp"]
+
+
+def test_a_version_that_cannot_be_read_ends_a_refresh_and_is_read_by_the_next_one() -> None:
+    table, _, storage = begun()
+    storage.put(1, others())
+    storage.put(2, b"{")
+    with pytest.raises(TableError, match="version 2 of /table is torn: a line of it is cut"):
+        table.refresh()
+    assert table.version == 1
+    storage.refusing.add(f"{LOG}/{version_name(2)}")
+    with pytest.raises(TableError, match="cannot read /table: refused"):
+        table.refresh()
+    storage.refusing.clear()
+    storage.files[f"{LOG}/{version_name(2)}"] = others(offset=2)
+    assert [one.version for one in table.refresh()] == [2]
+    assert table.landed() == {"other": Landed(2)}
