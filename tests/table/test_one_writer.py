@@ -209,6 +209,19 @@ def test_what_a_lost_answer_made_is_found_by_the_next_commit_and_not_made_twice_
     assert sorted(storage.log_names()) == [version_name(number) for number in range(3)]
 
 
+@pytest.mark.parametrize("between", [0, 1, 2, 99])
+def test_what_a_lost_answer_made_is_found_behind_versions_of_other_bridges__TB_11(
+    between: int,
+) -> None:
+    table, commits, storage = begun(["answer lost"])
+    with pytest.raises(TableError, match=FAILED):
+        commit(table)
+    for number in range(between):
+        storage.put(2 + number, others(offset=1 + number))
+    assert table.commit([FILE], {"a": Landed(1)}, before={"a": None}, run=RUN) == 1
+    assert (commits.attempts, table.version) == (1, 1 + between)
+
+
 def test_a_commit_reads_the_log_first_only_after_one_that_failed() -> None:
     table, commits, storage = begun()
     assert commit(table) == 1
