@@ -520,3 +520,21 @@ def test_a_version_that_cannot_be_read_ends_a_refresh_and_is_read_by_the_next_on
     storage.files[f"{LOG}/{version_name(2)}"] = others(offset=2)
     assert [one.version for one in table.refresh()] == [2]
     assert table.landed() == {"other": Landed(2)}
+
+
+NEWER = (
+    b'{"protocol":{"minReaderVersion":1,"minWriterVersion":7,"writerFeatures":["clustering"]}}\n'
+)
+
+
+def test_a_table_that_needs_what_is_not_known_here_is_neither_opened_nor_written() -> None:
+    text = "/table needs what this version cannot write: clustering"
+    with pytest.raises(TableChanged, match=text):
+        begun([], NEWER)
+    table, commits, storage = begun()
+    metadata = storage.files[f"{LOG}/{version_name(0)}"].splitlines(keepends=True)[-1]
+    storage.put(1, NEWER + metadata)
+    table.refresh()
+    with pytest.raises(TableChanged, match=text):
+        commit(table)
+    assert commits.attempts == 0
