@@ -151,7 +151,7 @@ ROOMS: dict[str, Room] = {
             *("tests/table/test_storage.py", "tests/table/test_readers.py"),
             *("tests/table/test_properties.py", "tests/table/test_starting.py"),
             *("tests/table/test_torn.py", "tests/table/test_actions.py"),
-            "tests/table/test_snapshot.py",
+            *("tests/table/test_snapshot.py", "tests/table/test_local_steps.py"),
             *("tests/table/test_one_writer.py", *_random("bridge")),
         ),
     ),

@@ -126,7 +126,7 @@ def read_version(storage: Storage, version: int) -> Commit:
 
 
 def read_checkpoint(
-    storage: Storage, version: int, names: Sequence[str], *, files: bool = False
+    storage: Storage, version: int, names: Sequence[str], *, files: bool
 ) -> State:
     """Return the state that a checkpoint holds.  Raises one of READ_ERRORS when it is torn."""
     state = State(version, files={} if files else None)
