@@ -91,8 +91,8 @@ ROOMS: dict[str, Room] = {
     "umq": _protocol(
         "umq",
         "wire.py machine terms",
-        "machine machine_attachments machine_calls machine_edges machine_handshake machine_sessions"
-        " machine_topics wire",
+        "figures machine machine_attachments machine_calls machine_edges machine_handshake"
+        " machine_sessions machine_topics wire",
         "umq",
     ),
     "mtl": _protocol(
