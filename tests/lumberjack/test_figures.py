@@ -313,3 +313,29 @@ def test_silence_is_told_as_the_last_event_where_something_is_open__LJ_17(
         found += reader.advance(now)
     assert found == ([] if reason is None else [reader.fault])
     assert (None if reader.fault is None else reader.fault.reason) == reason
+
+
+@pytest.mark.parametrize("safe_before", [True, False])
+def test_who_shuts_its_side_is_acknowledged_as_far_as_all_is_safe__LJ_19(
+    safe_before: bool,
+) -> None:
+    """In the call after which both are true, and not after a time."""
+    reader = Reader()
+    (event,) = reader.receive(encode_window(5) + encode_json([1, 2], [b"a", b"b"]), 0.0)
+    assert not isinstance(event, Fault)
+    if safe_before:
+        reader.made_safe(event.place, 0.0)
+        assert reader.outputs() == b""
+        reader.ended(0.0)
+    else:
+        reader.ended(0.0)
+        assert (reader.outputs(), reader.finished) == (b"", False)
+        reader.made_safe(event.place, 0.0)
+    assert (reader.outputs(), reader.finished) == (encode_ack(2), True)
+
+
+def test_a_decoder_keeps_nothing_of_a_compressed_frame_that_was_handed_on__NB_11() -> None:
+    decoder = Decoder()
+    for _ in range(2):
+        assert len(decoder.feed(encode_compressed(DOCUMENTS))) == 2
+        assert (decoder._kept, decoder.held_octets, decoder.clean) == ([], 0, True)

@@ -98,7 +98,7 @@ ROOMS: dict[str, Room] = {
     "mtl": _protocol(
         "mtl",
         "wire machine terms",
-        "addresses backpressure client client_flow connections false_servers honest_confirm"
+        "addresses backpressure client client_flow connections false_servers figures honest_confirm"
         " limits_of_a_client machine_edges reading server_control server_data server_profiles"
         " server_readers server_writers slices wire",
         "mtl-control mtl-data",
