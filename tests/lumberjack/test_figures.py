@@ -17,6 +17,8 @@ from twisted_msgproto.lumberjack.machine import Reader, Writer
 from twisted_msgproto.lumberjack.terms import READER_LIMITS, WRITER_LIMITS
 from twisted_msgproto.lumberjack.wire import (
     LIMITS,
+    VERSION_1,
+    VERSION_2,
     Decoder,
     encode_ack,
     encode_compressed,
@@ -339,3 +341,102 @@ def test_a_decoder_keeps_nothing_of_a_compressed_frame_that_was_handed_on__NB_11
     for _ in range(2):
         assert len(decoder.feed(encode_compressed(DOCUMENTS))) == 2
         assert (decoder._kept, decoder.held_octets, decoder.clean) == ([], 0, True)
+
+
+# ── time ────────────────────────────────────────────────────────────────────────────────────────
+
+V1 = VERSION_1
+
+
+def numbered(*numbers: int, version: int = VERSION_2) -> bytes:
+    return encode_json(numbers, [b"%d" % number for number in numbers], version)
+
+
+TIMES = {"idle-ack": 5.0, "keepalive": 3.0, "idle-close": 60.0}
+WINDOW = encode_window(3)
+TAIL = WINDOW + numbered(1, 2)
+CUT = encode_compressed(encode_window(2) + numbered(1, 2))[:-3]
+ACK, FAULT, LONELY = "5 ack 2", "60 fault", "-"
+ALIVE = "3 alive, 6 alive"
+
+SILENCES: dict[str, tuple[list[bytes], bool, tuple[str, str, str, str, str]]] = {
+    # reads, a second apart; whether all is safe; what happens as it is, while the connection is
+    # not read, and without idle-ack, keepalive or idle-close
+    "nothing": ([WINDOW], True, (LONELY,) * 5),
+    "a short window": ([TAIL], True, (ACK, LONELY, FAULT, ACK, ACK)),
+    "two reads": (
+        [WINDOW + numbered(1), numbered(2)],
+        True,
+        ("6 ack 2", LONELY, "61 fault", "6 ack 2", "6 ack 2"),
+    ),
+    "not safe": (
+        [TAIL],
+        False,
+        ("8 alive, 11 alive", LONELY, FAULT, LONELY, "8 alive, 11 alive"),
+    ),
+    "full and not safe": (
+        [encode_window(2) + numbered(1, 2)],
+        False,
+        (ALIVE, ALIVE, ALIVE, LONELY, ALIVE),
+    ),
+    "full and not safe, version 1": (
+        [encode_window(2, V1) + numbered(1, 2, version=V1)],
+        False,
+        (LONELY,) * 5,
+    ),
+    "full, then short": (
+        [encode_window(2) + numbered(1, 2), encode_window(2) + numbered(3)],
+        False,
+        (ALIVE, ALIVE, ALIVE, LONELY, ALIVE),
+    ),
+    "version 1, then 2": (
+        [encode_window(1, V1) + numbered(1, version=V1), encode_window(1) + numbered(2)],
+        False,
+        (LONELY,) * 5,
+    ),
+    "version 2, then 1": (
+        [encode_window(1) + numbered(1), encode_window(1, V1) + numbered(2, version=V1)],
+        False,
+        (LONELY,) * 5,
+    ),
+    "a head": ([b"2W"], True, (FAULT, LONELY, FAULT, FAULT, LONELY)),
+    "a short window and a head": (
+        [WINDOW + numbered(1) + b"2J"],
+        True,
+        (FAULT, LONELY, FAULT, FAULT, LONELY),
+    ),
+    "a compressed frame": ([CUT], True, (ALIVE, ALIVE, ALIVE, FAULT, ALIVE)),
+    "a compressed frame, version 1": (
+        [b"1" + CUT[1:]],
+        True,
+        (FAULT, LONELY, FAULT, FAULT, LONELY),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SILENCES)
+def test_what_happens_in_silence_and_when__LJ_13__LJ_14__LJ_17__NB_10(name: str) -> None:
+    reads, safe, expected = SILENCES[name]
+    told: list[str] = []
+    for without in (None, "paused", *TIMES):
+        limits = {limit: 0.0 if limit == without else value for limit, value in TIMES.items()}
+        reader = Reader(Limits.of(READER_LIMITS).replace(limits))
+        now = 0.0
+        for now, octets in enumerate(reads):
+            for event in reader.receive(octets, now):
+                if safe:
+                    reader.made_safe(event.place, now)  # type: ignore[union-attr]
+        if without == "paused":
+            reader.paused(now)
+        happened: list[str] = []
+        while (at := reader.deadline) is not None and at < 70 and len(happened) < 2:
+            reader.advance(at)
+            out = reader.outputs()
+            if reader.fault is not None:
+                happened.append(f"{at:g} fault")
+            elif out:
+                happened.append(
+                    f"{at:g} alive" if out == encode_ack(0) else f"{at:g} ack {out[-1]}"
+                )
+        told.append(", ".join(happened) or LONELY)
+    assert tuple(told) == expected
