@@ -40,7 +40,12 @@ BUDGET_SECONDS = 40.0
 """The tests that run for one mutant need about this long together, the quickest first."""
 
 PATIENCE = 5.0
-"""A mutant whose tests need so many times their usual time, and a minute, is stopped."""
+"""A mutant is stopped when its tests need so many times as long as usual, and
+:data:`START_SECONDS`.
+"""
+
+START_SECONDS = 20.0
+"""Importing what tests need takes less than this."""
 
 FIRST_TESTS = 50
 """These many tests run first; most mutants need no more of them."""
@@ -224,7 +229,7 @@ def tried(runner: Runner, measured: Measured, scratch: Path, mutant: Mutant) -> 
     with runner.planted(mutant):
         for part in parts:
             usual = sum(measured.seconds[test] for test in part)
-            answer = runner.run(part, 60.0 + PATIENCE * usual)
+            answer = runner.run(part, START_SECONDS + PATIENCE * usual)
             if answer["status"] is None:
                 return Verdict(mutant, "(time is up)", len(tests))
             if answer["status"] != 0:
