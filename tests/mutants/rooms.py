@@ -84,8 +84,8 @@ ROOMS: dict[str, Room] = {
     "sabc": _protocol(
         "sabc",
         "wire machine terms",
-        "answers by_hand ends figures framing machine machine_edges many messages parts safety"
-        " streams wire",
+        "answers by_hand ends figures framing machine machine_edges many messages parts"
+        " lines safety streams wire",
         "sabc sabc-websocket",
     ),
     "umq": _protocol(
