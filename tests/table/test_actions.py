@@ -99,8 +99,9 @@ def test_actions_stand_as_delta_wants_them() -> None:
         "stats": FULL.statistics,
     }
     assert "stats" not in lines[7]["add"]
-    appended = json.loads(Proposal(RUN, "WRITE", added=(BARE,)).lines(1).splitlines()[0])
+    appended, added = map(json.loads, Proposal(RUN, "WRITE", added=(BARE,)).lines(1).splitlines())
     assert appended["commitInfo"]["isBlindAppend"] is True
+    assert added["add"]["dataChange"] is True
 
 
 ADD = {"path": "a%20b", "size": 1, "partitionValues": {"day": "1"}}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from twisted_msgproto.table.checkpoint import clean_log
 from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.log import LOG, Table
 from twisted_msgproto.table.properties import PROTOCOL, metadata_of
-from twisted_msgproto.table.snapshot import Base, Loaded, State
+from twisted_msgproto.table.snapshot import Base, Loaded, State, read_version
 from twisted_msgproto.table.storage import LocalStorage
 
 OTHER = Run("07he2", "there", 4)
@@ -538,3 +539,93 @@ def test_a_table_that_needs_what_is_not_known_here_is_neither_opened_nor_written
     with pytest.raises(TableChanged, match=text):
         commit(table)
     assert commits.attempts == 0
+
+
+def test_folders_of_checkpoints_that_were_killed_go_after_an_hour(tmp_path: Path) -> None:
+    private = tmp_path / "_msgproto"
+    (tmp_path / LOG).mkdir()
+    for name, modified in (("checkpoint-old", 0), ("checkpoint-new", 1), ("other", 0)):
+        (private / name / "inside").mkdir(parents=True)
+        os.utime(private / name, (modified, modified))
+    storage = LocalStorage(str(tmp_path))
+    assert clean_log(storage, {}, -1, 3600.0) == []
+    assert sorted(path.name for path in private.iterdir()) == ["checkpoint-new", "other"]
+
+
+def test_a_log_of_which_a_part_goes_meanwhile_is_cleaned_all_the_same() -> None:
+    """Another writer cleans it at the same time."""
+
+    class Vanishing(Dated):
+        def modified(self, path: str) -> float:
+            if "tmp" in path or f"{200:020d}" in path:
+                raise FileNotFoundError(path)
+            return super().modified(path)
+
+        def remove(self, path: str) -> None:
+            super().remove(path)
+            if path.endswith(version_name(50)):
+                raise FileNotFoundError(path)
+
+    names = [version_name(number) for number in (50, 150)]
+    names += [checkpoint_name(number) for number in (100, 200)]
+    disk = Vanishing(dict.fromkeys([*names, "_commit_x.json.tmp"], 0.0))
+    removed = clean_log(LocalStorage("/table", disk), {}, 200, 1e9)
+    assert removed == disk.removed == [version_name(50)]
+
+
+# ── how a table is made and opened ──────────────────────────────────────────────────────────────
+
+
+class NoDisk(OSTableDisk):
+    """A disk that refuses one kind of step."""
+
+    def __init__(self, refused: str) -> None:
+        self._refused = refused
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == object.__getattribute__(self, "_refused"):
+            raise OSError("refused")
+        return object.__getattribute__(self, name)
+
+
+def test_a_table_is_made_once_whoever_else_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location, clock = tmp_path / "table", lambda: 12.5
+    properties = {"a": "b"}
+    first = Table.open_or_create(
+        location, TABLE_SCHEMA, ["protocol"], properties=properties, run=OTHER, clock=clock
+    )
+    assert (first.partition_by, first.properties["a"], first.version) == (("protocol",), "b", 0)
+    assert (first.location, first.mended) == (str(location), ())
+    made = read_version(first.storage, 0)
+    assert (made.run, made.timestamp) == (OTHER, 12_500)
+    with pytest.raises(TableError, match="is a table already"):
+        Table.create(location, TABLE_SCHEMA)
+    # who does not see it yet finds it made by somebody else
+    monkeypatch.setattr(log, "exists", lambda storage: False)
+    again = Table.open_or_create(location, TABLE_SCHEMA, ["day"])
+    assert (again.table_id, again.partition_by) == (first.table_id, ("protocol",))
+    assert again.schema.names == TABLE_SCHEMA.names
+
+
+def test_a_table_that_cannot_be_made_or_opened_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = tmp_path / "table"
+    for make in (Table.create, Table.open_or_create):
+        with pytest.raises(TableError, match=f"cannot make the table {location}: refused"):
+            make(location, TABLE_SCHEMA, disk=NoDisk("make_directory"))
+    with pytest.raises(TableError, match=f"cannot read {location}: refused"):
+        Table.open_or_create(location, TABLE_SCHEMA, disk=NoDisk("names"))
+    Table.create(location, TABLE_SCHEMA)
+
+    def broken(storage: object, clock: object) -> list[str]:
+        raise OSError("broken")
+
+    monkeypatch.setattr(log, "mend", broken)
+    with pytest.raises(TableError, match=f"cannot open {location}: broken"):
+        Table.open_for_writing(location)
+    monkeypatch.setattr(log, "mend", lambda storage, clock: ["one thing"])
+    assert Table.open_for_writing(location).mended == ("one thing",)
+    assert Table.open(location).mended == ()
