@@ -5,17 +5,21 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.tools.tables import RUN, TABLE_SCHEMA
+from tests.tools.tables import RUN, TABLE_SCHEMA, land
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table.actions import Commit, DataFile, Proposal, parse_commit, version_name
+from twisted_msgproto.table.checkpoint import write_checkpoint
 from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.local_commit import NO_LINKS, LocalCommits
+from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.properties import PROTOCOL, metadata_of
+from twisted_msgproto.table.snapshot import Base
 from twisted_msgproto.table.storage import LocalStorage
 
 
@@ -175,3 +179,46 @@ def test_a_sync_that_fails_leaves_every_file_and_no_copy__TB_01__TB_11(failing: 
     with pytest.raises(OSError, match="broken"):
         call(disk)()
     assert disk.files == before
+
+
+class Watched(OSTableDisk):
+    """A disk that knows what was done."""
+
+    def __init__(self, table: Path) -> None:
+        self.table = table
+        self.steps: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        found = object.__getattribute__(self, name)
+        if name not in ("sync", "link", "rename", "sync_directory", "write", "remove"):
+            return found
+
+        def done(*arguments: Any) -> object:
+            paths = [os.path.relpath(one, self.table) for one in arguments if isinstance(one, str)]
+            told = ["TMP" if one.endswith(".json.tmp") else one for one in paths]
+            self.steps.append(" ".join([name, *told]))
+            return found(*arguments)
+
+        return done
+
+
+def test_a_checkpoint_is_durable_before_it_is_named__TB_01(table: Table) -> None:
+    land(table, "a", 3)
+    path = Path(table.location)
+    for _ in range(2):  # another bridge made the same: that is no harm
+        disk = Watched(path)
+        made = write_checkpoint(LocalStorage(table.location, disk), Base(), 1)
+        (name,) = made.names
+        assert made == Base(1, (f"{1:020d}.checkpoint.parquet",))
+        scratch = disk.steps[0].removeprefix("sync ")
+        assert scratch.startswith("_msgproto/checkpoint-") and scratch.endswith(name)
+        assert disk.steps == [
+            *(f"sync {scratch}", f"link {scratch} {LOG}/{name}", f"sync_directory {LOG}"),
+            *("write TMP", "sync TMP", f"rename TMP {LOG}/_last_checkpoint"),
+            f"sync_directory {LOG}",
+        ]
+        assert list((path / "_msgproto").iterdir()) == []
+    with pytest.raises(FileNotFoundError):
+        write_checkpoint(LocalStorage(table.location), Base(), 7)  # there is no such version
+    assert list((path / "_msgproto").iterdir()) == []
+    assert Table.open(table.location).landed() == table.landed()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from twisted_msgproto.core.errors import TableError
+from twisted_msgproto.table import snapshot
 from twisted_msgproto.table.actions import Commit, DataFile, Metadata, ProtocolVersions
 from twisted_msgproto.table.snapshot import ERROR_LINE_MAX, Base, State, list_log, load, one_line
 
@@ -138,6 +139,64 @@ def test_a_log_is_read_up_to_a_version(until: int | None, count: int) -> None:
     assert (loaded.state.version, loaded.base) == (count - 1, Base(-1, ()))
     assert loaded.state.transactions == ({"t": 5} if count > 1 else {})
     assert loaded.state.files == ({} if count == 2 else None)
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "torn", "versions", "until", "base"),
+    [
+        ([4], [], [5, 6], None, 4),  # the checkpoint's own version may be gone
+        ([4], [], [4, 5, 6], None, 4),
+        ([4], [], [6], None, "lacks version 0;"),
+        ([4], [], [], None, 4),
+        ([4, 6], [], [5, 6, 7], None, 6),
+        ([4, 6], [6], [5, 6, 7], None, 4),
+        ([4, 6], [], [5, 6, 7], 6, 6),
+        ([4, 6], [], [5, 6, 7], 5, 4),
+        ([4, 6], [], [5, 6, 7], 4, 4),
+        ([4, 6], [], range(8), 3, -1),
+        ([4], [4], range(8), None, -1),
+        ([4], [4], [5, 6], None, "lacks version 0; checkpoint 4 cannot be read (it is torn);"),
+        (
+            [2, 4],
+            [2, 4],
+            [3, 4, 5],
+            None,
+            "lacks version 0; checkpoint 4 cannot be read (it is torn);",
+        ),
+    ],
+)
+def test_a_log_begins_at_the_newest_checkpoint_behind_which_nothing_is_missing(
+    checkpoints: list[int],
+    torn: list[int],
+    versions: Sequence[int],
+    until: int | None,
+    base: int | str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    metadata, protocol = Metadata("i", "s", (), {}), ProtocolVersions()
+
+    def read(storage: object, number: int, names: Sequence[str], *, files: bool) -> State:
+        if number in torn:
+            raise OSError("it is torn")
+        return State(number, metadata, protocol, files={} if files else None)
+
+    monkeypatch.setattr(snapshot, "read_checkpoint", read)
+    contents: dict[str, bytes | OSError] = {
+        version(number): FIRST if number == 0 else b"{}\n" for number in versions
+    }
+    storage = Names([*contents, *map(checkpoint, checkpoints)], contents)
+    if isinstance(base, str):
+        with pytest.raises(TableError) as told:
+            load(storage, until=until)  # type: ignore[arg-type]
+        assert base in str(told.value)
+        return
+    for files in (False, True):
+        loaded = load(storage, until=until, files=files)  # type: ignore[arg-type]
+        names = (checkpoint(base),) if base >= 0 else ()
+        assert loaded.base == Base(base, names)
+        newest = max([*versions, *checkpoints]) if until is None else until
+        assert [one.version for one in loaded.commits] == list(range(base + 1, newest + 1))
+        assert (loaded.state.version, loaded.state.files) == (newest, {} if files else None)
 
 
 @pytest.mark.parametrize(
