@@ -220,6 +220,17 @@ class Edges(SynchronousTestCase):
         self.assertEqual(origin_of("https://[2001:DB8::1]"), "https://[2001:db8::1]:443")
         self.assertEqual(origin_of("http://[::1]:8080"), "http://[::1]:8080")
 
+    def test_of_a_message_that_nobody_will_see_nothing_is_held__NB_02(self) -> None:
+        connection, _, _ = server()
+        whole = client_frame(b"x" * 50_000)
+        connection.dataReceived(whole[:30_000])
+        wire = connection.session.wire
+        self.assertGreater(wire.held, 29_000)
+        wire.close(False)
+        connection.dataReceived(whole[30_000:40_000])
+        self.assertEqual((wire.held, connection.frame_data, connection.message_data), (0, [], []))
+        lose(connection)
+
     def test_a_length_is_written_as_short_as_can_be__UM_21(self) -> None:
         """RFC 6455, 5.2: 125 stands in one octet, 126 in three, and each may come alone."""
         for length, spelled, good in (
