@@ -440,3 +440,50 @@ def test_what_happens_in_silence_and_when__LJ_13__LJ_14__LJ_17__NB_10(name: str)
                 )
         told.append(", ".join(happened) or LONELY)
     assert tuple(told) == expected
+
+
+@pytest.mark.parametrize(
+    ("inner", "windows"),
+    [
+        (encode_window(0) * 5, 5),
+        (encode_window(3) * 5, 5),
+        ((encode_window(1) + numbered(1)) * 5, 5),
+        (encode_window(1) + numbered(*range(1, 6)), 5),
+        ((encode_window(2) + numbered(1) + encode_window(0)) * 2, 4),
+    ],
+)
+def test_a_compressed_frame_may_end_as_many_windows_as_the_limit__LJ_17__NB_10(
+    inner: bytes, windows: int
+) -> None:
+    """Announced or ended, whichever are more; a short one ends with the next."""
+    for limit, faults in ((windows, 0), (windows - 1, 1)):
+        limits = {"slice-octets": 1000, "compressed-windows": limit}
+        reader = Reader(Limits.of(READER_LIMITS).replace(limits))
+        events = reader.receive(encode_compressed(inner), 0.0)
+        while reader.unfinished and not reader.fault:
+            events += reader.receive(b"", 0.0)
+        assert sum(isinstance(event, Fault) for event in events) == faults
+
+
+def test_what_inflates_to_as_much_as_may_be_is_compressed_and_more_is_not__LJ_18() -> None:
+    frames = encode_json([1], [b"x" * 1000])
+    for most, kind in ((len(frames), b"2C"), (len(frames) - 1, b"2J")):
+        limits = Limits.of(WRITER_LIMITS).replace({"inflated-octets": most, "json-octets": 1000})
+        writer = Writer(limits)
+        writer.send([b"x" * 1000])
+        writer.flush(0.0)
+        assert writer.outputs()[6:8] == kind
+
+
+def test_the_time_of_a_keep_alive_runs_from_when_an_ack_begins_to_wait__LJ_14() -> None:
+    """Half a frame behind what is acknowledged waits for nobody."""
+    reader = Reader(Limits.of(READER_LIMITS).replace(TIMES))
+    (event,) = reader.receive(encode_window(1) + numbered(1) + b"2", 0.0)
+    reader.made_safe(event.place, 0.0)  # type: ignore[union-attr]
+    assert reader.outputs() == encode_ack(1)
+    reader.receive(encode_window(1)[1:] + numbered(1), 10.0)
+    told = []
+    while (at := reader.deadline) is not None and at < 17.0:
+        reader.advance(at)
+        told += [at] if reader.outputs() else []
+    assert told == [13.0, 16.0]
