@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from tests.tools.small_link import LineMachine, LinkCase, Sink, Writes
-from twisted_msgproto.core.errors import Fault, QueueError
+from twisted_msgproto.core.errors import Fault, ProtocolViolation, QueueError, TimedOut
 from twisted_msgproto.core.message import Message, MessageBatch
 from twisted_msgproto.net.counters import Places
 
@@ -60,6 +60,13 @@ class Edges(LinkCase):
         self.lose()
         budget.remove(4)
         self.assertEqual((transport.producerState, budget._paused), ("paused", {}))
+
+    def test_only_some_faults_mean_that_the_peer_did_not_answer_in_time(self) -> None:
+        for reasons, kind in ((set(), ProtocolViolation), ({"shout"}, TimedOut)):
+            server, _ = self.link(timeFaults=frozenset(reasons))
+            server.dataReceived(b"!\n")
+            self.assertEqual((type(server.ending), str(server.ending)), (kind, "a line '!'"))
+            self.lose()
 
     def test_a_paused_connection_that_closes_is_not_read_again(self) -> None:
         server, transport = self.link()

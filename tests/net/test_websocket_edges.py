@@ -28,6 +28,7 @@ from twisted_msgproto.net.wires.websocket.factories import (
     WebSocketClientFactory,
     WebSocketServerFactory,
 )
+from twisted_msgproto.net.wires.websocket.frames import close_reason
 from twisted_msgproto.net.wires.websocket.quiet import QuietLog
 
 
@@ -219,6 +220,17 @@ class Edges(SynchronousTestCase):
     def test_an_origin_with_an_address_of_ipv6_keeps_its_brackets__UM_20(self) -> None:
         self.assertEqual(origin_of("https://[2001:DB8::1]"), "https://[2001:db8::1]:443")
         self.assertEqual(origin_of("http://[::1]:8080"), "http://[::1]:8080")
+
+    def test_the_reason_of_a_close_fits_into_its_frame__UM_21(self) -> None:
+        """A control frame has 125 octets, two of them for the code (RFC 6455, 5.5)."""
+        for text, octets in (
+            ("x" * 123, b"x" * 123),
+            ("x" * 124, b"x" * 123),
+            ("ä" * 62, "ä".encode() * 61),
+            ("x" + "ä" * 62, b"x" + "ä".encode() * 61),
+            ("\ud800", b"?"),
+        ):
+            self.assertEqual(close_reason(text), octets)
 
     def test_of_a_message_that_nobody_will_see_nothing_is_held__NB_02(self) -> None:
         connection, _, _ = server()
