@@ -5,7 +5,8 @@ from dataclasses import asdict
 from typing import Any
 
 from tests.tools.figures import Figures
-from tests.umq.sides import server
+from tests.umq.sides import limits, server
+from twisted_msgproto.umq.machine.sides import Client
 
 
 def test_a_machine_counts_shows_and_says_each_step__UM_04__UM_09__UM_11__UM_14() -> None:
@@ -105,3 +106,17 @@ def test_a_machine_counts_shows_and_says_each_step__UM_04__UM_09__UM_11__UM_14()
     for number, (step, _, _) in enumerate(steps):
         told.append((number, changed(step()), machine.outputs()))
     assert told == [(n, expected, said) for n, (_, expected, said) in enumerate(steps)]
+
+
+def test_a_client_that_decides_by_itself_has_all_the_time_for_it__UM_07() -> None:
+    """The server has said its word in time."""
+    for decides in (False, True):
+        machine = Client(limits(), 0.0, decides=decides)
+        machine.hello()
+        assert machine.next_deadline() is not None
+        machine.receive(["W1:"], 1.0)
+        assert machine.next_deadline() is None
+        assert machine.advance(1e6) == []
+        if decides:
+            machine.accept(1e6)
+        assert (machine.closed, machine.next_deadline()) == (False, None)
