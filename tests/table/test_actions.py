@@ -21,6 +21,7 @@ from twisted_msgproto.table.actions import (
     commit_lines,
     landed_of,
     parse_commit,
+    stamp_of,
     transactions_of,
     version_name,
 )
@@ -56,6 +57,7 @@ def test_a_version_is_read_as_it_was_written() -> None:
         Proposal(RUN, "WRITE", removed=(FULL,)),
     ):
         assert parse_commit(3, proposal.lines(99)) == proposal.as_commit(3, 99)
+        assert stamp_of(proposal.lines(99)) == proposal.as_commit(3, 99).stamp
     assert parse_commit(3, PROPOSAL.lines(99)).landed == PROPOSAL.landed
     assert version_name(3) == "00000000000000000003.json"
 
@@ -206,6 +208,28 @@ def test_a_version_of_which_a_part_is_lost_is_torn(octets: bytes, text: str) -> 
 def test_a_version_that_counts_its_actions_is_whole_with_as_many() -> None:
     octets = b'{"commitInfo":{"msgproto":{"actions":1}}}\n\n{"x":{}}\n'
     assert parse_commit(3, octets) == Commit(3, "", None, data_change=False)
+
+
+@pytest.mark.parametrize(
+    ("octets", "stamp"),
+    [
+        (b"", ("", "", 0)),
+        (b'{"add":{}}\n', ("", "", 0)),
+        (b'{"add":{}}\n{"commitInfo":{"operation":"A","timestamp":3}}\n', ("", "A", 3)),
+        (b'{ "commitInfo" : {"msgproto":{"run":"r","operation":"B"}}}', ("r", "B", 0)),
+        (b'{"commitInfo":null}\n', ("", "", 0)),
+        (b'{"add":{"path":"' + b"x" * 40 + b'\\"commitInfo\\""}}\n', ("", "", 0)),
+    ],
+)
+def test_a_versions_stamp_is_what_its_writer_says_of_itself__TB_05(
+    octets: bytes, stamp: tuple[str, str, int]
+) -> None:
+    assert stamp_of(octets) == stamp
+
+
+def test_a_stamp_that_is_cut_is_torn__TB_05() -> None:
+    with pytest.raises(Torn):
+        stamp_of(b'{"commitInfo":{"oper')
 
 
 def test_places_are_three_transactions_and_those_of_others_are_none() -> None:

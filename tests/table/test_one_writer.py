@@ -46,21 +46,20 @@ class Memory:
         self.local = True
         self.files: dict[str, bytes] = {}
         self.refusing: set[str] = set()
-        self.unsized: set[str] = set()
+        self.once: set[str] = set()  # the next time alone
 
     def log_names(self) -> list[str]:
         return [path.removeprefix(f"{LOG}/") for path in self.files if path.startswith(LOG)]
 
     def read(self, path: str) -> bytes:
-        if path in self.refusing:
+        if path in self.refusing or path in self.once:
+            self.once.discard(path)
             raise OSError("refused")
         if path not in self.files:
             raise FileNotFoundError(path)
         return self.files[path]
 
     def size(self, path: str) -> int:
-        if path in self.unsized:
-            raise OSError("refused")
         return len(self.read(path))
 
     def delete(self, path: str) -> None:
@@ -326,18 +325,31 @@ def remove(storage: Memory, *versions: int) -> None:
         storage.delete(f"{LOG}/{version_name(version)}")
 
 
-def other_table(storage: Memory) -> None:
-    """The table was removed, and another one made."""
-    octets = storage.files[f"{LOG}/{version_name(0)}"].replace(b'"id":"id"', b'"id":"id2"')
-    remove(storage, *range(3))
-    for number in range(2):
-        storage.put(number, octets if not number else others(offset=number))
+def older_copy(storage: Memory) -> None:
+    """The table was taken back to version 1."""
+    remove(storage, 2)
+
+
+def older_copy_gone_on(run: Run | None, versions: int) -> Callable[[Memory], None]:
+    """The table was taken back to version 1, and somebody went on with it."""
+
+    def changed(storage: Memory) -> None:
+        remove(storage, 2)
+        for number in range(2, 2 + versions):
+            storage.put(number, others(run, offset=2))
+
+    return changed
 
 
 CHANGES: list[tuple[Callable[[Memory], object], type[Exception], str]] = [
     (lambda storage: remove(storage, 2), TableChanged, "version 2 of /table is gone"),
     (lambda storage: remove(storage, 0, 1, 2), TableError, "/table is not a table"),
-    (other_table, TableChanged, "version 2 of /table is gone"),
+    (older_copy, TableChanged, "version 2 of /table is gone"),
+    *(
+        (older_copy_gone_on(run, versions), TableChanged, "version 2 of /table is gone")
+        for run in (None, RUN, Run("a third", "there", 4))
+        for versions in (1, 2, 9)
+    ),
     (
         lambda storage: storage.refusing.add(f"{LOG}/{version_name(2)}"),
         TableError,
@@ -350,9 +362,14 @@ CHANGES: list[tuple[Callable[[Memory], object], type[Exception], str]] = [
     ),
     (lambda storage: storage.refusing.add(FILE.path), TableError, "cannot read /table: refused"),
     (
-        lambda storage: storage.unsized.add(f"{LOG}/{version_name(2)}"),
+        lambda storage: storage.once.add(f"{LOG}/{version_name(2)}"),
         TableError,
         "cannot read /table: refused",
+    ),
+    (
+        lambda storage: storage.files.update({f"{LOG}/{version_name(2)}": b'{"commitInfo"'}),
+        TableError,
+        "version 2 of /table is torn: a line of it is cut",
     ),
 ]
 
