@@ -462,7 +462,8 @@ def test_a_compressed_frame_may_end_as_many_windows_as_the_limit__LJ_17__NB_10(
         events = reader.receive(encode_compressed(inner), 0.0)
         while reader.unfinished and not reader.fault:
             events += reader.receive(b"", 0.0)
-        assert sum(isinstance(event, Fault) for event in events) == faults
+        found = [event.octets for event in events if isinstance(event, Fault)]
+        assert found == [encode_compressed(inner)[:16]] * faults
 
 
 def test_what_inflates_to_as_much_as_may_be_is_compressed_and_more_is_not__LJ_18() -> None:
@@ -487,3 +488,26 @@ def test_the_time_of_a_keep_alive_runs_from_when_an_ack_begins_to_wait__LJ_14() 
         reader.advance(at)
         told += [at] if reader.outputs() else []
     assert told == [13.0, 16.0]
+
+
+def test_nothing_is_sent_in_the_moment_in_which_silence_ends_a_connection__LJ_14__LJ_17() -> None:
+    """A keep-alive is due as well."""
+    limits = {"idle-ack": 0.0, "keepalive": 3.0, "idle-close": 6.0}
+    reader = Reader(Limits.of(READER_LIMITS).replace(limits))
+    reader.receive(encode_window(1) + numbered(1) + b"2W", 0.0)
+    told = []
+    while (at := reader.deadline) is not None:
+        events = reader.advance(at)
+        told.append((at, len(events), reader.outputs()))
+    assert told == [(3.0, 0, encode_ack(0)), (6.0, 1, b"")]
+
+
+def test_a_compressed_frame_with_too_many_windows_is_shown_by_its_beginning__LJ_16() -> None:
+    """Also where they are found in the middle of it."""
+    octets = encode_compressed((encode_window(1) + numbered(1)) * 400)
+    limits = {"slice-octets": 1000, "compressed-windows": 50}
+    reader = Reader(Limits.of(READER_LIMITS).replace(limits))
+    reader.receive(octets, 0.0)
+    while reader.fault is None:
+        reader.receive(b"", 0.0)
+    assert (reader.fault.reason, reader.fault.octets) == ("compressed-windows-limit", octets[:16])
