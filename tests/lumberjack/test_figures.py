@@ -341,6 +341,9 @@ def test_a_decoder_keeps_nothing_of_a_compressed_frame_that_was_handed_on__NB_11
     for _ in range(2):
         assert len(decoder.feed(encode_compressed(DOCUMENTS))) == 2
         assert (decoder._kept, decoder.held_octets, decoder.clean) == ([], 0, True)
+    found = decoder.feed(encode_compressed(DOCUMENTS + b"3"))
+    assert [type(one) for one in found] == [Fault]
+    assert (decoder._kept, decoder.held_octets, decoder.clean) == ([], 0, False)
 
 
 # ── time ────────────────────────────────────────────────────────────────────────────────────────

@@ -205,6 +205,11 @@ def test_a_version_of_which_a_part_is_lost_is_torn(octets: bytes, text: str) -> 
     assert str(told.value) == text
 
 
+def test_what_a_version_did_is_a_change_of_rows_unless_it_says_otherwise() -> None:
+    for usual in (Commit(3, "", None), Proposal(RUN, "WRITE")):
+        assert usual.data_change is True
+
+
 def test_a_version_that_counts_its_actions_is_whole_with_as_many() -> None:
     octets = b'{"commitInfo":{"msgproto":{"actions":1}}}\n\n{"x":{}}\n'
     assert parse_commit(3, octets) == Commit(3, "", None, data_change=False)
