@@ -65,6 +65,15 @@ def test_a_compiled_form_of_another_version_is_not_used(
         assert said.stdout.strip() == "False", said.stderr
 
 
+@pytest.mark.parametrize(
+    ("source", "form"), [("core/_packed.c", packed.FORM), ("lumberjack/_scan.c", scan.FORM)]
+)
+def test_both_forms_have_the_same_number(source: str, form: int) -> None:
+    """With another number the compiled form is never used, and what tests it is skipped."""
+    text = (Path(packed.__file__).parents[1] / source).read_text()
+    assert f"enum {{ FORM = {form} }};" in text
+
+
 def test_what_was_not_built_is_none() -> None:
     assert compiled("twisted_msgproto.core._nothing", 1) is None
 

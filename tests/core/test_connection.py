@@ -32,6 +32,7 @@ class Echo(Connection[bytes, bytes, object]):
         return []
 
     def lost(self, now):
+        self.lost_at = now
         self.deadlines.clear_all()
         return [] if self.state else [WorkLost([1, 2])]
 
@@ -98,7 +99,18 @@ def test_the_older_names_do_what_the_new_ones_do():
     assert echo.due_events() == [("warned", 9.0), echo.fault]
     assert echo.due_events() == []
     assert echo.connection_lost() == [1, 2]
-    assert echo.deadline is None
+    assert (echo.deadline, echo.lost_at) == (None, 0.0)
+
+
+def test_nothing_is_due_where_there_is_no_deadline():
+    echo = Echo()
+    echo.deadlines.clear_all()
+    assert echo.advance(99.0) == []
+
+
+@pytest.mark.parametrize("name", ["deadline", "unfinished", "finished", "held", "whole", "state"])
+def test_what_a_caller_may_look_at_is_a_value(name):
+    assert isinstance(vars(Connection)[name], property)
 
 
 def test_what_a_machine_does_not_need_has_a_plain_answer():

@@ -97,6 +97,18 @@ def test_rows_in_vain_are_dropped_before_they_outnumber_the_others():
     assert deadlines.next == 99_999.0
 
 
+def test_rows_are_swept_when_they_are_two_for_a_key_and_65_and_not_before():
+    deadlines = ManyDeadlines()
+    for key in ("far", "farther"):
+        deadlines.set(key, 1e9)
+    rows = []
+    for at in range(150, 0, -1):  # the nearest is the row in force, so none leaves from the top
+        deadlines.set("moving", float(at))
+        rows.append(len(deadlines._rows))
+    assert rows == [*range(3, 71), *range(3, 71), *range(3, 17)]
+    assert (deadlines.next, len(deadlines)) == (1.0, 3)
+
+
 def test_keys_with_equal_deadlines_need_no_order_of_their_own():
     deadlines = ManyDeadlines()
     keys = [object() for _ in range(50)]

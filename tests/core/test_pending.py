@@ -66,6 +66,21 @@ def test_deadlines_of_the_answered_do_not_pile_up():
     assert pending.next_deadline() == 99.0
 
 
+def test_deadlines_are_swept_when_two_of_three_and_64_are_of_nobody_and_not_before():
+    pending = Pending(100)
+    for kept in range(3):
+        pending.add(f"keeps {kept}", kept, 99.0)
+    rows = []
+    for number in range(200):
+        pending.add(number, number, 50.0)
+        pending.resolve(number)
+        rows.append(len(pending._deadlines))
+    assert rows == [*range(4, 2 * 3 + 64 + 1), 3, *range(4, 71), 3, *range(4, 68)]
+    assert pending.next_deadline() == 99.0
+    assert pending.expire(98.9) == []
+    assert [key for key, _ in pending.expire(99.0)] == ["keeps 0", "keeps 1", "keeps 2"]
+
+
 def test_draining_gives_every_waiter_back_in_order():
     pending = Pending(10)
     pending.add("b", 1, 5.0)

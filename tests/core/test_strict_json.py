@@ -160,6 +160,15 @@ def test_looking_at_the_depth_takes_linear_time() -> None:
     assert time.process_time() - began < 5
 
 
+def test_containers_stand_64_deep_where_nothing_else_is_said() -> None:
+    """MT-02"""
+    for opening, inner, closing in (("[", "", "]"), ('{"a":', "1", "}")):
+        text = opening * 64 + inner + closing * 64
+        assert parse_json(text, 1000)
+        with pytest.raises(JsonRefused, match="deeper than 64"):
+            parse_json(opening + text[: -len(closing * 64)] + closing * 65, 1000)
+
+
 # ── checked without being built (HO-15) ─────────────────────────────────────────────────────────
 
 SCALARS = (
@@ -269,3 +278,25 @@ def test_a_slice_takes_no_more_than_it_may(octets: bytes) -> None:
     assert slices >= len(large) // (1000 * STEP_OCTETS + CHUNK_OCTETS)
     assert verdict(large) is None
     assert verdict(large[:-1]) is NotJson
+
+
+@pytest.mark.parametrize(
+    ("octets", "whole", "single"),
+    [
+        (b"1", 3, 3),
+        (b'"a"', 3, 7),
+        (b"[1,2,3]", 5, 17),
+        (b"[[1],[2]]", 7, 27),
+        (b" " * (3 * STEP_OCTETS) + b"1", 6, 147),
+        (b"[" * 9 + b"]" * 9, 20, 54),
+    ],
+)
+def test_work_is_a_step_for_each_token_and_each_chunk(
+    octets: bytes, whole: int, single: int
+) -> None:
+    """HO-15: a token more where the chunk ends, and one step for some octets of any kind"""
+    for chunk_octets, steps in ((CHUNK_OCTETS, whole), (1, single)):
+        check = JsonCheck(octets, chunk_octets=chunk_octets)
+        assert (check.go_on(1000), check.done) == (1000 - steps, True)
+        check = JsonCheck(octets, chunk_octets=chunk_octets)
+        assert check.go_on(0) == 0 and not check.done

@@ -203,3 +203,15 @@ def test_nothing_is_due_from_a_slice_on_which_never_will_be_safe():
     for place in (places[0], places[2], 99):
         with pytest.raises(ValueError, match="no open slice"):
             window.never_safe(place)
+
+
+def test_a_window_begins_at_0_and_what_covers_nothing_is_due_at_once():
+    """LJ-07: an empty window is acknowledged with nothing before it."""
+    window = ReceiveWindow()
+    counts = (window.received, window.safe, window.acknowledged, window.marked)
+    assert (counts, window.unsafe, window.unacknowledged) == ((0, 0, 0, 0), 0, 0)
+    window.mark("nothing", 0)
+    assert window.due() == ["nothing"]
+    assert window.slice() == 0
+    window.mark("still nothing")
+    assert window.made_safe(0) == ["still nothing"]

@@ -166,3 +166,27 @@ def test_a_compressed_frame_of_version_1_gets_no_keep_alive_while_it_is_read__LJ
         reader = in_slices(*windows)
         reader.advance(60.0)
         assert bool(reader.outputs()) is alive
+
+
+@pytest.mark.parametrize(
+    "behind", [events_of(1), encode_window(1), encode_window(0), encode_ack(1)]
+)
+def test_nothing_behind_a_frame_of_the_wrong_role_is_read__LJ_16(behind):
+    reader = Reader()
+    (fault,) = reader.receive(encode_ack(1) + behind, 0.0)
+    assert (fault.reason, fault.octets, reader.fault) == ("wrong-role", encode_ack(1), fault)
+    assert (reader.counters.events, reader.outputs(), reader.state) == (0, b"", Reading.FAILED)
+
+
+@pytest.mark.parametrize("limit", [2, 3, 4])
+def test_windows_of_a_compressed_frame_count_full_or_cut_short__NB_10(limit):
+    """A window that is cut short is one, and those that are full without a frame of their own."""
+    inner = b"".join(
+        (encode_window(2), events_of(1, 2, 3, 4, 5), encode_window(3), events_of(6, 7, 8))
+    )
+    limits = {"slice-octets": 1000, "compressed-windows": limit}
+    reader = Reader(Limits.of(READER_LIMITS).replace(limits))
+    reader.receive(encode_compressed(inner), 0.0)
+    while reader.unfinished and reader.fault is None:
+        reader.receive(b"", 1.0)
+    assert (reader.fault is None) == (limit == 4)

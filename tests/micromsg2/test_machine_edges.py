@@ -10,7 +10,7 @@ from tests.micromsg2.sessions import BATCH, receive
 from tests.micromsg2.streams import message, said, server_with
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.micromsg2.machine import Extension, MessagesReceived
+from twisted_msgproto.micromsg2.machine import STANDARD, Extension, MessagesReceived
 from twisted_msgproto.micromsg2.machine.extensions import _no_constant
 from twisted_msgproto.micromsg2.terms import LIMITS, Counters
 
@@ -29,6 +29,13 @@ def test_an_extension_without_an_opinion_objects_to_nothing() -> None:
     plain = Extension({}, Limits.of(LIMITS))
     assert plain.objection(b"x") is None
     assert plain.inspection(b"x") is None
+
+
+@pytest.mark.parametrize("name", sorted(STANDARD))
+def test_every_extension_knows_its_properties_and_the_limits__MM_10(name: str) -> None:
+    limits, properties = Limits.of(LIMITS), {"max-count": "3"}
+    extension = STANDARD[name](properties, limits)
+    assert (extension.properties, extension.limits) == (properties, limits)
 
 
 def test_a_constant_that_is_no_number_in_json_is_refused() -> None:

@@ -16,7 +16,7 @@ from twisted_msgproto.mtl.application import IngestProfile, QueueProfile
 from twisted_msgproto.mtl.machine import Profile
 from twisted_msgproto.mtl.machine.queues import QueuesInMemory, broker_limits
 from twisted_msgproto.mtl.machine.server import Arrival, Channel
-from twisted_msgproto.mtl.terms.events import FlowSuspended
+from twisted_msgproto.mtl.terms.events import FlowGivenUp, FlowSuspended
 from twisted_msgproto.mtl.terms.limits import SERVER_LIMITS
 from twisted_msgproto.mtl.wire import data
 from twisted_msgproto.mtl.wire.data import Confirm, Content, Ping, Reject, Response, Summon
@@ -276,3 +276,39 @@ def test_an_ill_formed_content_of_a_flow_whose_peer_has_left_is_counted__MT_13()
     header = data.encode(Content(2, "a"))[0]
     broker.receive(Channel.DATA, [peer, header[:-1], b""])
     assert sum(broker.dropped.values()) == 1
+
+
+def test_behind_a_content_that_could_not_be_read_sequences_rise__MT_13__MT_18() -> None:
+    broker = Broker()
+    peer = write(broker, 1)
+    header = data.encode(Content(5, "a"))[0]
+    broker.receive(Channel.DATA, [peer, header[:-1], b""])
+    assert broker.got(peer) == [Reject(5)]
+    for number, answers in ((4, [Reject(4)]), (5, [Reject(5)]), (6, [])):
+        assert broker.command(peer, *contents(number)) == answers
+    broker.safe(broker.events[-1])
+    assert broker.got(peer) == [Confirm(6, True)]
+
+
+def test_a_flow_of_which_something_is_answered_is_not_given_up__MT_28() -> None:
+    """Only leases in a row without any answer are in vain."""
+    in_vain = [FlowSuspended, FlowSuspended, FlowGivenUp]
+    for answered, ends in ((True, [FlowSuspended] * 5), (False, in_vain)):
+        flowing = reader(renewals=2)
+        flowing.flow.summon("a", 0.0)
+        (summon,) = flowing.sent
+        flowing.get(Response(summon.sequence, 200))
+        flowing.flow.summon("b", 0.0)
+        lost = []
+        while len(lost) < len(ends):
+            for command in flowing.sent:
+                if not isinstance(command, Summon):
+                    continue
+                if command.resource == "b":
+                    lost += flowing.get(Response(command.sequence, 403))
+                elif answered:
+                    flowing.get(Response(command.sequence, 200))
+            flowing.flow.renew("new", flowing.now)
+            (lease,) = flowing.sent
+            flowing.get(Response(lease.sequence, 200))
+        assert [type(event) for event in lost] == ends

@@ -1,6 +1,7 @@
 """``python -m tests.mutants ROOM [--sample N] [--seed S]``: which small errors do tests not notice?
 
-``--again`` tries those once more that survived the last time.  ``--since REVISION`` tries mutants
+A sample is kept beside those of other seeds; the next one takes a seed that was not drawn yet.
+``--again`` tries those once more that survived.  ``--since REVISION`` tries mutants
 only of lines that have changed since a revision of git, and records nothing.  ``--covered`` lists
 the lines and branches that the room's quick tests leave out, and plants nothing; without a room it
 measures the whole package under all tests.  Without a room and without it the page
@@ -29,7 +30,6 @@ from .sampling import sample
 from .whole import whole
 
 SAMPLE = 40
-SEED = 1
 
 
 def read_words(words: list[str] | None) -> argparse.Namespace:
@@ -37,7 +37,7 @@ def read_words(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="run mutants", description=__doc__)
     parser.add_argument("rooms", nargs="*", metavar="ROOM", help=", ".join(ROOMS))
     parser.add_argument("--sample", type=int, default=SAMPLE, help="mutants a room; default 40")
-    parser.add_argument("--seed", type=int, default=SEED, help="which mutants; default 1")
+    parser.add_argument("--seed", type=int, help="which mutants; default: a fresh sample")
     parser.add_argument("--again", action="store_true", help="those that survived, once more")
     parser.add_argument("--since", metavar="REVISION", help="only of lines changed since then")
     parser.add_argument("--covered", action="store_true", help="only measure what tests execute")
@@ -77,13 +77,18 @@ def verdicts_on(
         runner.close()
 
 
-def run(name: str, number: int, seed: int) -> int:
+def run(name: str, number: int, seed: int | None) -> int:
     """Try a sample of a room's mutants and record what became of them; return the survivors."""
     begun = time.monotonic()
+    chosen = report.fresh_seed(name) if seed is None else seed
     with measured_copy(name) as (scratch, measured):
-        mutants = sample(mutants_of(PROJECT, ROOMS[name].files(PROJECT)), number, seed)
-        result = report.record(name, seed, list(verdicts_on(name, mutants, scratch, measured)))
-    print(f"{name}: {report.summary(result)} in {time.monotonic() - begun:.0f} s")
+        mutants = list(mutants_of(PROJECT, ROOMS[name].files(PROJECT)))
+        drawn = sample(mutants, number, chosen)
+        verdicts = list(verdicts_on(name, drawn, scratch, measured))
+    result = report.result_of(chosen, verdicts, len(mutants))
+    print(f"{name}, seed {chosen}: {report.summary(result)} in {time.monotonic() - begun:.0f} s")
+    if not report.record(name, result):
+        print("nothing is recorded: tests were written for this seed, and another one is fresh")
     return len(result["survivors"])
 
 
@@ -102,20 +107,23 @@ def run_since(name: str, number: int, seed: int, revision: str) -> int:
 
 
 def run_again(name: str) -> int:
-    """Try the survivors of the last run once more; return how many survive again."""
-    survived = report.known().get(name, {}).get("survivors", [])
-    changes: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
-    for file, before, after in survived:
-        changes[file].append((before, after))
+    """Try the survivors of a room's samples once more; return how many survive again."""
+    samples = report.known().get(name, [])
+    changes: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+    for file, before, after in [change for one in samples for change in one["survivors"]]:
+        changes[file].add((before, after))
     with measured_copy(name) as (scratch, measured):
         mutants = [
             mutant
             for file, some in changes.items()
             for mutant in found_again(PROJECT, Path(file), some)
         ]
-        result = report.record_again(name, list(verdicts_on(name, mutants, scratch, measured)))
-    print(f"{name}: {report.summary(result)}")
-    return len(result["survivors"])
+        verdicts = list(verdicts_on(name, mutants, scratch, measured))
+    result = [report.tried_again(one, verdicts) for one in samples]
+    report.keep(name, result)
+    for one in result:
+        print(f"{name}, seed {one['seed']}: {report.summary(one)}")
+    return sum(len(one["survivors"]) for one in result)
 
 
 def covered(name: str) -> int:
@@ -137,7 +145,7 @@ def main(words: list[str] | None = None) -> int:
     if arguments.covered:
         return max(map(covered, arguments.rooms)) if arguments.rooms else whole()
     if arguments.since:
-        number, seed, revision = arguments.sample, arguments.seed, arguments.since
+        number, seed, revision = arguments.sample, arguments.seed or 1, arguments.since
         return min(1, sum(run_since(name, number, seed, revision) for name in arguments.rooms))
     if arguments.again:
         survivors = sum(map(run_again, arguments.rooms))

@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .rooms import OPTIONS
+
 WARM = (
     *("pytest", "hypothesis", "hypothesis.stateful", "hypothesis.strategies", "pytest_timeout"),
     *("twisted.trial.unittest", "twisted.internet.defer", "twisted.internet.task"),
@@ -54,7 +56,7 @@ def _child(tests: list[str], answer: int) -> None:
     import pytest
 
     failed = Failed()
-    words = ["-x", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants.timing"]
+    words = ["-x", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants.timing", *OPTIONS]
     status = int(pytest.main([*words, *tests], plugins=[failed]))
     os.write(answer, json.dumps({"status": status, "failed": failed.name}).encode())
     os._exit(0)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import tomllib
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .rooms import PROJECT, ROOMS
-from .running import Verdict
+
+if TYPE_CHECKING:  # what makes mutants is not installed everywhere
+    from .making import Mutant
+    from .running import Verdict
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
@@ -27,79 +31,98 @@ def reasons() -> dict[Change, str]:
     return {(row["file"], row["before"], row["after"]): row["why"] for row in rows}
 
 
-def known() -> dict[str, Any]:
-    """Return what is known of each room; a survivor with a reason changes nothing."""
-    rooms = dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
+Sample = dict[str, Any]
+"""What became of one sample of a room's mutants: its ``seed``, how many mutants the room has in
+``all``, how many were ``tried``, ``killed`` and ``killed_at_first``, the changes of those that do
+``nothing`` and of the ``survivors``."""
+
+
+def known() -> dict[str, list[Sample]]:
+    """Return the samples of each room; a survivor with a reason changes nothing."""
+    rooms: dict[str, list[Sample]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     why = reasons()
-    for result in rooms.values():
-        explained = [change for change in result["survivors"] if tuple(change) in why]
-        result["survivors"] = [one for one in result["survivors"] if one not in explained]
-        result["nothing"] = sorted(result["nothing"] + explained)
+    for one in [one for samples in rooms.values() for one in samples]:
+        explained = [change for change in one["survivors"] if tuple(change) in why]
+        one["survivors"] = [change for change in one["survivors"] if change not in explained]
+        one["nothing"] = sorted(one["nothing"] + explained)
     return rooms
 
 
-def _left(verdicts: list[Verdict]) -> tuple[list[list[str]], list[list[str]]]:
-    """Return the mutants that nobody noticed: those that change nothing, and the survivors."""
+def fresh_seed(name: str) -> int:
+    """Return the first seed of which no sample of the room was drawn."""
+    drawn = {one["seed"] for one in known().get(name, [])}
+    return next(seed for seed in count(1) if seed not in drawn)
+
+
+def _change(mutant: Mutant) -> list[str]:
+    return [str(mutant.file), *mutant.change((PROJECT / mutant.file).read_text())]
+
+
+def result_of(seed: int, verdicts: list[Verdict], number: int = 0) -> Sample:
+    """Return what became of a sample of a room that has ``number`` mutants."""
     why = reasons()
-    nothing, survivors = [], []
-    for mutant in [verdict.mutant for verdict in verdicts if not verdict.by]:
-        before, after = mutant.change((PROJECT / mutant.file).read_text())
-        change = (str(mutant.file), before, after)
-        (nothing if change in why else survivors).append(list(change))
-    return sorted(nothing), sorted(survivors)
-
-
-def _keep(name: str, result: dict[str, Any]) -> dict[str, Any]:
-    rooms = {**known(), name: result}
-    ordered = {room: rooms[room] for room in ROOMS if room in rooms}
-    RESULTS.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
-    return result
-
-
-def result_of(seed: int, verdicts: list[Verdict]) -> dict[str, Any]:
-    """Return what became of a sample of a room's mutants."""
-    nothing, survivors = _left(verdicts)
+    left = sorted(_change(verdict.mutant) for verdict in verdicts if not verdict.by)
     killed = sum(bool(verdict.by) for verdict in verdicts)
     return {
         "seed": seed,
+        "all": number,
         "tried": len(verdicts),
         "killed": killed,
         "killed_at_first": killed,
-        "nothing": nothing,
-        "survivors": survivors,
+        "nothing": [change for change in left if tuple(change) in why],
+        "survivors": [change for change in left if tuple(change) not in why],
     }
 
 
-def record(name: str, seed: int, verdicts: list[Verdict]) -> dict[str, Any]:
-    """Keep what became of a sample of a room's mutants, and return it."""
-    return _keep(name, result_of(seed, verdicts))
+def keep(name: str, samples: list[Sample]) -> None:
+    """Keep the samples of a room, beside those of the other rooms."""
+    rooms = {**known(), name: sorted(samples, key=lambda one: int(one["seed"]))}
+    ordered = {room: rooms[room] for room in ROOMS if room in rooms}
+    RESULTS.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
 
 
-def record_again(name: str, verdicts: list[Verdict]) -> dict[str, Any]:
-    """Keep what became of the survivors; those of statements that are no more are not counted."""
-    before = known()[name]
-    nothing, survivors = _left(verdicts)
-    gone = len(before["survivors"]) - len(verdicts)
-    return _keep(
-        name,
-        {
-            **before,
-            "tried": before["tried"] - gone,
-            "killed": before["killed"] + sum(bool(verdict.by) for verdict in verdicts),
-            "killed_at_first": before.get("killed_at_first", before["killed"]),
-            "nothing": sorted(before["nothing"] + nothing),
-            "survivors": survivors,
-        },
-    )
+def record(name: str, sample: Sample) -> bool:
+    """Keep a sample beside the room's others, and return True.
+
+    Of a seed that is known nothing is recorded: tests were written for its survivors, and what is
+    killed now was not killed at first.
+    """
+    samples = known().get(name, [])
+    if sample["seed"] in {one["seed"] for one in samples}:
+        return False
+    keep(name, [*samples, sample])
+    return True
 
 
-def summary(result: dict[str, Any]) -> str:
-    """Return one line about a room."""
-    changing = result["tried"] - len(result["nothing"])
-    share = 100 * result["killed"] / changing if changing else 100
+def tried_again(sample: Sample, verdicts: list[Verdict]) -> Sample:
+    """Return a sample whose survivors were tried again.
+
+    Those of statements that are no more are not counted.
+    """
+    why = reasons()
+    killed = {tuple(_change(verdict.mutant)): bool(verdict.by) for verdict in verdicts}
+    before = [tuple(change) for change in sample["survivors"]]
+    left = [list(change) for change in before if killed.get(change) is False]
+    return {
+        **sample,
+        "tried": sample["tried"] - sum(change not in killed for change in before),
+        "killed": sample["killed"] + sum(killed.get(change, False) for change in before),
+        "nothing": sorted(sample["nothing"] + [one for one in left if tuple(one) in why]),
+        "survivors": [one for one in left if tuple(one) not in why],
+    }
+
+
+def share(sample: Sample, killed: str = "killed") -> str:
+    """Return the share of those that were killed, of those that change something."""
+    changing = sample["tried"] - len(sample["nothing"])
+    return f"{100 * sample[killed] / changing:.1f} %" if changing else "–"
+
+
+def summary(sample: Sample) -> str:
+    """Return one line about a sample."""
     return (
-        f"{result['tried']} tried, {result['killed']} killed, {len(result['nothing'])} change "
-        f"nothing, {len(result['survivors'])} survived: {share:.1f} %"
+        f"{sample['tried']} tried, {sample['killed']} killed, {len(sample['nothing'])} change "
+        f"nothing, {len(sample['survivors'])} survived: {share(sample)}"
     )
 
 
@@ -112,31 +135,59 @@ def _listed(changes: list[Change], why: dict[Change, str]) -> list[str]:
     return lines
 
 
+COLUMNS = (
+    *("seed", "room", "mutants in all", "tried", "change nothing", "killed at first"),
+    *("killed at first of those that change something", "survive now"),
+)
+"""What the table of samples shows."""
+
+
+def _row(seed: str, room: str, sample: Sample) -> str:
+    number = str(sample.get("all") or "")
+    numbers = sample["tried"], len(sample["nothing"]), sample["killed_at_first"]
+    cells = [seed, room, number, *map(str, numbers), share(sample, "killed_at_first")]
+    return f"| {' | '.join([*cells, str(len(sample['survivors']))])} |"
+
+
+def _sum(samples: list[Sample]) -> Sample:
+    numbers = {name: sum(one[name] for one in samples) for name in ("tried", "killed_at_first")}
+    left = {
+        name: [change for one in samples for change in one[name]]
+        for name in ("nothing", "survivors")
+    }
+    return {**numbers, **left}
+
+
+def table_of(rooms: dict[str, list[Sample]]) -> list[str]:
+    """Return the lines of a table: the samples of each seed, and their sums."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    for seed in sorted({one["seed"] for samples in rooms.values() for one in samples}):
+        drawn = {
+            f"`{room}`": one
+            for room, samples in rooms.items()
+            for one in samples
+            if one["seed"] == seed
+        }
+        lines += [_row(str(seed), room, one) for room, one in drawn.items()]
+        lines.append(_row(str(seed), "all of these", _sum(list(drawn.values()))))
+    return lines
+
+
 def write_page() -> None:
     """Write the page."""
     why = reasons()
-    lines = [HEAD.read_text().rstrip(), ""]
-    lines += [
-        "| room | tried | killed at first | killed | change nothing | survived | killed of those"
-    ]
-    lines[-1] += " which change something |"
-    lines += ["|---|---|---|---|---|---|---|"]
     rooms = known()
-    for name, result in rooms.items():
-        changing = result["tried"] - len(result["nothing"])
-        share = f"{100 * result['killed'] / changing:.1f} %" if changing else "–"
-        first = result.get("killed_at_first", result["killed"])
-        lines.append(
-            f"| `{name}` | {result['tried']} | {first} | {result['killed']} "
-            f"| {len(result['nothing'])} | {len(result['survivors'])} | {share} |"
-        )
+    lines = [HEAD.read_text().rstrip(), "", *table_of(rooms)]
     for title, key in (("Survivors", "survivors"), ("Mutants that change nothing", "nothing")):
         lines += ["", f"## {title}"]
-        for name, result in rooms.items():
-            if result[key]:
-                lines += ["", f"### {name}", ""]
-                lines += _listed([tuple(change) for change in result[key]], why)
-        if not any(result[key] for result in rooms.values()):
+        found = {
+            room: sorted({tuple(change) for one in samples for change in one[key]})
+            for room, samples in rooms.items()
+        }
+        for room, changes in found.items():
+            if changes:
+                lines += ["", f"### {room}", "", *_listed(changes, why)]
+        if not any(found.values()):
             lines += ["", "There are none."]
     text = "\n".join(lines)
     while "\n\n\n" in text:

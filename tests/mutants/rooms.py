@@ -7,6 +7,9 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 
+OPTIONS = ("--same", "--worlds", "100", "--fuzz", "1000")
+"""pytest's options: nothing is fresh in a run, and a part of what is random is enough."""
+
 
 @dataclass(frozen=True)
 class Room:
@@ -35,44 +38,70 @@ def _tests(directory: str, names: str) -> tuple[str, ...]:
     return tuple(f"tests/{directory}/test_{name}.py" for name in names.split())
 
 
-def _protocol(name: str, modules: str, tests: str, deselected: str = "") -> Room:
+STATES = "tests/states/test_states.py::test_nothing_goes_wrong_whatever_happens_to_both_sides"
+STREAMS = (
+    "tests/fuzz/test_fuzz.py::test_spoiled_streams_give_documented_faults_however_they_are_cut"
+)
+WORLDS = "tests/sim/test_worlds.py::test_nothing_acknowledged_is_lost_in_any_world"
+BROKER = "tests/sim/test_broker.py::test_a_broker_is_a_list_for_each_queue_whatever_happens"
+
+
+def _random(states: str = "", worlds: str = "", streams: str = "") -> tuple[str, ...]:
+    """Return the tests of random pairs, worlds and spoiled streams that a room has."""
+    return (
+        *(f"{STATES}[{name}]" for name in states.split()),
+        *(f"{WORLDS}[{name}-0]" for name in worlds.split()),
+        *(f"{STREAMS}[{name}-0]" for name in streams.split()),
+    )
+
+
+def _protocol(name: str, modules: str, tests: str, streams: str, deselected: str = "") -> Room:
     return Room(
-        tuple(f"{name}/{module}" for module in modules.split()), _tests(name, tests), deselected
+        tuple(f"{name}/{module}" for module in modules.split()),
+        _tests(name, tests) + _random(name, name, streams),
+        deselected,
     )
 
 
 ROOMS: dict[str, Room] = {
-    "core": Room(("core",), ("tests/core",), "test_compiled"),
+    "core": Room(
+        ("core",), ("tests/core", BROKER, *_random(streams="json-slices")), "another_version"
+    ),
     "lumberjack": _protocol(
         "lumberjack",
         "wire machine terms.py",
-        "machine machine_edges wire writer scan slices",
+        "figures machine machine_edges wire writer scan slices",
+        "lumberjack lumberjack-acks",
         "bomb or both_forms or end_a_turn or large_batches",
     ),
     "micromsg2": _protocol(
         "micromsg2",
         "wire machine terms.py",
-        "acks client extensions frames handshake hooks ingest inspection machine_edges parts queues"
-        " sending serving session subscriptions texts",
+        "acks client extensions figures frames handshake hooks ingest inspection machine_edges"
+        " parts queues sending serving session subscriptions texts",
+        "micromsg2",
     ),
     "sabc": _protocol(
         "sabc",
         "wire machine terms",
-        "answers by_hand ends framing machine machine_edges many messages parts safety streams"
-        " wire",
+        "answers by_hand ends figures framing machine machine_edges many messages parts"
+        " lines safety streams wire",
+        "sabc sabc-websocket",
     ),
     "umq": _protocol(
         "umq",
         "wire.py machine terms",
-        "machine machine_attachments machine_calls machine_edges machine_handshake machine_sessions"
-        " machine_topics wire",
+        "figures machine machine_attachments machine_calls machine_edges machine_handshake"
+        " machine_sessions machine_topics wire",
+        "umq",
     ),
     "mtl": _protocol(
         "mtl",
         "wire machine terms",
-        "addresses backpressure client client_flow connections false_servers honest_confirm"
+        "addresses backpressure client client_flow connections false_servers figures honest_confirm"
         " limits_of_a_client machine_edges reading server_control server_data server_profiles"
         " server_readers server_writers slices wire",
+        "mtl-control mtl-data",
     ),
     "link": Room(
         (
@@ -89,6 +118,7 @@ ROOMS: dict[str, Room] = {
             *("tests/contract/test_sessions.py", "tests/contract/test_ends.py"),
             *("tests/contract/test_flow.py", "tests/sabc/test_websocket.py"),
             *("tests/net/test_proxied.py", "tests/net/test_records.py", "tests/net/test_tls.py"),
+            *_random(worlds="lumberjack", streams="websocket"),
         ),
     ),
     "neighbours": Room(
@@ -106,7 +136,11 @@ ROOMS: dict[str, Room] = {
     "processes": Room(
         ("net/processes",), ("tests/test_processes.py", "tests/net/test_processes_watch.py")
     ),
-    "queue": Room(("queue",), ("tests/queue",), "test_processes or test_every_octet"),
+    "queue": Room(
+        ("queue",),
+        ("tests/queue", *_random("bridge", "lumberjack micromsg2")),
+        "test_processes or test_every_octet",
+    ),
     "table": Room(
         (
             *("table/log.py", "table/local_commit.py", "table/snapshot.py", "table/actions.py"),
@@ -116,7 +150,9 @@ ROOMS: dict[str, Room] = {
             *("tests/table/test_log.py", "tests/table/test_local_commits.py"),
             *("tests/table/test_storage.py", "tests/table/test_readers.py"),
             *("tests/table/test_properties.py", "tests/table/test_starting.py"),
-            "tests/table/test_torn.py",
+            *("tests/table/test_torn.py", "tests/table/test_actions.py"),
+            *("tests/table/test_snapshot.py", "tests/table/test_local_steps.py"),
+            *("tests/table/test_one_writer.py", *_random("bridge")),
         ),
     ),
     "spark": Room(

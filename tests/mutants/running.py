@@ -21,7 +21,7 @@ from typing import Any
 from coverage import CoverageData
 
 from .making import Mutant, statement_lines
-from .rooms import PROJECT, Room
+from .rooms import OPTIONS, PROJECT, Room
 from .timing import TIMES_VARIABLE
 
 KEPT = PROJECT / ".coverage_rooms"
@@ -40,7 +40,12 @@ BUDGET_SECONDS = 40.0
 """The tests that run for one mutant need about this long together, the quickest first."""
 
 PATIENCE = 5.0
-"""A mutant whose tests need so many times their usual time, and a minute, is stopped."""
+"""A mutant is stopped when its tests need so many times as long as usual, and
+:data:`START_SECONDS`.
+"""
+
+START_SECONDS = 20.0
+"""Importing what tests need takes less than this."""
 
 FIRST_TESTS = 50
 """These many tests run first; most mutants need no more of them."""
@@ -60,10 +65,10 @@ def digest(room: Room) -> str:
     """Return a digest of everything that decides over what is measured of a room."""
     files = [PROJECT / file for file in room.files(PROJECT)]
     for place in room.tests:
-        path = PROJECT / place
+        path = PROJECT / place.partition("::")[0]
         files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
     octets = b"".join(file.read_bytes() for file in files)
-    return hashlib.sha256(octets + repr(room).encode()).hexdigest()
+    return hashlib.sha256(octets + repr((room, OPTIONS)).encode()).hexdigest()
 
 
 @dataclass
@@ -78,7 +83,8 @@ class Measured:
     def tests_of(self, scratch: Path, mutant: Mutant) -> list[str]:
         """Return the tests of a mutant's statement: one of each function first, quick ones first.
 
-        What runs while a module is imported belongs to all tests that execute something of it.
+        What runs while a module is imported belongs to all tests that execute something of it,
+        and then to the others: a class without an abstract method is noticed where it is made.
         """
         lines = self._lines_of(str(mutant.file))
         source = (PROJECT / mutant.file).read_text()
@@ -86,18 +92,15 @@ class Measured:
         for line in statement_lines(source, mutant.line):
             found |= lines.get(line, set())
         found.discard("")
-        if not found:
-            found = set().union(*lines.values()) - {""} if lines else set()
-        if not found:
-            found = set(self.seconds)
+        near = found or set().union(*lines.values())
         usable = sorted(
-            (self.seconds[test], test)
-            for test in found
+            (test not in near, self.seconds[test], test)
+            for test in found or self.seconds
             if self.seconds.get(test, float("inf")) <= TEST_SECONDS_MAX
         )
         functions: set[str] = set()
         first, others = [], []
-        for seconds, test in usable:
+        for _, seconds, test in usable:
             name = test.partition("[")[0]
             (others if name in functions else first).append((seconds, test))
             functions.add(name)
@@ -130,7 +133,8 @@ def measure(name: str, room: Room, scratch: Path) -> Measured:
     if not stamp.exists() or stamp.read_text() != wanted:
         kept.mkdir(parents=True, exist_ok=True)
         stamp.unlink(missing_ok=True)
-        words = ["-q", "-p", "no:cacheprovider", "-p", "tests.mutants.timing", "-m", "not slow"]
+        words = ["-q", "-p", "no:cacheprovider", "-p", "tests.mutants.timing", *OPTIONS]
+        words += ["-m", "not slow"]
         words += ["--cov=twisted_msgproto", "--cov-branch", "--cov-context=test", "--cov-report="]
         if room.deselected:
             words += ["-k", f"not ({room.deselected})"]
@@ -225,7 +229,7 @@ def tried(runner: Runner, measured: Measured, scratch: Path, mutant: Mutant) -> 
     with runner.planted(mutant):
         for part in parts:
             usual = sum(measured.seconds[test] for test in part)
-            answer = runner.run(part, 60.0 + PATIENCE * usual)
+            answer = runner.run(part, START_SECONDS + PATIENCE * usual)
             if answer["status"] is None:
                 return Verdict(mutant, "(time is up)", len(tests))
             if answer["status"] != 0:

@@ -1,5 +1,6 @@
 """Pause reasons and the shared budget."""
 
+import pytest
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
@@ -61,3 +62,35 @@ def test_the_smallest_limits_of_all_servers_hold():
     budget.bound(1000, 100, 50, clock)
     budget.bound(2000, 200, 40, clock)
     assert (budget.limit, budget.held.limit, budget.held.min_rate) == (1000, 100, 40)
+
+
+@pytest.mark.parametrize(
+    ("others", "senders", "own", "paused"),
+    [
+        (0, 1, 100, False),
+        (0, 1, 101, True),
+        (60, 1, 60, False),  # what others have left behind is nobody's share
+        (60, 0, 60, False),
+        (60, 0, 101, True),
+        (50, 2, 50, False),
+        (60, 2, 50, False),
+        (60, 2, 51, True),
+        (90, 10, 10, False),
+        (95, 10, 11, True),
+        (80, 10, 11, False),
+    ],
+)
+def test_who_has_more_than_its_share_is_paused_above_the_limit__NB_01__NB_03(
+    others: int, senders: int, own: int, paused: bool
+) -> None:
+    """The limit is 100, shared by all of whom something waits; at half of it all are read again."""
+    transport = StringTransport()
+    control = ReadControl(transport)
+    budget = OctetBudget(100, "why")
+    budget.waiting, budget.senders = others, senders
+    budget.add(own, control, own)
+    assert control.reasons == (frozenset({"why"}) if paused else frozenset())
+    budget.remove(others + own - 51)
+    assert control.paused is paused
+    budget.remove(1)
+    assert (control.paused, transport.producerState) == (False, "producing")

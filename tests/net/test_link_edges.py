@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from tests.tools.small_link import LineMachine, LinkCase, Sink, Writes
-from twisted_msgproto.core.errors import Fault, QueueError
+from twisted_msgproto.core.errors import Fault, ProtocolViolation, QueueError, TimedOut
 from twisted_msgproto.core.message import Message, MessageBatch
 from twisted_msgproto.net.counters import Places
 
@@ -40,6 +40,33 @@ class Edges(LinkCase):
         self.assertEqual(server.connectionCounters(), {"lines": 2})
         self.assertEqual(self.factory.counters["lines"], 2)
         self.lose()
+
+    def test_what_comes_is_counted_for_the_connection_and_for_its_server(self) -> None:
+        server, _ = self.link()
+        self.assertEqual((server.messageCount, self.factory.counters["octets"]), (0, 0))
+        for data, messages, octets in ((b"ab\nc\n", 2, 3), (b"", 2, 3), (b"defg\n", 3, 7)):
+            server.dataReceived(data)
+            counters = self.factory.counters
+            figures = (server.messageCount, counters["events"], counters["octets"])
+            self.assertEqual(figures, (messages, messages, octets))
+        self.lose()
+
+    def test_who_is_gone_is_not_read_again_when_there_is_room__NB_01(self) -> None:
+        server, transport = self.link(Sink(held=True))
+        budget = self.factory.budget
+        budget.limit = 3
+        server.dataReceived(b"abcd\n")
+        self.assertEqual(transport.producerState, "paused")
+        self.lose()
+        budget.remove(4)
+        self.assertEqual((transport.producerState, budget._paused), ("paused", {}))
+
+    def test_only_some_faults_mean_that_the_peer_did_not_answer_in_time(self) -> None:
+        for reasons, kind in ((set(), ProtocolViolation), ({"shout"}, TimedOut)):
+            server, _ = self.link(timeFaults=frozenset(reasons))
+            server.dataReceived(b"!\n")
+            self.assertEqual((type(server.ending), str(server.ending)), (kind, "a line '!'"))
+            self.lose()
 
     def test_a_paused_connection_that_closes_is_not_read_again(self) -> None:
         server, transport = self.link()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from twisted.internet.defer import CancelledError
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -146,3 +147,11 @@ class Producing(SynchronousTestCase):
             control.register(Producer(), True)
         control.unregister()
         control.register(Producer(), True)
+
+
+def test_a_connection_has_ten_thousand_tickets_unless_its_protocol_has_fewer() -> None:
+    Tickets[None]().check(10_000)
+    Tickets[None](limit=3).check(3)
+    for tickets, count in ((Tickets[None](), 10_001), (Tickets[None](limit=3), 4)):
+        with pytest.raises(LimitExceeded, match="0 wait for an answer already"):
+            tickets.check(count)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet.address import IPv4Address, UNIXAddress
+from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.net import test_websocket
 from tests.net.test_websocket import (
     UPGRADE,
+    Clients,
     after_head,
     client_frame,
     frames,
@@ -18,8 +21,14 @@ from tests.net.test_websocket import (
     server,
     server_with,
 )
+from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.net.wires.origins import origin_of
 from twisted_msgproto.net.wires.websocket import OctetWire
+from twisted_msgproto.net.wires.websocket.factories import (
+    WebSocketClientFactory,
+    WebSocketServerFactory,
+)
+from twisted_msgproto.net.wires.websocket.frames import close_reason
 from twisted_msgproto.net.wires.websocket.quiet import QuietLog
 
 
@@ -211,3 +220,72 @@ class Edges(SynchronousTestCase):
     def test_an_origin_with_an_address_of_ipv6_keeps_its_brackets__UM_20(self) -> None:
         self.assertEqual(origin_of("https://[2001:DB8::1]"), "https://[2001:db8::1]:443")
         self.assertEqual(origin_of("http://[::1]:8080"), "http://[::1]:8080")
+
+    def test_the_reason_of_a_close_fits_into_its_frame__UM_21(self) -> None:
+        """A control frame has 125 octets, two of them for the code (RFC 6455, 5.5)."""
+        for text, octets in (
+            ("x" * 123, b"x" * 123),
+            ("x" * 124, b"x" * 123),
+            ("ä" * 62, "ä".encode() * 61),
+            ("x" + "ä" * 62, b"x" + "ä".encode() * 61),
+            ("\ud800", b"?"),
+        ):
+            self.assertEqual(close_reason(text), octets)
+
+    def test_of_a_message_that_nobody_will_see_nothing_is_held__NB_02(self) -> None:
+        connection, _, _ = server()
+        whole = client_frame(b"x" * 50_000)
+        connection.dataReceived(whole[:30_000])
+        wire = connection.session.wire
+        self.assertGreater(wire.held, 29_000)
+        wire.close(False)
+        connection.dataReceived(whole[30_000:40_000])
+        self.assertEqual((wire.held, connection.frame_data, connection.message_data), (0, [], []))
+        lose(connection)
+
+    def test_a_length_is_written_as_short_as_can_be__UM_21(self) -> None:
+        """RFC 6455, 5.2: 125 stands in one octet, 126 in three, and each may come alone."""
+        for length, spelled, good in (
+            (125, b"\xfd", True),
+            (125, b"\xfe\0\x7d", False),
+            (126, b"\xfe\0\x7e", True),
+            (0, b"\xfe\0\0", False),
+            (65535, b"\xfe\xff\xff", True),
+            (65535, b"\xff\0\0\0\0\0\0\xff\xff", False),
+            (65536, b"\xff\0\0\0\0\0\1\0\0", True),
+        ):
+            connection, transport, _ = server()
+            connection.dataReceived(b"\x81" + spelled + bytes(4) + b"x" * length)
+            self.assertEqual(connection.session.messages(), ["x" * length] if good else [])
+            self.assertEqual(bool(frames(after_head(transport))), not good)
+            lose(connection)
+
+
+class ClientEdges(SynchronousTestCase):
+    def test_a_client_that_gives_up_while_its_server_does_not_end_cuts_it_off__UM_21(self) -> None:
+        """Both close frames were sent: without the cut the server could keep it for ever."""
+        both = test_websocket.BothSides()
+        for given_up in (False, True):
+            client, peer, clock = both.connect()
+            both.pump(client, peer)
+            client.session.wire.close(False)
+            both.pump(client, peer)
+            self.assertEqual(client.transport.disconnected, False)
+            if given_up:
+                client.abort("no longer wanted")
+            self.assertEqual(client.transport.disconnected, given_up)
+            lose(client)
+            lose(peer)
+            lost = "ConnectionLost" if given_up else "ConnectionDone"
+            self.assertEqual(client.session.seen[-1], ("lost", lost))
+            self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_a_client_of_what_is_no_address_is_not_made__UM_20(self) -> None:
+        clients = Clients(clock=Clock())
+        for url in ("http://host", "ws://host/#f"):
+            with self.assertRaises(ConfigurationError):
+                WebSocketClientFactory(clients, clients.buildProtocol, clients.limits, url)
+
+    def test_no_factory_logs_that_it_starts(self) -> None:
+        for factory in (WebSocketClientFactory, WebSocketServerFactory):
+            self.assertFalse(factory.noisy)

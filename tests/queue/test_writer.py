@@ -29,6 +29,7 @@ from twisted_msgproto.core.packed import PACKED_MIN, PackedOctets
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import writer as writer_room
 from twisted_msgproto.queue.consumers import Watch
+from twisted_msgproto.queue.fair import GroupCost
 from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, FRAME_HEADER_OCTETS
 from twisted_msgproto.queue.writer import ENCODED_AT_ONCE_MESSAGES, IDLE_S, ROW_OCTETS
 
@@ -450,6 +451,27 @@ def test_without_room_nothing_is_called_back_until_there_is_room_again() -> None
     assert "waiting for room" in told[0]
     assert "there is room again" in told[1]
     assert ids(rows(DIRECTORY, disk=disk)) == list(range(10))
+
+
+def test_only_groups_that_were_written_without_a_wait_say_what_writing_costs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NB-07: a full disk is no slow one."""
+    disk = SimulatedDisk()
+    learnt: list[int] = []
+    monkeypatch.setattr(GroupCost, "learn", lambda cost, octets, seconds: learnt.append(octets))
+    with a_writer(disk, retry_delay=0.001) as writer:
+        assert put(writer, batch(0)) == [None]
+        assert len(learnt) == 1 and learnt[0] > 0
+        disk.capacity = disk.used() + 100
+        results = Results()
+        results.submit(writer, batch(1))
+        wait_until(lambda: writer.stalled is not None)
+        disk.capacity = None
+        assert results.wait(1) == [None]
+        assert len(learnt) == 1
+        assert put(writer, batch(2)) == [None]
+        assert len(learnt) == 2
 
 
 def test_at_max_bytes_the_writer_goes_on_when_a_consumer_commits() -> None:

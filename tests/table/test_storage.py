@@ -8,7 +8,7 @@ import pytest
 
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.table.disk import OSTableDisk
-from twisted_msgproto.table.storage import LocalStorage, ObjectStorage, storage_at
+from twisted_msgproto.table.storage import LOG, LocalStorage, ObjectStorage, storage_at
 
 
 def test_a_directory_and_its_url_are_one_place(tmp_path: Path) -> None:
@@ -77,3 +77,35 @@ def test_a_file_is_put_durably_and_in_one_step__TB_01(tmp_path: Path) -> None:
         ("sync directory", str(log)),
     ]
     assert [file.read_bytes() for file in log.iterdir()] == [b"new"]
+
+
+def test_an_object_store_has_files_and_says_what_is_not_there(tmp_path: Path) -> None:
+    """delta-rs opens a directory as it opens a bucket."""
+    (tmp_path / LOG).mkdir()
+    (tmp_path / LOG / "a.json").write_bytes(b"abc")
+    storage = ObjectStorage(tmp_path.as_uri())
+    assert (storage.local, LocalStorage("/x").local) == (False, True)
+    assert storage.log_names() == ["a.json"]
+    assert (storage.read(f"{LOG}/a.json"), storage.size(f"{LOG}/a.json")) == (b"abc", 3)
+    for missing in (storage.size, storage.read):
+        with pytest.raises(FileNotFoundError):
+            missing(f"{LOG}/b.json")
+    with storage.filesystem().open_output_stream("c.bin") as stream:
+        stream.write(memoryview(b"12"))
+    assert storage.size("c.bin") == 2
+    storage.delete(f"{LOG}/a.json")
+    assert storage.log_names() == []
+
+
+def test_a_directory_has_files_and_says_what_is_not_there(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    assert storage.log_names() == []
+    (tmp_path / LOG).mkdir()
+    (tmp_path / LOG / "a.json").write_bytes(b"abc")
+    assert storage.log_names() == ["a.json"]
+    assert (storage.read(f"{LOG}/a.json"), storage.size(f"{LOG}/a.json")) == (b"abc", 3)
+    storage.delete(f"{LOG}/a.json")
+    for missing in (storage.size, storage.read, storage.delete):
+        with pytest.raises(FileNotFoundError):
+            missing(f"{LOG}/a.json")
+    assert storage.log_path() == f"{tmp_path}/{LOG}"

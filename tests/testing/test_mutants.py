@@ -1,4 +1,4 @@
-"""Mutants of one change alone: which lines count, and that no other line is mutated."""
+"""Mutants: of one change alone which lines count; and what is kept of the samples of a room."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants import report
 from tests.mutants.changed import lines_of, since
 from tests.mutants.sampling import sample
 
@@ -88,3 +89,74 @@ def test_a_revision_that_is_not_there_is_one_plain_line(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     with pytest.raises(SystemExit, match=r"^mutants: fatal: .*nowhere"):
         since(tmp_path, "nowhere")
+
+
+def sampled(seed: int, killed: int, nothing: int, survivors: int) -> report.Sample:
+    """What became of a sample whose mutants are told by numbers."""
+    return {
+        **{"seed": seed, "all": 900, "tried": killed + nothing + survivors},
+        **{"killed": killed, "killed_at_first": killed},
+        "nothing": [["a.py", f"n{number}", ""] for number in range(nothing)],
+        "survivors": [["a.py", f"s{number}", ""] for number in range(survivors)],
+    }
+
+
+def test_samples_are_kept_side_by_side_and_a_seed_is_recorded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is killed after tests were written was not killed at first."""
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "results.json")
+    assert report.fresh_seed("core") == 1
+    assert report.record("core", sampled(2, 5, 0, 1))
+    assert report.record("core", sampled(1, 4, 1, 1))
+    assert report.record("mtl", sampled(1, 3, 0, 0))
+    assert not report.record("core", sampled(2, 6, 0, 0))
+    assert {
+        room: [(one["seed"], one["killed_at_first"]) for one in samples]
+        for room, samples in report.known().items()
+    } == {"core": [(1, 4), (2, 5)], "mtl": [(1, 3)]}
+    assert (report.fresh_seed("core"), report.fresh_seed("mtl")) == (3, 2)
+
+
+def test_the_page_shows_each_sample_and_the_sums_of_a_seed() -> None:
+    rooms = {"core": [sampled(1, 4, 1, 1), sampled(2, 5, 0, 0)], "mtl": [sampled(1, 3, 0, 0)]}
+    assert report.table_of(rooms)[2:] == [
+        "| 1 | `core` | 900 | 6 | 1 | 4 | 80.0 % | 1 |",
+        "| 1 | `mtl` | 900 | 3 | 0 | 3 | 100.0 % | 0 |",
+        "| 1 | all of these |  | 9 | 1 | 7 | 87.5 % | 1 |",
+        "| 2 | `core` | 900 | 5 | 0 | 5 | 100.0 % | 0 |",
+        "| 2 | all of these |  | 5 | 0 | 5 | 100.0 % | 0 |",
+    ]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A verdict, and what its mutant has to say."""
+
+    before: str
+    by: str
+    file: str = "a.py"
+
+    @property
+    def mutant(self) -> Tried:
+        return self
+
+    def change(self, source: str) -> tuple[str, str]:
+        return self.before, ""
+
+
+def test_a_survivor_that_is_killed_now_was_not_killed_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement that is no more does not count."""
+    monkeypatch.setattr(report, "PROJECT", tmp_path)
+    monkeypatch.setattr(report, "reasons", lambda: {("a.py", "s1", ""): "why"})
+    (tmp_path / "a.py").touch()
+    before = sampled(2, 5, 0, 4)
+    killed = {"s0": "test", "s1": "", "s2": ""}  # s3 is gone
+    verdicts = [Tried(name, by) for name, by in killed.items()]
+    assert report.tried_again(before, verdicts) == {
+        **before,
+        **{"tried": 8, "killed": 6, "killed_at_first": 5},
+        **{"nothing": [["a.py", "s1", ""]], "survivors": [["a.py", "s2", ""]]},
+    }

@@ -24,8 +24,14 @@ INCARNATION_PREFIX = "msgproto-incarnation:"
 WITNESS_PREFIX = "msgproto-witness:"
 """Application ids that say how far a gateway has landed begin with these, before the queue's id."""
 
+COMMIT_INFO_WITHIN = 40
+"""The name of a ``commitInfo`` stands within so many octets of its line."""
 PATH_SAFE = "/=:-_.~!$&'()*+,;@"
 """These characters need no percent sign in a path of the log."""
+
+
+Stamp = tuple[str, str, int]
+"""These are the writer's run, its operation and its time, of one version."""
 
 
 class Torn(ValueError):
@@ -118,6 +124,11 @@ class Commit:
         """Return the gateways whose places this commit sets."""
         return landed_of(self.transactions)
 
+    @property
+    def stamp(self) -> Stamp:
+        """Return what tells this version from another one with its number (``TB-05``)."""
+        return (self.run.id if self.run else "", self.operation, self.timestamp)
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
@@ -164,7 +175,7 @@ class Proposal:
             info=self.info,
             parameters=self.parameters,
             timestamp=timestamp,
-            data_change=self.data_change,
+            data_change=self.data_change and bool(self.added or self.removed),
         )
 
     def lines(self, timestamp: int) -> bytes:
@@ -302,22 +313,43 @@ def parse_commit(version: int, octets: bytes) -> Commit:
     metadata = [a["metaData"] for a in actions if a.get("metaData")]
     protocol = [a["protocol"] for a in actions if a.get("protocol")]
     try:
+        run, operation, timestamp = _said(info)
         return Commit(
             version=version,
-            operation=str(ours.get("operation") or info.get("operation") or ""),
-            run=_run(ours),
+            operation=operation,
+            run=run,
             added=tuple(data_file(a) for a in adds),
             removed=tuple(unquote(a["path"]) for a in removes),
             transactions={a["txn"]["appId"]: a["txn"]["version"] for a in actions if a.get("txn")},
             info=ours.get("info") or {},
             parameters=info.get("operationParameters") or {},
-            timestamp=int(info.get("timestamp") or 0),
+            timestamp=timestamp,
             data_change=any(a.get("dataChange", True) for a in (*adds, *removes)),
             metadata=parse_metadata(metadata[-1]) if metadata else None,
             protocol=parse_protocol(protocol[-1]) if protocol else None,
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise Torn(f"it holds an action without {error}") from error
+
+
+def stamp_of(octets: bytes) -> Stamp:
+    """Return the stamp of a version's file; nothing else of it is parsed.
+
+    Raises:
+        Torn: the line that says it is cut.
+    """
+    for line in octets.splitlines():
+        if b'"commitInfo"' in line[:COMMIT_INFO_WITHIN]:
+            run, operation, timestamp = _said(_action(line).get("commitInfo") or {})
+            return (run.id if run else "", operation, timestamp)
+    return ("", "", 0)
+
+
+def _said(info: Mapping[str, Any]) -> tuple[Run | None, str, int]:
+    """Return who wrote a version, what it calls that, and when."""
+    ours: dict[str, Any] = info.get(OURS) or {}
+    operation = str(ours.get("operation") or info.get("operation") or "")
+    return _run(ours), operation, int(info.get("timestamp") or 0)
 
 
 def data_file(add: Mapping[str, Any]) -> DataFile:

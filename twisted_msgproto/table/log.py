@@ -25,6 +25,7 @@ from .actions import (
     Run,
     Torn,
     landed_of,
+    stamp_of,
     version_name,
 )
 from .checkpoint import LAST_CHECKPOINT
@@ -114,6 +115,7 @@ class Table:
         self._next_checkpoint = loaded.base.version + CHECKPOINT_EVERY
         self._movers: dict[str, Commit] = {}
         self._unconfirmed: list[Commit] = []
+        self._last: Commit | None = None  # where nothing was read behind a checkpoint
         for commit in loaded.commits:
             self._note(commit)
         # A commit of this package is made after everything before it was made durable.
@@ -458,7 +460,7 @@ class Table:
         return None
 
     def _look_behind(self) -> None:
-        """Check that the version before the next one is still there.
+        """Check that the version before the next one is still there, and still the same.
 
         Another writer may have cleaned the log up to it.  Then what came since is read, version by
         version: a RESTORE among them must be met.
@@ -467,11 +469,19 @@ class Table:
             TableChanged: the table was removed, an older copy was put in its place, or versions
                 were cleaned away before they were read here.
         """
+        name = version_name(self.version)
         try:
-            self._storage.size(f"{LOG}/{version_name(self.version)}")
-            return
+            octets = self._storage.read(f"{LOG}/{name}")
+            # Others may have gone on with an older copy, up to this number and beyond (TB-05).
+            if self._last is None or stamp_of(octets) == self._last.stamp:
+                return
+            raise self._replaced()
         except FileNotFoundError:
             pass
+        except Torn as error:
+            raise TableError(
+                f"version {self.version} of {self.location} is torn: {error}"
+            ) from None
         except OSError as error:
             raise TableError(f"cannot read {self.location}: {one_line(error)}") from error
         loaded = load(self._storage)
@@ -481,16 +491,19 @@ class Table:
             or loaded.state.metadata.id != before.id
             or loaded.state.version < self.version
         ):
-            raise TableChanged(
-                f"version {self.version} of {self.location} is gone: the table was removed, or "
-                "another copy of it was put there; start anew to see what can be done"
-            )
+            raise self._replaced()
         self.refresh()
         if self.version < loaded.state.version:
             raise TableChanged(
                 f"version {self.version + 1} of {self.location} was cleaned away before it was "
                 "read here, so what it did is not known; start anew to see what can be done"
             )
+
+    def _replaced(self) -> TableChanged:
+        return TableChanged(
+            f"version {self.version} of {self.location} is gone: the table was removed, or "
+            "another copy of it was put there; start anew to see what can be done"
+        )
 
     def _check(self, proposal: Proposal) -> None:
         if self._metadata is not self._accepted:
@@ -557,6 +570,7 @@ class Table:
             self._unsynced.append(commit)
 
     def _note(self, commit: Commit) -> None:
+        self._last = commit
         for gateway in commit.landed:
             self._movers[gateway] = commit
         if commit.run is not None:

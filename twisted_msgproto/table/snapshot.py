@@ -125,9 +125,7 @@ def read_version(storage: Storage, version: int) -> Commit:
     return parse_commit(version, storage.read(f"{LOG}/{version_name(version)}"))
 
 
-def read_checkpoint(
-    storage: Storage, version: int, names: Sequence[str], *, files: bool = False
-) -> State:
+def read_checkpoint(storage: Storage, version: int, names: Sequence[str], *, files: bool) -> State:
     """Return the state that a checkpoint holds.  Raises one of READ_ERRORS when it is torn."""
     state = State(version, files={} if files else None)
     columns = ["txn", "metaData", "protocol"] + (["add"] if files else [])

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tests.core.broker.world import NOW, ORDERS, OTHERS, broker, letters, subscribed
-from twisted_msgproto.core.broker import LETTER_OCTETS, Broker, QueueName, Settled, Wanted
+from twisted_msgproto.core.broker import (
+    LETTER_OCTETS,
+    LIMITS,
+    Broker,
+    QueueName,
+    Settled,
+    Wanted,
+)
 from twisted_msgproto.core.broker.stock import READ_PLACES
+from twisted_msgproto.core.limits import Limits
 
 
 def wanted(one: Broker) -> dict[QueueName, list[int]]:
@@ -123,3 +131,23 @@ def test_a_consumer_that_keeps_up_needs_no_reading() -> None:
         reader.settle(one)
     assert reader.places == list(range(100))
     assert wanted(one) == {}
+
+
+def test_what_is_done_with_leaves_room_in_memory_for_what_comes() -> None:
+    """A queue that has had thousands may keep as many bodies as a new one."""
+    one = broker(durable=True, broker_memory=8 * LETTER_OCTETS)
+    for start in range(0, 50, 5):
+        one.publish(ORDERS, letters(range(start, start + 4), body=b""), NOW)
+        assert all(row.letter for row in one.peek(ORDERS, 9)), start
+        one.publish(ORDERS, letters([start + 4], body=b""), NOW)
+        assert [row.letter is None for row in one.peek(ORDERS, 9)] == [False] * 4 + [True]
+        assert one.purge(ORDERS, 9) == 5
+        assert one.snapshot()["broker_memory"] == one._queues[ORDERS].in_memory == 0
+
+
+def test_a_broker_has_its_letters_in_memory_alone_unless_it_is_told_otherwise() -> None:
+    limits = Limits.of(LIMITS).replace({"broker-memory": LETTER_OCTETS})
+    one = Broker(limits)
+    one.publish(ORDERS, letters([0]), NOW)
+    assert one.full(ORDERS) and one.peek(ORDERS, 1)[0].letter
+    assert not Broker(limits, durable=True).full(ORDERS)

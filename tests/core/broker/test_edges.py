@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from tests.core.broker.world import NOW, ORDERS, Reader, broker, letters, subscribed
+from tests.core.broker.world import NOW, ORDERS, OTHERS, Reader, broker, letters, subscribed
 from twisted_msgproto.core.broker import (
     DEAD_LETTER,
     LETTER_OCTETS,
+    TRIES,
     Broker,
+    DeadLettered,
+    Declared,
+    Event,
+    Forgotten,
     Letter,
     QueueFull,
     QueueName,
+    Requeued,
     Settled,
+    Tried,
 )
 from twisted_msgproto.core.broker.places import DISTANCE_MAX, Places, Row
 from twisted_msgproto.core.broker.turns import deal
@@ -174,3 +181,60 @@ def test_a_dead_letter_stays_in_memory_only_where_there_is_room() -> None:
     dead = list(one.peek(ORDERS.dead, 99))
     assert [row.place for row in dead] == list(range(9))
     assert 0 < sum(row.letter is not None for row in dead) < 9
+
+
+def test_every_verb_tells_what_happened_and_nothing_else() -> None:
+    """The durable half writes these events: one too few is lost after a crash."""
+    one = broker(durable=True, tries=2)
+    reader = Reader(window=4)
+    dead = ORDERS.dead
+    steps: list[tuple[Callable[[], object], list[Event]]] = [
+        (lambda: one.subscribe(reader, ORDERS, NOW), [Declared(ORDERS, False)]),
+        (one.go_on, []),
+        (lambda: one.publish(ORDERS, letters(range(6)), NOW), []),
+        (lambda: reader.settle(one, 0), [Settled(ORDERS, [0])]),
+        (lambda: reader.reject(one, 1, requeue=False), [Settled(ORDERS, [1])]),
+        (lambda: reader.reject(one, 2), [Tried(ORDERS, {2: 1})]),
+        (lambda: reader.reject(one, 77), []),
+        (
+            lambda: reader.reject(one, 2),
+            [Tried(ORDERS, {2: 2}), Declared(dead, False), DeadLettered(ORDERS, [2], TRIES)],
+        ),
+        (lambda: one.requeue(dead, OTHERS, 0, NOW), [Declared(OTHERS, False)]),
+        (lambda: one.requeue(dead, OTHERS, 5, NOW), [Requeued(dead, OTHERS, [2])]),
+        (lambda: one.purge(OTHERS, 5), [Settled(OTHERS, [2])]),
+        (lambda: one.forget(OTHERS), [Forgotten(OTHERS)]),
+        (lambda: one.gone(reader, NOW, orderly=True), []),
+        (lambda: one.purge(ORDERS, 2), [Settled(ORDERS, [3, 4])]),
+    ]
+    for number, (verb, events) in enumerate(steps):
+        verb()
+        assert one.take_events() == events, f"step {number}"
+    figures = {name.removeprefix("broker_"): count for name, count in one.snapshot().items()}
+    assert {name: count for name, count in figures.items() if count} == {
+        "published": 6,
+        "delivered": 7,
+        "acknowledged": 1,
+        "rejected": 1,
+        "returned": 5,
+        "strays": 1,
+        "dead_letters": 1,
+        "purged": 3,
+        "requeued": 1,
+        "queues": 2,
+        "waiting": 1,
+        "octets": LETTER_OCTETS + 4,
+        "memory": LETTER_OCTETS + 4,
+    }
+
+
+def test_what_waited_behind_letters_that_were_moved_is_delivered() -> None:
+    one = broker()
+    evens, odds = Reader(), Reader(window=1)
+    one.subscribe(evens, ORDERS, NOW, lambda letter: letter.place % 2 == 0)
+    one.subscribe(odds, ORDERS, NOW, lambda letter: letter.place % 2 == 1)
+    one.publish(ORDERS, letters(range(6)), NOW)
+    assert (evens.places, odds.places) == ([0, 2], [1])
+    assert one.requeue(ORDERS, OTHERS, 1, NOW) == 1
+    assert (evens.places, odds.places) == ([0, 2, 4], [1])
+    assert [[row.place for row in one.peek(name, 9)] for name in (ORDERS, OTHERS)] == [[5], [3]]

@@ -14,7 +14,7 @@ from twisted_msgproto.core.broker.places import CHUNK, DISTANCE_MAX, Places, Row
 ROOM = 2**63
 STEP = st.one_of(
     st.tuples(st.just("extend"), st.integers(1, 12), st.sampled_from([1, 3, DISTANCE_MAX, 2**40])),
-    st.tuples(st.just("insert"), st.integers(0, 400), st.just(0)),
+    st.tuples(st.just("insert"), st.integers(0, 400), st.sampled_from([0, 0, DISTANCE_MAX, 2**40])),
     st.tuples(
         st.sampled_from(["take", "skip", "remove", "prepend"]), st.integers(1, 9), st.just(0)
     ),
@@ -46,9 +46,9 @@ def walk(steps: list[tuple[str, int, int]]) -> None:
                 if new[-1] < ROOM:
                     places.extend(*zip(*map(row, new), strict=True))
                     kept += new
-            case "insert" if number not in kept:
-                places.insert(row(number))
-                kept = sorted([*kept, number])
+            case "insert" if number + gap not in kept:
+                places.insert(row(number + gap))
+                kept = sorted([*kept, number + gap])
             case "take":
                 taken = places.take(number)
                 assert list(map(Row, *taken)) == [row(place) for place in kept[:number]]
@@ -84,6 +84,52 @@ def test_others_that_interleave_come_to_their_places() -> None:
         others.insert(row(place))
     places.prepend(others)
     assert [one.place for one in places] == [1, 3, 5, 7, 9, 20, 21]
+
+
+def test_one_chunk_holds_places_up_to_a_distance_and_no_further_one() -> None:
+    for base in (0, 7, 2**33):
+        for distance, chunks in ((DISTANCE_MAX, 1), (DISTANCE_MAX + 1, 2)):
+            for between in (0, 5):
+                inserted, extended = Places(), Places()
+                new = [base, base + between, base + distance][:: 1 if between else 2]
+                for places in (inserted, extended):
+                    places.extend([base], [1], [1])
+                for place in new[1:]:
+                    inserted.insert(row(place))
+                    extended.extend(*([value] for value in row(place)))
+                for places in (inserted, extended):
+                    assert (places.front(9), len(places._chunks)) == (new, chunks)
+                assert inserted.remove(new[-1]) == row(new[-1])
+                assert len(inserted._chunks) == 1
+
+
+def test_a_chunk_is_split_at_twice_its_size_and_rows_in_a_row_fill_one() -> None:
+    before, module.CHUNK = module.CHUNK, 4  # type: ignore[misc]
+    try:
+        inserted, extended = Places(), Places()
+        sizes = []
+        for place in range(0, 18, 2):
+            inserted.insert(row(place))
+            extended.extend(*([value] for value in row(place)))
+            sizes.append([[len(chunk) for chunk in one._chunks] for one in (inserted, extended)])
+        assert sizes[:7] == [
+            *([[n], [n]] for n in range(1, 5)),
+            *([[n], [4, n - 4]] for n in range(5, 8)),
+        ]
+        assert sizes[7:] == [[[4, 4], [4, 4]], [[4, 5], [4, 4, 1]]]
+        for count, parts in (
+            (4, [4]),
+            (5, [5]),
+            (7, [7]),
+            (8, [4, 4]),
+            (9, [4, 5]),
+            (17, [4, 4, 4, 5]),
+        ):
+            apart = Places()
+            apart.extend(range(count), [1] * count, [1] * count)
+            assert [len(chunk) for chunk in apart._chunks] == parts
+    finally:
+        module.CHUNK = before  # type: ignore[misc]
 
 
 def test_what_is_added_behind_the_end_may_also_be_before_it() -> None:

@@ -408,7 +408,6 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
 
         Nothing more is read; what is due before them is acknowledged when it is safe (``LJ-13``).
         """
-        self._now = now
         self._window.never_safe(place)
         return self.drain(now)
 

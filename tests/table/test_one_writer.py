@@ -1,0 +1,648 @@
+"""One writer of a table: each answer of its log, and each step of upkeep, as a table.
+
+The log is in memory, so an answer can be lost, late or refused wherever that is wanted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tools.tables import RUN, TABLE_SCHEMA
+from twisted_msgproto.core.errors import Overtaken, TableChanged, TableError
+from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.table import log
+from twisted_msgproto.table.actions import (
+    Commit,
+    DataFile,
+    Metadata,
+    Proposal,
+    Run,
+    commit_lines,
+    version_name,
+)
+from twisted_msgproto.table.checkpoint import clean_log
+from twisted_msgproto.table.disk import OSTableDisk
+from twisted_msgproto.table.log import LOG, Table
+from twisted_msgproto.table.properties import PROTOCOL, metadata_of
+from twisted_msgproto.table.snapshot import Base, Loaded, State, read_version
+from twisted_msgproto.table.storage import LocalStorage
+
+OTHER = Run("07he2", "there", 4)
+FILE = DataFile("day=2026-01-31/a.parquet", 1, {"day": "2026-01-31"})
+
+
+class Memory:
+    """A table's files, in memory."""
+
+    location = "/table"
+    options: Mapping[str, str] = {}
+
+    def __init__(self) -> None:
+        self.local = True
+        self.files: dict[str, bytes] = {}
+        self.refusing: set[str] = set()
+        self.once: set[str] = set()  # the next time alone
+
+    def log_names(self) -> list[str]:
+        return [path.removeprefix(f"{LOG}/") for path in self.files if path.startswith(LOG)]
+
+    def read(self, path: str) -> bytes:
+        if path in self.refusing or path in self.once:
+            self.once.discard(path)
+            raise OSError("refused")
+        if path not in self.files:
+            raise FileNotFoundError(path)
+        return self.files[path]
+
+    def size(self, path: str) -> int:
+        return len(self.read(path))
+
+    def delete(self, path: str) -> None:
+        del self.files[path]
+
+    def filesystem(self) -> Any:
+        raise AssertionError("no Parquet file is read")
+
+    def put(self, version: int, octets: bytes) -> None:
+        path = f"{LOG}/{version_name(version)}"
+        if path in self.files:
+            raise FileExistsError(path)
+        self.files[path] = octets
+
+
+def others(run: Run | None = OTHER, gateway: str = "other", offset: int = 1) -> bytes:
+    """A version of somebody else."""
+    proposal = Proposal(run or OTHER, "WRITE", landed={gateway: Landed(offset)})
+    octets = proposal.lines(5)
+    return octets if run is not None else octets.replace(b'msgproto":{', b'else":{', 1)
+
+
+class Answers:
+    """Adds versions as it is told: one answer an attempt, and ``made`` from then on."""
+
+    def __init__(self, storage: Memory, answers: Sequence[str] = ()) -> None:
+        self.storage = storage
+        self.answers = list(answers)
+        self.attempts = 0
+        self.synced: list[tuple[list[int], list[str], tuple[str, ...]]] = []
+        self.checkpoints: list[tuple[Base, int]] = []
+        self.failing: list[Exception | None] = []
+        self.sync_fails = False
+        self.cleaned: list[int] = []
+
+    def create(self, metadata: Metadata, run: Run) -> None:
+        raise AssertionError("the table is there")
+
+    def attempt(self, version: int, proposal: Proposal) -> Commit | None:
+        self.attempts += 1
+        answer = self.answers.pop(0) if self.answers else "made"
+        if answer == "used":
+            self.storage.put(version + 1, others(offset=self.attempts))
+        if answer == "moved":
+            self.storage.put(version + 1, others(gateway="a"))
+        if answer not in ("refused", "gone"):
+            self.storage.put(version + 1, proposal.lines(3))
+        if answer in ("refused", "answer lost"):
+            raise OSError("no answer")
+        return proposal.as_commit(version + 1, 3) if answer == "made" else None
+
+    def sync(
+        self,
+        commits: Sequence[Commit],
+        files: Sequence[DataFile] = (),
+        names: Sequence[str] = (),
+    ) -> None:
+        if self.sync_fails:
+            raise OSError("no sync")
+        versions = [commit.version for commit in commits]
+        self.synced.append((versions, [file.path for file in files], tuple(names)))
+
+    def checkpoint(self, base: Base, version: int) -> Base:
+        self.checkpoints.append((base, version))
+        if self.failing and (error := self.failing.pop(0)) is not None:
+            raise error
+        return Base(version, (f"{version}.parquet",))
+
+    def clean(self, properties: Mapping[str, str], until: int) -> None:
+        self.cleaned.append(until)
+
+
+def begun(answers: Sequence[str] = (), *versions: bytes, local: bool = True) -> tuple[Any, ...]:
+    """A table with these versions behind its first one, its log, and its storage."""
+    storage = Memory()
+    storage.local = local
+    metadata = metadata_of("id", TABLE_SCHEMA, ("day",))
+    first = {"timestamp": 1, "operation": "CREATE TABLE", "run": RUN}
+    storage.put(0, commit_lines(metadata=metadata, protocol=PROTOCOL, **first))  # type: ignore[arg-type]
+    for number, octets in enumerate(versions, 1):
+        storage.put(number, octets)
+    storage.files[FILE.path] = b"x"
+    commits = Answers(storage, answers)
+    return Table(storage, commits, lambda: 0.0), commits, storage
+
+
+def commit(table: Table, offset: int = 1) -> int:
+    """Land one gateway."""
+    before = {"a": table.landed().get("a")}
+    return table.commit([FILE], {"a": Landed(offset)}, before=before, run=RUN)
+
+
+GONE = "a version of /table went as soon as it was made"
+FAILED = "cannot commit to /table: no answer"
+
+
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize(
+    ("answers", "result", "attempts"),
+    [
+        (["made"], 1, 1),
+        (["used"], 2, 2),
+        (["used", "used"], 3, 3),
+        (["moved"], Overtaken, 1),
+        (["lost"], 1, 1),
+        (["used", "lost"], 2, 2),
+        (["gone"], GONE, 1),
+        (["refused"], FAILED, 1),
+        (["answer lost"], {True: FAILED, False: 1}, 1),
+        (["used"] * 4, "4 other commits came first to /table", 4),
+    ],
+)
+def test_each_answer_of_the_log_leads_to_one_end__TB_11(
+    answers: list[str], result: Any, attempts: int, local: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "ATTEMPTS_MAX", 4)
+    table, commits, _ = begun(answers, local=local)
+    seen: list[int] = []
+    table.seen = lambda one: seen.append(one.version)
+    end = result[local] if isinstance(result, dict) else result
+    if isinstance(end, int):
+        assert commit(table) == table.version == end
+        assert table.landed()["a"] == Landed(1)
+    elif isinstance(end, str):
+        with pytest.raises(TableError) as told:
+            commit(table)
+        assert str(told.value) == end
+    else:
+        with pytest.raises(end) as overtaken:
+            commit(table)
+        error = overtaken.value
+        assert (error.host, error.pid, error.run) == (OTHER.host, OTHER.pid, OTHER.id)
+    assert commits.attempts == attempts
+    own = sum(answer in ("lost", "answer lost") for answer in answers)
+    foreign = sum(answer in ("used", "moved") for answer in answers)
+    assert len(seen) == foreign + (own if not local or "answer lost" not in answers else 0)
+
+
+def test_what_a_lost_answer_made_is_found_by_the_next_commit_and_not_made_twice__TB_11() -> None:
+    table, commits, storage = begun(["answer lost"])
+    with pytest.raises(TableError, match=FAILED):
+        commit(table)
+    assert (table.version, commits.attempts) == (0, 1)
+    assert table.commit([FILE], {"a": Landed(1)}, before={"a": None}, run=RUN) == 1
+    assert commits.attempts == 1
+    assert commit(table, 2) == 2
+    assert sorted(storage.log_names()) == [version_name(number) for number in range(3)]
+
+
+@pytest.mark.parametrize("between", [0, 1, 2, 99])
+def test_what_a_lost_answer_made_is_found_behind_versions_of_other_bridges__TB_11(
+    between: int,
+) -> None:
+    table, commits, storage = begun(["answer lost"])
+    with pytest.raises(TableError, match=FAILED):
+        commit(table)
+    for number in range(between):
+        storage.put(2 + number, others(offset=1 + number))
+    assert table.commit([FILE], {"a": Landed(1)}, before={"a": None}, run=RUN) == 1
+    assert (commits.attempts, table.version) == (1, 1 + between)
+
+
+def test_a_commit_reads_the_log_first_only_after_one_that_failed() -> None:
+    table, commits, storage = begun()
+    assert commit(table) == 1
+    storage.put(2, others())
+    commits.answers = ["used"]
+    storage.files.pop(f"{LOG}/{version_name(2)}")
+    assert commit(table, 2) == 3
+    assert commits.attempts == 3
+
+
+# ── durability ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_others_made_is_synced_once_before_the_next_version__TB_01() -> None:
+    table, commits, storage = begun()
+    assert table.durable is False, "somebody else may have made all there is"
+    table.sync()
+    assert (table.durable, commits.synced) == (True, [([0], [], ())])
+    assert commit(table) == 1
+    assert (table.durable, len(commits.synced)) == (True, 1)
+    storage.put(2, others())
+    storage.put(3, others(offset=2))
+    assert [one.version for one in table.refresh()] == [2, 3]
+    assert table.durable is False
+    commits.sync_fails = True
+    with pytest.raises(TableError, match="cannot sync /table: no sync"):
+        commit(table, 2)
+    assert (table.durable, table.version, commits.attempts) == (False, 3, 1)
+    commits.sync_fails = False
+    assert commit(table, 2) == 4
+    assert commits.synced[1:] == [([2, 3], [], ())]
+
+
+@pytest.mark.parametrize(
+    ("runs", "versions"),
+    [([RUN, RUN], [2]), ([RUN, None], [1, 2]), ([None, None], [0, 1, 2])],
+)
+def test_from_the_last_version_of_this_package_on_nothing_is_known_to_be_durable__TB_01(
+    runs: list[Run | None], versions: list[int]
+) -> None:
+    table, commits, _ = begun([], *(others(run, offset=n) for n, run in enumerate(runs, 1)))
+    table.sync()
+    assert commits.synced == [(versions, [], ())]
+
+
+def test_a_table_that_this_package_never_wrote_is_synced_with_all_its_files__TB_01() -> None:
+    storage = Memory()
+    metadata = metadata_of("id", TABLE_SCHEMA, ("day",))
+    octets = commit_lines(
+        timestamp=1, operation="W", run=RUN, metadata=metadata, protocol=PROTOCOL, added=[FILE]
+    )
+    storage.put(0, octets.replace(b'"msgproto":{', b'"else":{', 1))
+    commits = Answers(storage)
+    table = Table(storage, commits, lambda: 0.0)  # type: ignore[arg-type]
+    assert not table.durable
+    table.sync()
+    assert commits.synced == [([0], [FILE.path], ("_last_checkpoint",))]
+    assert table.durable
+    table.sync()
+    assert len(commits.synced) == 1
+
+
+# ── upkeep ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("failing", "made"),
+    [
+        ([], [(-1, 4), (4, 9), (9, 14)]),
+        ([OSError("full")], [(-1, 4), (-1, 6), (6, 11)]),
+        ([OSError("full"), OSError("full")], [(-1, 4), (-1, 6), (-1, 8), (8, 13)]),
+        ([FileNotFoundError("cleaned")], [(-1, 4), (-1, 5), (5, 10), (10, 15)]),
+        ([None, FileNotFoundError("cleaned")], [(-1, 4), (4, 9), (-1, 10), (10, 15)]),
+    ],
+)
+def test_a_checkpoint_is_made_when_it_is_due_and_again_some_versions_after_a_failure(
+    failing: list[Exception | None], made: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 5)
+    monkeypatch.setattr(log, "CHECKPOINT_RETRY", 2)
+    table, commits, _ = begun()
+    commits.failing = list(failing)
+    told = 0
+    for offset in range(1, 16):
+        commit(table, offset)
+        try:
+            table.maintain()
+        except TableError as error:
+            assert str(error) == "cannot write a checkpoint of /table: full"
+            told += 1
+    assert [(base.version, version) for base, version in commits.checkpoints] == made
+    assert told == sum(type(error) is OSError for error in failing)
+    assert commits.cleaned == []  # the clock stands still
+
+
+# ── what is met before a version is made ────────────────────────────────────────────────────────
+
+
+def remove(storage: Memory, *versions: int) -> None:
+    for version in versions:
+        storage.delete(f"{LOG}/{version_name(version)}")
+
+
+def older_copy(storage: Memory) -> None:
+    """The table was taken back to version 1."""
+    remove(storage, 2)
+
+
+def older_copy_gone_on(run: Run | None, versions: int) -> Callable[[Memory], None]:
+    """The table was taken back to version 1, and somebody went on with it."""
+
+    def changed(storage: Memory) -> None:
+        remove(storage, 2)
+        for number in range(2, 2 + versions):
+            storage.put(number, others(run, offset=2))
+
+    return changed
+
+
+CHANGES: list[tuple[Callable[[Memory], object], type[Exception], str]] = [
+    (lambda storage: remove(storage, 2), TableChanged, "version 2 of /table is gone"),
+    (lambda storage: remove(storage, 0, 1, 2), TableError, "/table is not a table"),
+    (older_copy, TableChanged, "version 2 of /table is gone"),
+    *(
+        (older_copy_gone_on(run, versions), TableChanged, "version 2 of /table is gone")
+        for run in (None, RUN, Run("a third", "there", 4))
+        for versions in (1, 2, 9)
+    ),
+    (
+        lambda storage: storage.refusing.add(f"{LOG}/{version_name(2)}"),
+        TableError,
+        "cannot read /table: refused",
+    ),
+    (
+        lambda storage: storage.delete(FILE.path),
+        TableError,
+        f"the file {FILE.path} of /table was removed before it was committed",
+    ),
+    (lambda storage: storage.refusing.add(FILE.path), TableError, "cannot read /table: refused"),
+    (
+        lambda storage: storage.once.add(f"{LOG}/{version_name(2)}"),
+        TableError,
+        "cannot read /table: refused",
+    ),
+    (
+        lambda storage: storage.files.update({f"{LOG}/{version_name(2)}": b'{"commitInfo"'}),
+        TableError,
+        "version 2 of /table is torn: a line of it is cut",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "kind", "text"), CHANGES)
+def test_a_table_that_is_not_what_it_was_is_not_written__TB_05(
+    change: Callable[[Memory], object], kind: type[Exception], text: str
+) -> None:
+    table, commits, storage = begun([], others(), others(offset=2))
+    change(storage)
+    with pytest.raises(kind) as told:
+        commit(table)
+    assert str(told.value).startswith(text)
+    assert commits.attempts == 0
+
+
+@pytest.mark.parametrize(
+    ("table_id", "version", "text"),
+    [
+        ("another", 2, "version 2 of /table is gone"),
+        ("another", 9, "version 2 of /table is gone"),
+        ("id", 1, "version 2 of /table is gone"),
+        ("id", 2, ""),
+        ("id", 3, "version 3 of /table was cleaned away before it was read here"),
+    ],
+)
+def test_behind_a_cleaned_log_is_the_same_table_with_nothing_unread__TB_05(
+    table_id: str, version: int, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log was cleaned up to its end, and begins with a checkpoint."""
+    table, commits, storage = begun([], others(), others(offset=2))
+    remove(storage, 0, 1, 2)
+    metadata = metadata_of(table_id, TABLE_SCHEMA, ("day",))
+    loaded = Loaded(State(version, metadata, PROTOCOL), Base(version, ("c",)), ())
+    monkeypatch.setattr(log, "load", lambda storage: loaded)
+    if text:
+        with pytest.raises(TableChanged) as told:
+            commit(table)
+        assert str(told.value).startswith(text)
+    else:
+        assert commit(table) == 3
+    assert commits.attempts == (0 if text else 1)
+
+
+def test_a_gateway_that_moved_is_told_with_who_moved_it__TB_04() -> None:
+    table, *_ = begun([], others(gateway="a"))
+    for before, run in ((None, OTHER.id), (Landed(2), OTHER.id)):
+        with pytest.raises(Overtaken, match="process 4 on there, moved gateway a") as told:
+            table.commit([], {"a": Landed(3)}, before={"a": before}, run=RUN)
+        assert told.value.run == run
+    assert table.commit([], {"a": Landed(3)}, before={"a": Landed(1)}, run=RUN) == 2
+    with pytest.raises(Overtaken, match=f"another writer of /table removed {FILE.path}") as told:
+        table.replace([FILE], [], run=RUN)
+    assert (told.value.host, told.value.pid) == ("", 0)
+
+
+def test_files_are_those_that_were_added_and_not_removed() -> None:
+    table, *_ = begun()
+    assert table.files() == []
+    assert commit(table) == 1
+    assert [file.path for file in table.files()] == [FILE.path]
+    assert table.replace([FILE], [], run=RUN, notes={"n": 7}) == 2
+    assert (table.files(), table.transactions["n"]) == ([], 7)
+    assert table.landed() == {"a": Landed(1)}
+
+
+# ── what is removed from the log ────────────────────────────────────────────────────────────────
+
+
+class Dated(OSTableDisk):
+    """A disk of names with the times at which they were written; it knows what was removed."""
+
+    def __init__(self, modified: Mapping[str, float]) -> None:
+        self.times = {f"/table/{LOG}/{name}": time for name, time in modified.items()}
+        self.removed: list[str] = []
+
+    def names(self, path: str) -> list[str]:
+        found = [os.path.basename(name) for name in self.times if os.path.dirname(name) == path]
+        if not found:
+            raise FileNotFoundError(path)
+        return found
+
+    def modified(self, path: str) -> float:
+        if path not in self.times:
+            raise FileNotFoundError(path)
+        return self.times[path]
+
+    def remove(self, path: str) -> None:
+        self.removed.append(os.path.basename(path))
+        del self.times[path]
+
+
+def checkpoint_name(version: int) -> str:
+    return f"{version:020d}.checkpoint.parquet"
+
+
+def cleaned(
+    checkpoints: Sequence[int], until: int, cutoff: float, properties: Mapping[str, str]
+) -> tuple[list[int], list[int]]:
+    """The versions and checkpoints that are removed of a log of 5,000 versions, one a second."""
+    times = {version_name(number): float(number) for number in range(0, 5001, 50)}
+    times |= {checkpoint_name(number): float(number) for number in checkpoints}
+    disk = Dated(times)
+    names = clean_log(LocalStorage("/table", disk), properties, until, cutoff + 100.0)
+    assert names == disk.removed == sorted(names)
+    versions = [int(name[:20]) for name in names if name.endswith(".json")]
+    return versions, [int(name[:20]) for name in names if name.endswith(".parquet")]
+
+
+@pytest.mark.parametrize(
+    ("cutoff", "until", "anchor", "checkpoints"),
+    [
+        # every 100 versions is a checkpoint; the last one that is older than the cut-off stays
+        (999.0, 5000, 900, [*range(0, 900, 100), *range(1100, 4800, 100)]),
+        (1000.0, 5000, 1000, [*range(0, 1000, 100), *range(1100, 4800, 100)]),
+        (-1.0, 5000, 0, range(100, 4800, 100)),
+        (9999.0, 5000, 5000, range(0, 5000, 100)),
+        (9999.0, 4900, 4900, range(0, 4900, 100)),
+        (1000.0, 1300, 1000, range(0, 1000, 100)),
+        (1000.0, 1400, 1000, [*range(0, 1000, 100), 1100]),
+        (1000.0, -1, 0, []),
+    ],
+)
+def test_the_log_keeps_its_retention_three_checkpoints_and_every_tenth(
+    cutoff: float, until: int, anchor: int, checkpoints: Sequence[int]
+) -> None:
+    properties = {"delta.logRetentionDuration": "interval 100 seconds"}
+    versions, removed = cleaned(range(0, 5001, 100), until, cutoff, properties)
+    assert versions == list(range(0, anchor, 50))
+    kept_tenth = {number for number in checkpoints if number >= anchor and number % 1000 == 0}
+    assert removed == [number for number in checkpoints if number not in kept_tenth]
+
+
+def test_a_log_is_not_cleaned_where_a_property_says_so() -> None:
+    for text, count in (("false", 0), ("FALSE", 0), ("true", 20), ("", 20)):
+        properties = {
+            "delta.logRetentionDuration": "interval 100 seconds",
+            "delta.enableExpiredLogCleanup": text,
+        }
+        assert len(cleaned([1000], 1000, 1000.0, properties)[0]) == count
+
+
+def test_temporary_files_of_the_killed_go_after_an_hour() -> None:
+    names = {
+        "_commit_old.json.tmp": 0.0,
+        "_commit_new.json.tmp": 1.0,
+        "_commit_old.json": 0.0,
+        "other.json.tmp": 0.0,
+    }
+    disk = Dated(names)
+    assert clean_log(LocalStorage("/table", disk), {}, -1, 3600.0) == ["_commit_old.json.tmp"]
+    assert disk.removed == ["_commit_old.json.tmp"]
+
+
+def test_a_version_that_cannot_be_read_ends_a_refresh_and_is_read_by_the_next_one() -> None:
+    table, _, storage = begun()
+    storage.put(1, others())
+    storage.put(2, b"{")
+    with pytest.raises(TableError, match="version 2 of /table is torn: a line of it is cut"):
+        table.refresh()
+    assert table.version == 1
+    storage.refusing.add(f"{LOG}/{version_name(2)}")
+    with pytest.raises(TableError, match="cannot read /table: refused"):
+        table.refresh()
+    storage.refusing.clear()
+    storage.files[f"{LOG}/{version_name(2)}"] = others(offset=2)
+    assert [one.version for one in table.refresh()] == [2]
+    assert table.landed() == {"other": Landed(2)}
+
+
+NEWER = (
+    b'{"protocol":{"minReaderVersion":1,"minWriterVersion":7,"writerFeatures":["clustering"]}}\n'
+)
+
+
+def test_a_table_that_needs_what_is_not_known_here_is_neither_opened_nor_written() -> None:
+    text = "/table needs what this version cannot write: clustering"
+    with pytest.raises(TableChanged, match=text):
+        begun([], NEWER)
+    table, commits, storage = begun()
+    metadata = storage.files[f"{LOG}/{version_name(0)}"].splitlines(keepends=True)[-1]
+    storage.put(1, NEWER + metadata)
+    table.refresh()
+    with pytest.raises(TableChanged, match=text):
+        commit(table)
+    assert commits.attempts == 0
+
+
+def test_folders_of_checkpoints_that_were_killed_go_after_an_hour(tmp_path: Path) -> None:
+    private = tmp_path / "_msgproto"
+    (tmp_path / LOG).mkdir()
+    for name, modified in (("checkpoint-old", 0), ("checkpoint-new", 1), ("other", 0)):
+        (private / name / "inside").mkdir(parents=True)
+        os.utime(private / name, (modified, modified))
+    storage = LocalStorage(str(tmp_path))
+    assert clean_log(storage, {}, -1, 3600.0) == []
+    assert sorted(path.name for path in private.iterdir()) == ["checkpoint-new", "other"]
+
+
+def test_a_log_of_which_a_part_goes_meanwhile_is_cleaned_all_the_same() -> None:
+    """Another writer cleans it at the same time."""
+
+    class Vanishing(Dated):
+        def modified(self, path: str) -> float:
+            if "tmp" in path or f"{200:020d}" in path:
+                raise FileNotFoundError(path)
+            return super().modified(path)
+
+        def remove(self, path: str) -> None:
+            super().remove(path)
+            if path.endswith(version_name(50)):
+                raise FileNotFoundError(path)
+
+    names = [version_name(number) for number in (50, 150)]
+    names += [checkpoint_name(number) for number in (100, 200)]
+    disk = Vanishing(dict.fromkeys([*names, "_commit_x.json.tmp"], 0.0))
+    removed = clean_log(LocalStorage("/table", disk), {}, 200, 1e9)
+    assert removed == disk.removed == [version_name(50)]
+
+
+# ── how a table is made and opened ──────────────────────────────────────────────────────────────
+
+
+class NoDisk(OSTableDisk):
+    """A disk that refuses one kind of step."""
+
+    def __init__(self, refused: str) -> None:
+        self._refused = refused
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == object.__getattribute__(self, "_refused"):
+            raise OSError("refused")
+        return object.__getattribute__(self, name)
+
+
+def test_a_table_is_made_once_whoever_else_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location, clock = tmp_path / "table", lambda: 12.5
+    properties = {"a": "b"}
+    first = Table.open_or_create(
+        location, TABLE_SCHEMA, ["protocol"], properties=properties, run=OTHER, clock=clock
+    )
+    assert (first.partition_by, first.properties["a"], first.version) == (("protocol",), "b", 0)
+    assert (first.location, first.mended) == (str(location), ())
+    made = read_version(first.storage, 0)
+    assert (made.run, made.timestamp) == (OTHER, 12_500)
+    with pytest.raises(TableError, match="is a table already"):
+        Table.create(location, TABLE_SCHEMA)
+    # who does not see it yet finds it made by somebody else
+    monkeypatch.setattr(log, "exists", lambda storage: False)
+    again = Table.open_or_create(location, TABLE_SCHEMA, ["day"])
+    assert (again.table_id, again.partition_by) == (first.table_id, ("protocol",))
+    assert again.schema.names == TABLE_SCHEMA.names
+
+
+def test_a_table_that_cannot_be_made_or_opened_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = tmp_path / "table"
+    for make in (Table.create, Table.open_or_create):
+        with pytest.raises(TableError, match=f"cannot make the table {location}: refused"):
+            make(location, TABLE_SCHEMA, disk=NoDisk("make_directory"))
+    with pytest.raises(TableError, match=f"cannot read {location}: refused"):
+        Table.open_or_create(location, TABLE_SCHEMA, disk=NoDisk("names"))
+    Table.create(location, TABLE_SCHEMA)
+
+    def broken(storage: object, clock: object) -> list[str]:
+        raise OSError("broken")
+
+    monkeypatch.setattr(log, "mend", broken)
+    with pytest.raises(TableError, match=f"cannot open {location}: broken"):
+        Table.open_for_writing(location)
+    monkeypatch.setattr(log, "mend", lambda storage, clock: ["one thing"])
+    assert Table.open_for_writing(location).mended == ("one thing",)
+    assert Table.open(location).mended == ()
