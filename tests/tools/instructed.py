@@ -544,13 +544,17 @@ def sabc(kind: str, directory: Path | None = None) -> Work:
         octets = wire.encode(frame, lengths=lengths)
         return framed(octets) if websocket else octets
 
-    end.receive(sent(wire.Connect({"client-id": "bench", **({"framing": "length"} if lengths else {})})))
+    end.receive(
+        sent(wire.Connect({"client-id": "bench", **({"framing": "length"} if lengths else {})}))
+    )
     if SESSION_ID.encode() not in end.answers():
         raise RuntimeError("the session does not stand")
     body = b"x" * 200
     windows = [
         b"".join(
-            sent(wire.Message({"session-id": SESSION_ID, "msg-id": str(number * REQUESTS + n)}, body))
+            sent(
+                wire.Message({"session-id": SESSION_ID, "msg-id": str(number * REQUESTS + n)}, body)
+            )
             for n in range(REQUESTS)
         )
         for number in range(2)
@@ -890,9 +894,7 @@ for group, batch, count in ((1000, 1000, 20), (1000, 50, 20), (1, 1, 400)):
         reader = filled(directory, group, batch, count)
 
         def work(times: int) -> int:
-            return sum(
-                part.num_rows for _ in range(times) for part in reader.read(0, reader.end())
-            )
+            return sum(part.num_rows for _ in range(times) for part in reader.read(0, reader.end()))
 
         return work
 
@@ -1022,9 +1024,7 @@ def _(directory: Path) -> Work:
     reader = filled(directory, 1000, 1000, 20)
     described = reader.describe()
     target = landing.Target(str(directory / "table"))
-    whole = landing.Range(
-        reader.directory, reader.queue_id, 0, described.end, described.landed
-    )
+    whole = landing.Range(reader.directory, reader.queue_id, 0, described.end, described.landed)
 
     def work(times: int) -> int:
         return sum(
