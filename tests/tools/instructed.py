@@ -185,6 +185,7 @@ def standing_clock() -> Any:
 
     clock = Clock()
     clock.rightNow = NOW
+    clock.seconds = repeat(NOW).__next__  # as a reactor's: no Python code
     clock.threadCalls = queue.SimpleQueue()
     clock.callFromThread = clock.threadCalls.put
     return clock

@@ -154,7 +154,8 @@ def _gathered(batches: Sequence[MessageBatch]) -> dict[str, Stretches]:
     return {
         name: _stretches(name, parts, counts)
         for name, parts in columns
-        if parts.count(None) < len(parts)
+        # What compares a packed column with None is Python code.
+        if parts[0] is not None or parts.count(None) < len(parts)
     }
 
 
