@@ -24,12 +24,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tests.tools.instructed import LARGE, ROWS
 
 PROJECT = Path(__file__).parents[2]
 WORK = Path(__file__).with_name("instructed.py")
+
+LAYOUTS = 3
+"""Each row is counted in so many layouts of its memory, and the median is what it costs."""
 
 WORSE = 1.05
 """A row above this ratio is marked."""
@@ -51,22 +55,26 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Cost:
-    """What some messages cost beyond what all runs cost."""
+    """What a message of a row costs, in each layout; beyond what all runs cost."""
 
-    messages: int
-    instructions: int
+    layouts: tuple[float, ...]
 
     @property
     def each(self) -> float:
-        return self.instructions / self.messages
+        return median(self.layouts)
 
-    @classmethod
-    def between(cls, few: tuple[int, int], many: tuple[int, int]) -> Cost:
-        """The difference of two runs, each its messages and its instructions."""
-        messages, instructions = many[0] - few[0], many[1] - few[1]
-        if messages <= 0 or instructions <= 0:
-            raise Failed(f"{messages} more messages cost {instructions} more instructions")
-        return cls(messages, instructions)
+    @property
+    def spread(self) -> float:
+        """How far apart the layouts are, as a share."""
+        return (max(self.layouts) - min(self.layouts)) / self.each
+
+
+def difference(few: tuple[int, int], many: tuple[int, int]) -> float:
+    """What a message costs, of two runs: each its messages and its instructions."""
+    messages, instructions = many[0] - few[0], many[1] - few[1]
+    if messages <= 0 or instructions <= 0:
+        raise Failed(f"{messages} more messages cost {instructions} more instructions")
+    return instructions / messages
 
 
 def counts(log: str) -> dict[int, int]:
@@ -77,26 +85,27 @@ def counts(log: str) -> dict[int, int]:
 def costs(said: Sequence[dict[str, Any]], counted: dict[int, int]) -> dict[str, Cost | None]:
     """What each row costs; None where the revision has nothing to measure.
 
-    ``said`` is what the work has printed: two runs of each row, the short one first.
+    ``said`` is what the work has printed: two runs of each row and layout, the short one first.
     """
-    found: dict[str, Cost | None] = {}
+    found: dict[str, list[float]] = {}
     for few, many in zip(said[::2], said[1::2], strict=True):
         name = few["row"]
-        if name != many["row"] or many["times"] != LARGE * few["times"]:
+        same = few["layout"] == many["layout"] and name == many["row"]
+        if not same or many["times"] != LARGE * few["times"]:
             raise Failed(f"{name}: its runs are mixed up")
+        layouts = found.setdefault(name, [])
         if "missing" in few:
-            found[name] = None
             continue
         if "messages" not in few or "messages" not in many:
             raise Failed(f"{name}: it failed")
         runs = [(one["messages"], counted[one["process"]]) for one in (few, many)]
-        found[name] = Cost.between(runs[0], runs[1])
-    return found
+        layouts.append(difference(runs[0], runs[1]))
+    return {name: Cost(tuple(layouts)) if layouts else None for name, layouts in found.items()}
 
 
-def command(names: Sequence[str]) -> list[str]:
+def command() -> list[str]:
     """What counts; addresses are the same in each run where the system allows that."""
-    plain = [*VALGRIND, sys.executable, "-P", str(WORK), *names]
+    plain = [*VALGRIND, sys.executable, "-P", str(WORK)]
     setarch = shutil.which("setarch")
     asked = [setarch, "-R"] if setarch else []
     if asked and subprocess.run([*asked, "true"], capture_output=True).returncode == 0:
@@ -126,14 +135,21 @@ def build(tree: Path) -> None:
             )
 
 
-def measure(tree: Path, names: Sequence[str]) -> dict[str, Cost | None]:
+def measure(tree: Path, names: Sequence[str], layouts: int = LAYOUTS) -> dict[str, Cost | None]:
     """Count what ``names`` cost in ``tree``; Failed if it cannot be said."""
     if not shutil.which("valgrind"):
         raise Failed(HOW_TO_GET_IT)
     said = []
-    with tempfile.TemporaryFile("w+") as log:
+    with tempfile.TemporaryFile("w+") as log, tempfile.TemporaryFile("w+") as asked:
+        asked.writelines(f"{layout} {name}\n" for name in names for layout in range(layouts))
+        asked.seek(0)
         with subprocess.Popen(
-            command(names), env=environment(tree), cwd="/", stdout=subprocess.PIPE, stderr=log
+            command(),
+            env=environment(tree),
+            cwd="/",
+            stdin=asked,
+            stdout=subprocess.PIPE,
+            stderr=log,
         ) as running:
             assert running.stdout is not None
             for line in running.stdout:
@@ -158,7 +174,8 @@ def tell(said: dict[str, Any]) -> None:
         parts = ", ".join(Path(part).name for part in said["compiled"]) or "nothing"
         print(f"{said['package']}; compiled: {parts}", file=sys.stderr, flush=True)
     elif "messages" in said:
-        print(f"  {said['row']}: {said['messages']:,} messages", file=sys.stderr, flush=True)
+        text = f"  {said['row']}, layout {said['layout']}: {said['messages']:,} messages"
+        print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -192,13 +209,14 @@ def described(
         line: dict[str, Any] = {
             "row": name,
             "title": ROWS[name].title,
-            "messages": None if cost is None else cost.messages,
             "instructions": None if cost is None else round(cost.each, 1),
+            "spread": None if cost is None else round(cost.spread, 4),
         }
         if before is not None:
             then = before[name]
             times = ratio(then, cost)
             line["before"] = None if then is None else round(then.each, 1)
+            line["before_spread"] = None if then is None else round(then.spread, 4)
             line["ratio"] = None if times is None else round(times, 4)
         lines.append(line)
     return lines
@@ -207,12 +225,12 @@ def described(
 def shown(line: dict[str, Any]) -> str:
     """A row for people."""
 
-    def number(value: float | None) -> str:
-        return "not there" if value is None else f"{value:,.0f}"
+    def number(value: float | None, spread: float | None) -> str:
+        return "not there" if value is None else f"{value:,.0f} ({spread:.1%})"
 
-    figures = number(line["instructions"])
+    figures = number(line["instructions"], line["spread"])
     if "before" in line:
-        figures = f"{number(line['before'])} -> {figures}"
+        figures = f"{number(line['before'], line['before_spread'])} -> {figures}"
         if line["ratio"] is not None:
             worse = "  WORSE" if line["ratio"] > WORSE else ""
             figures += f"  {line['ratio']:.3f}{worse}"
@@ -226,6 +244,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("rows", nargs="*", metavar="ROW", help="default: all of them")
     parser.add_argument("--against", metavar="REV", help="count in this revision as well")
+    parser.add_argument(
+        "--layouts",
+        type=int,
+        default=LAYOUTS,
+        help=f"of memory, in which each row is counted (default {LAYOUTS})",
+    )
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
     parser.add_argument("--list", action="store_true", help="name the rows and end")
     options = parser.parse_args(arguments)
@@ -243,8 +267,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.against:
             with worktree(options.against) as tree:
                 build(tree)
-                before = measure(tree, names)
-        now = measure(PROJECT, names)
+                before = measure(tree, names, options.layouts)
+        now = measure(PROJECT, names, options.layouts)
     except Failed as failed:
         print(f"instructions: {failed}", file=sys.stderr)
         return 2
