@@ -39,6 +39,9 @@ LARGE = 3
 YOUNG = (700, 10)
 """Python's collector looks at young objects as often as by default."""
 
+NEEDED = ("twisted.internet.ssl", "autobahn.twisted.websocket", "txzmq", "pyarrow")
+"""What many rows need of others is imported once, in both revisions alike."""
+
 MOVED_NAMES = 211
 """So many texts move what is made after them, for each further layout."""
 
@@ -324,7 +327,7 @@ def _(directory: Path) -> Work:
     "lumberjack-zlib",
     "Lumberjack reader, zlib 3, window 2048",
     messages=2048,
-    times=20,
+    times=12,
     modules=LUMBERJACK,
 )
 def _(directory: Path) -> Work:
@@ -335,7 +338,7 @@ def _(directory: Path) -> Work:
     "lumberjack-data",
     "Lumberjack reader, D with 5 pairs, window 2048",
     messages=2048,
-    times=30,
+    times=12,
     modules=LUMBERJACK,
 )
 def _(directory: Path) -> Work:
@@ -468,7 +471,7 @@ def fan_out(width: int) -> Work:
     "micromsg2-fan-10",
     "MicroMsg2 fan-out to 10 subscribers, a delivery",
     messages=10 * WINDOW,
-    times=40,
+    times=20,
     modules=MICROMSG2,
 )
 def _(directory: Path) -> Work:
@@ -479,7 +482,7 @@ def _(directory: Path) -> Work:
     "micromsg2-fan-100",
     "MicroMsg2 fan-out to 100 subscribers, a delivery",
     messages=100 * WINDOW,
-    times=6,
+    times=3,
     modules=MICROMSG2,
 )
 def _(directory: Path) -> Work:
@@ -604,7 +607,7 @@ for kind, title in (
     ("websocket", "request and ack, 200 octets, WebSocket"),
 ):
 
-    @row(f"sabc-{kind}", f"sABC {title}", messages=REQUESTS, times=30, modules=SABC)
+    @row(f"sabc-{kind}", f"sABC {title}", messages=REQUESTS, times=10, modules=SABC)
     def _(directory: Path, kind: str = kind) -> Work:
         return sabc(kind)
 
@@ -630,7 +633,7 @@ CALLS = 100
     "umq-echo",
     "UMQ echo call, 100 in flight, both sides",
     messages=CALLS,
-    times=40,
+    times=15,
     modules=UMQ,
 )
 def _(directory: Path) -> Work:
@@ -1151,10 +1154,10 @@ def main() -> None:
 
     Each line of stdin is a layout and a row: in the arguments they would move the addresses.
     """
-    import twisted.internet.task  # noqa: F401 - what nearly all rows need is imported once
-
     import twisted_msgproto
 
+    for module in NEEDED:
+        import_module(module)
     frozen_time()
     import_module("twisted_msgproto.net.memory").keep_freed_memory()  # as every gateway does
     sys.setswitchinterval(SWITCH_SECONDS)
