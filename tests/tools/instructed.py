@@ -25,13 +25,17 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 SOCKET_OCTETS = 64 << 10
-"""A read finds at most this much in its socket."""
+"""A read finds at most this much in its socket, where a row does not say more."""
+
+FULL_OCTETS = 1 << 20
+"""A socket that has been read for a while holds this much, and a read returns what it asks for."""
 
 LARGE = 3
 """A row's load is sent a number of times, and this many times as often."""
@@ -101,7 +105,10 @@ def first_of(*names: str) -> Any:
 
 
 class Transport:
-    """One end of a connection: what is written is kept, and reading can be paused."""
+    """One end of a connection: what is written is kept, and reading can be paused.
+
+    It is its own socket, too: short answers go to that at once.
+    """
 
     bufferSize = 64 << 10  # a link sets how much one read returns
 
@@ -121,6 +128,13 @@ class Transport:
         return self.address
 
     getHost = getPeer
+
+    def getHandle(self) -> Transport:
+        return self
+
+    def send(self, octets: bytes) -> int:
+        self.written.append(octets)
+        return len(octets)
 
     def setTcpNoDelay(self, on: bool) -> None:
         """There is no TCP."""
@@ -146,16 +160,23 @@ class Transport:
     abortConnection = loseConnection
 
 
+@cache
+def cut(octets: bytes, start: int, end: int) -> bytes:
+    """What one read returns; it is cut once, because a system's copy is not counted."""
+    return octets[start:end]
+
+
 class End:
     """A protocol and its end of a connection."""
 
-    def __init__(self, factory: Any, clock: Any) -> None:
-        from twisted.internet.interfaces import IPushProducer, ITransport
+    def __init__(self, factory: Any, clock: Any, octets: int = SOCKET_OCTETS) -> None:
+        from twisted.internet.interfaces import IPushProducer, ITransport, IWriteDescriptor
         from zope.interface import directlyProvides
 
         self.clock = clock
+        self.octets = octets
         self.transport = Transport()
-        directlyProvides(self.transport, ITransport, IPushProducer)
+        directlyProvides(self.transport, ITransport, IPushProducer, IWriteDescriptor)
         self.protocol = factory.buildProtocol(self.transport.address)
         self.protocol.makeConnection(self.transport)
 
@@ -167,8 +188,8 @@ class End:
                 if not (transport.open and due(self.clock)):
                     raise RuntimeError("it does not read")
                 continue
-            end = at + min(transport.bufferSize, SOCKET_OCTETS)
-            received(octets[at:end])
+            end = at + min(transport.bufferSize, self.octets)
+            received(cut(octets, at, end))
             at = end
         due(self.clock)
 
@@ -275,14 +296,16 @@ def data_window(size: int) -> bytes:
     return wire.encode_window(size, wire.VERSION_1) + wire.encode_data(range(1, size + 1), pairs)
 
 
-def lumberjack(window: bytes, size: int, directory: Path | None = None) -> Work:
-    """A reader; with a directory it stores in a queue there."""
+def lumberjack(
+    window: bytes, size: int, directory: Path | None = None, octets: int = FULL_OCTETS
+) -> Work:
+    """A reader of a socket with so many ``octets``; with a directory it stores in a queue there."""
     clock = standing_clock()
     sink = safe_sink() if directory is None else durable_sink(directory, clock)
     factory = import_module(LUMBERJACK[0]).LumberjackServerFactory(
         sink, clock=clock, wallClock=wall
     )
-    end = End(factory, clock)
+    end = End(factory, clock, octets)
     together = nullcontext() if directory is None else held_back(sink.writer)
     last = struct.pack(">I", size)
 
@@ -310,6 +333,17 @@ def lumberjack(window: bytes, size: int, directory: Path | None = None) -> Work:
 )
 def _(directory: Path) -> Work:
     return lumberjack(json_window(2048), 2048)
+
+
+@row(
+    "lumberjack-2048-64k",
+    "Lumberjack reader, J, window 2048 in reads of 64 KiB",
+    messages=2048,
+    times=100,
+    modules=LUMBERJACK,
+)
+def _(directory: Path) -> Work:
+    return lumberjack(json_window(2048), 2048, octets=SOCKET_OCTETS)
 
 
 @row(
@@ -354,6 +388,17 @@ def _(directory: Path) -> Work:
 )
 def _(directory: Path) -> Work:
     return lumberjack(json_window(2048), 2048, directory)
+
+
+@row(
+    "lumberjack-queue-64k",
+    "Lumberjack into the queue, window 2048 in reads of 64 KiB",
+    messages=2048,
+    times=50,
+    modules=(*LUMBERJACK, "twisted_msgproto.queue"),
+)
+def _(directory: Path) -> Work:
+    return lumberjack(json_window(2048), 2048, directory, SOCKET_OCTETS)
 
 
 # ── MicroMsg2 ──────────────────────────────────────────────────────────────────────────────────

@@ -569,10 +569,10 @@ class Decoder:
             room, bound = min((room, bound), (nested_room, "nested-inflated-octets"))
         try:
             # One octet above the room tells "too much" from "just enough".
-            chunk = inflation.more(min(room + 1, self._slice_octets))
+            chunks = inflation.more(min(room + 1, self._slice_octets))
         except BrokenStream as error:
             return self._fault("zlib", str(error), inflation.start)
-        size = len(chunk)
+        size = sum(map(len, chunks))
         if size > room:
             text = f"inflates to more than {self._inflated_octets + room} octets"
             return self._above("inflated-limit", text, bound, inflation.start)
@@ -580,7 +580,7 @@ class Decoder:
         self._inflated_octets += size
         if nested:
             self._nested_inflated_octets += size
-        level.add(chunk, inflation.ended)
+        level.add(chunks, size, inflation.ended)
         return True
 
     @property
