@@ -112,6 +112,32 @@ print(rows, "pandas" in sys.modules)
 """
 
 
+class Octets(bytes):
+    """Octets that nobody may compare."""
+
+    __hash__ = None
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("compared")
+
+
+class Number(int):
+    """A number that nobody may compare."""
+
+    __hash__ = None
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("compared")
+
+
+def test_no_value_is_compared_with_none_to_write_a_column() -> None:
+    """To search each column for None took as long as to write it (docs/benchmarks.md)."""
+    column = arrays.column_of([Octets(b"a"), Octets(b"bc")], TYPES[BODY])
+    assert column.buffers[-1] == b"abc"
+    column = arrays.column_of([Number(1), Number(2)], TYPES[MESSAGE_ID_INTEGER])
+    assert column.nodes == (2, 0)
+
+
 def test_a_gateway_does_not_import_pandas(tmp_path: Path) -> None:
     """Arrow would import it for every list: 0.4 s of a start, and 44 MB."""
     pytest.importorskip("pandas", reason="pandas is missing: pip install '.[pandas]'")

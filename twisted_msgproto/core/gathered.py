@@ -48,9 +48,13 @@ class Gathered:
 
     def taken(self) -> list[bytes | bytearray]:
         """Return the pieces, and keep nothing."""
-        pieces = self._sealed()
-        self._pieces = None
+        pieces, last = self._pieces, self._last
+        self._pieces = self._last = None
         self.octets = 0
+        if pieces is None:
+            return [] if last is None else [last]
+        if last is not None:
+            pieces.append(last)
         return pieces
 
     def _sealed(self) -> list[bytes | bytearray]:

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from struct import error as StructError
+from struct import pack
 from types import NoneType
 from typing import Any, Final, NamedTuple
 
@@ -42,39 +43,62 @@ def _bits(values: Sequence[bool | None]) -> bytes:
     return int(bits or "0", 2).to_bytes((len(values) + 7) // 8, "little")
 
 
+def _written(code: str, numbers: Sequence[Any]) -> bytes:
+    """Return numbers as octets; an ``array`` would check each of them more slowly."""
+    return pack(f"{len(numbers)}{code}", *numbers)
+
+
 def _spans(pieces: Sequence[bytes]) -> tuple[bytes, bytes]:
     """Return the bounds of the pieces, and their octets."""
     octets = b"".join(pieces)
-    bounds = array("i", accumulate(map(len, pieces), initial=0))
+    bounds = [*accumulate(map(len, pieces), initial=0)]
     if bounds[-1] != len(octets):
         raise TypeError("something other than octets")
-    return bounds.tobytes(), octets
+    return _written("i", bounds), octets
+
+
+# Nearly all columns are without None, and to search each for it takes as long as to write it.  So
+# the writing is tried first: it ends at the first None.
 
 
 def _octets(values: Sequence[Any]) -> Column:
-    nulls, validity = _validity(values)
-    pieces = [b"" if value is None else value for value in values] if nulls else values
-    return Column((len(values), nulls), (validity, *_spans(pieces)))
+    try:
+        return Column((len(values), 0), (b"", *_spans(values)))
+    except TypeError:
+        nulls, validity = _validity(values)
+        if not nulls:
+            raise
+        pieces = [b"" if value is None else value for value in values]
+        return Column((len(values), nulls), (validity, *_spans(pieces)))
 
 
 def _texts(values: Sequence[str | None]) -> Column:
     first, count = values[0] if values else None, len(values)
     if first is not None and values.count(first) == count:  # a destination, say
         piece = first.encode()
-        bounds = array("i", [number * len(piece) for number in range(count + 1)])
-        return Column((count, 0), (b"", bounds.tobytes(), piece * count))
-    nulls, validity = _validity(values)
-    if nulls:
-        pieces = [b"" if value is None else value.encode() for value in values]
-    else:
+        size = len(piece)
+        bounds = range(0, size * count + 1, size) if size else bytes(count + 1)
+        return Column((count, 0), (b"", _written("i", bounds), piece * count))
+    try:
         pieces = [value.encode() for value in values]  # type: ignore[union-attr]
-    return Column((count, nulls), (validity, *_spans(pieces)))
+        return Column((count, 0), (b"", *_spans(pieces)))
+    except AttributeError:
+        nulls, validity = _validity(values)
+        if not nulls:
+            raise
+        pieces = [b"" if value is None else value.encode() for value in values]
+        return Column((count, nulls), (validity, *_spans(pieces)))
 
 
 def _numbers(values: Sequence[int | None], code: str = "q") -> Column:
-    nulls, validity = _validity(values)
-    numbers: Any = [0 if value is None else value for value in values] if nulls else values
-    return Column((len(values), nulls), (validity, array(code, numbers).tobytes()))
+    try:
+        return Column((len(values), 0), (b"", _written(code, values)))
+    except StructError:
+        nulls, validity = _validity(values)
+        if not nulls:
+            raise
+        numbers = [0 if value is None else value for value in values]
+        return Column((len(values), nulls), (validity, _written(code, numbers)))
 
 
 def _small_numbers(values: Sequence[int | None]) -> Column:
@@ -124,11 +148,9 @@ def _lists(values: Sequence[Sequence[bytes] | None]) -> Column:
         raise TypeError("something other than lists")
     nulls, validity = _validity(values)
     whole = [() if pieces is None else pieces for pieces in values] if nulls else values
-    bounds = array("i", accumulate(map(len, whole), initial=0))  # type: ignore[arg-type]
+    bounds = _written("i", [*accumulate(map(len, whole), initial=0)])  # type: ignore[arg-type]
     pieces = _octets([piece for pieces in whole for piece in pieces])  # type: ignore[union-attr]
-    return Column(
-        (len(values), nulls, *pieces.nodes), (validity, bounds.tobytes(), *pieces.buffers)
-    )
+    return Column((len(values), nulls, *pieces.nodes), (validity, bounds, *pieces.buffers))
 
 
 _KNOWN: Final[dict[pa.DataType, Callable[[Any], Column]]] = {

@@ -149,13 +149,27 @@ Stretches = list[Sequence[Any]]
 
 def _gathered(batches: Sequence[MessageBatch]) -> dict[str, Stretches]:
     """Return the columns that some batch has, with the values of all batches."""
+    if len(batches) == 1:
+        return _alone(batches[0])
     counts = [batch.count for batch in batches]
     columns = zip(_NAMES, zip(*map(_columns_of, batches), strict=True), strict=True)
     return {
         name: _stretches(name, parts, counts)
         for name, parts in columns
-        if parts.count(None) < len(parts)
+        # What compares a packed column with None is Python code.
+        if parts[0] is not None or parts.count(None) < len(parts)
     }
+
+
+def _alone(batch: MessageBatch) -> dict[str, Stretches]:
+    """Return the columns of one batch as they are: nothing has to be put together."""
+    gathered: dict[str, Stretches] = {}
+    for name, values in zip(_NAMES, _columns_of(batch), strict=True):
+        if values is not None:
+            if len(values) != batch.count:
+                raise ValueError(f"{name} has {len(values)} values for {batch.count} messages")
+            gathered[name] = [values]
+    return gathered
 
 
 def _stretches(
@@ -173,8 +187,8 @@ def _stretches(
             part = [_MISSING.get(name)] * count
         elif len(part) != count:
             raise ValueError(f"{name} has {len(part)} values for {count} messages")
-        if len(parts) == 1 or (type(part) is not list and kept_packed(part)):
-            stretches.append(part)  # one batch alone stays as it is: nothing is put together
+        if type(part) is not list and kept_packed(part):
+            stretches.append(part)
             values = None
         elif values is None:
             values = list(part)

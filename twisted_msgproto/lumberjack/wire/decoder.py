@@ -78,6 +78,7 @@ class Decoder:
     # More attributes than a dict of instances shares the names of: without slots an idle connection
     # would weigh 1.2 KB more (``NB-11``).
     __slots__ = (
+        "_begins",
         "_budget",
         "_compressed_octets_max",
         "_compressed_windows_max",
@@ -166,6 +167,7 @@ class Decoder:
         self._partial: PartialData | None = None
         self._keys: list[scan.KnownKey] = []  # of the last D frame, as they stood there
         self._gathered = Gathered()  # the start of a frame that is known to be longer
+        self._begins = b""  # version and type of what is gathered, as far as they are here
         self._needed = 0  # octets; nothing can be decoded before this many were gathered
         self._found: list[Frame | Fault] = []  # what this call returns
         self._frames: list[Any] = self._found  # where frames are put: there, or among the kept
@@ -196,8 +198,10 @@ class Decoder:
     @property
     def held_octets(self) -> int:
         """Return how many octets the decoder holds."""
-        held = self._gathered.octets + sum([level.held_octets for level in self._levels])
+        outer = self._levels[0]
+        held = self._gathered.octets + len(outer.octets) - outer.position
         if len(self._levels) > 1:
+            held += sum([level.held_octets for level in self._levels[1:]])
             outermost = self._levels[1].inflation
             assert outermost is not None
             held += outermost.octets
@@ -211,14 +215,17 @@ class Decoder:
         """Return the version octet of the C frame that is read now, or that has begun to arrive;
         0 if there is none.
         """
+        if self._gathered.octets:  # as nearly always while a frame arrives
+            start = self._begins
+            return start[0] if start[1:] == b"C" and self._partial is None else 0
         if len(self._levels) > 1:
             outermost = self._levels[1].inflation
             assert outermost is not None
             return outermost.version
         if self.clean or self._partial is not None:
             return 0
-        outer = self._levels[0]  # its octets are only used where none have been gathered
-        start = self._gathered.start(2) or outer.octets[outer.position : outer.position + 2]
+        outer = self._levels[0]
+        start = outer.octets[outer.position : outer.position + 2]
         return start[0] if start[1:2] == b"C" else 0
 
     def feed(self, octets: bytes) -> list[Frame | Fault]:
@@ -283,7 +290,7 @@ class Decoder:
                 return False
             # Above the octets of its header the type of a frame is known.
             known = self._needed > SHORT.size and self._partial is None
-            if known and gathered.start(2)[1] == TYPE_COMPRESSED:
+            if known and self._begins[1] == TYPE_COMPRESSED:
                 self._take_compressed(octets)
                 return True
             outer.octets, outer.position = b"".join((*gathered.taken(), octets)), 0
@@ -357,8 +364,9 @@ class Decoder:
             return True
         # On the connection the rest will come.  What is here is gathered, and looked at again when
         # there is enough: a frame in many pieces costs linear time.
-        self._gathered.add(level.octets[level.position :])
-        self._needed = needed
+        rest = level.octets[level.position :]
+        self._gathered.add(rest)
+        self._begins, self._needed = rest[:2], needed
         level.octets, level.position = b"", 0
         return False
 
@@ -561,10 +569,10 @@ class Decoder:
             room, bound = min((room, bound), (nested_room, "nested-inflated-octets"))
         try:
             # One octet above the room tells "too much" from "just enough".
-            chunk = inflation.more(min(room + 1, self._slice_octets))
+            chunks = inflation.more(min(room + 1, self._slice_octets))
         except BrokenStream as error:
             return self._fault("zlib", str(error), inflation.start)
-        size = len(chunk)
+        size = sum(map(len, chunks))
         if size > room:
             text = f"inflates to more than {self._inflated_octets + room} octets"
             return self._above("inflated-limit", text, bound, inflation.start)
@@ -572,7 +580,7 @@ class Decoder:
         self._inflated_octets += size
         if nested:
             self._nested_inflated_octets += size
-        level.add(chunk, inflation.ended)
+        level.add(chunks, size, inflation.ended)
         return True
 
     @property

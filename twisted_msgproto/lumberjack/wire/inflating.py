@@ -60,8 +60,8 @@ class Inflation:
         """Return an inflation of the same payload that stands at its start."""
         return Inflation(self.version, self.pieces, self.start)
 
-    def more(self, octets_max: int) -> bytes:
-        """Return the next octets, at most ``octets_max``; none only at the end.
+    def more(self, octets_max: int) -> list[bytes]:
+        """Return the next octets in pieces, at most ``octets_max``; none only at the end.
 
         Raises BrokenStream if this is not zlib, or if the stream does not end.
         """
@@ -86,7 +86,7 @@ class Inflation:
                 room -= len(chunk)
             elif not (self.ended or self._tail or self._left):
                 raise BrokenStream("the zlib stream of a compressed frame is unfinished")
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return chunks
 
     def _next(self) -> memoryview | bytes:
         """Return the next octets of the payload; none only at its end."""
@@ -125,10 +125,10 @@ class Level:
         self.wanted = needed - len(rest)
         self._chunks = [rest] if rest else []
 
-    def add(self, chunk: bytes, last: bool) -> None:
-        """Note that ``chunk`` was inflated; ``last``: nothing follows it."""
-        self._chunks.append(chunk)
-        self.wanted -= len(chunk)
+    def add(self, chunks: Sequence[bytes], octets: int, last: bool) -> None:
+        """Note that ``chunks`` were inflated, ``octets`` together; ``last``: nothing follows."""
+        self._chunks += chunks
+        self.wanted -= octets
         if self.wanted <= 0 or last:
             chunks, self._chunks = self._chunks, []
             self.octets = chunks[0] if len(chunks) == 1 else b"".join(chunks)

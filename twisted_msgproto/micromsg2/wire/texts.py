@@ -402,10 +402,8 @@ class Filter:
     def matches(self, properties: Properties) -> bool:
         """Does a message with ``properties`` pass?"""
         for key, kind, compare, operand in self._checks:
-            if key not in properties:  # cheaper than get()
-                return False
-            value = properties[key]
-            if value.kind is not kind or not compare(value.content, operand):
+            value = properties.get(key)
+            if value is None or value.kind is not kind or not compare(value.content, operand):
                 return False
         return True
 
