@@ -1,5 +1,6 @@
 """The wire room of Lumberjack: frames ⇄ octets, whole, cut anywhere, broken, and too large."""
 
+import gc
 import random
 import struct
 import zlib
@@ -465,6 +466,24 @@ def test_nothing_is_decoded_after_a_fault():
     decoder.feed(b"x")
     assert decoder.feed(ONE_OF_EACH) == []
     assert not decoder.incomplete
+
+
+def test_a_read_that_looks_like_whole_frames_is_the_rest_of_one_that_began():
+    """LJ-04: a document is not parsed here, whatever stands in it."""
+    inner = encode_json([1], [b"{}"])
+    outer = encode_json([7], [inner])
+    decoder = Decoder()
+    assert decoder.feed(outer[: -len(inner)]) == []
+    (run,) = decoder.feed(inner)
+    assert (list(run.sequences), list(run.bodies)) == ([7], [inner])
+
+
+@pytest.mark.parametrize("wrapped", [bytes, encode_compressed], ids=["plain", "compressed"])
+def test_what_was_decoded_is_not_held_until_the_next_read__NB_02(wrapped):
+    decoder = Decoder()
+    found = decoder.feed(wrapped(encode_data([1], [{"a": "b"}])))
+    assert found
+    assert not any(holder is decoder for holder in gc.get_referrers(found))
 
 
 def test_limits_are_inclusive():

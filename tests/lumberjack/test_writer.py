@@ -381,6 +381,16 @@ def test_an_ack_while_nothing_is_in_flight_is_a_protocol_error():
     assert events_[-1].text == "an ack of 1 and nothing is in flight"
 
 
+@pytest.mark.parametrize("sequence", [0, 1, 5, 6])
+def test_nothing_is_read_behind_an_ack_that_is_wrong(sequence):
+    """LJ-15: neither in the same read nor later."""
+    machine = in_flight(5)
+    events_ = machine.receive_data(encode_ack(6) + encode_ack(sequence), 0.0)
+    assert flat(events_) == [("Fault", "ack")]
+    assert machine.receive_data(encode_ack(sequence), 0.0) == []
+    assert [parcel.token for parcel in machine.connection_lost()] == [1, 2, 3, 4, 5]
+
+
 @pytest.mark.parametrize(
     ("octets", "reason"),
     [

@@ -41,6 +41,7 @@ from twisted_msgproto.micromsg2.machine import (
     Session,
     Side,
 )
+from twisted_msgproto.micromsg2.terms import ERROR_CHARACTERS_MAX
 from twisted_msgproto.micromsg2.wire import (
     Command,
     Decoder,
@@ -220,6 +221,15 @@ def test_an_error_of_ours_begins_with_a_code_and_is_bounded() -> None:
     assert said(server) == ["shutdown: bye"]
     server.break_off("shutdown", "again")
     assert server.data_to_send() == b""
+
+
+@pytest.mark.parametrize(("more", "end"), [(-1, "x"), (0, "x"), (1, "…")])
+def test_only_an_error_above_the_bound_is_cut(more: int, end: str) -> None:
+    """MM-17"""
+    server = server_with()
+    server.send_error("code", "x" * (ERROR_CHARACTERS_MAX - len("code: ") + more))
+    (text,) = said(server)
+    assert (len(text), text[-1]) == (min(ERROR_CHARACTERS_MAX + more, ERROR_CHARACTERS_MAX), end)
 
 
 @pytest.mark.parametrize("flags", [3, 5, 6, 7, 32, 64, 128, 17, 18, 20])

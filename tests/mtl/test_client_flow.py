@@ -239,6 +239,20 @@ def test_a_renewed_reader_summons_again_what_it_had_summoned() -> None:
     assert flowing.flow.snapshot()["summoned"] == ["b", "c"]
 
 
+@pytest.mark.parametrize(("code", "summoned"), [(200, ["b"]), (400, ["a", "b"])])
+def test_only_a_dismiss_that_was_granted_ends_what_was_summoned(
+    code: int, summoned: list[str]
+) -> None:
+    """MT-28: the others are summoned again when the flow is renewed."""
+    flowing = reader()
+    for resource in ("a", "b"):
+        flowing.flow.summon(resource, 0.0)
+    flowing.get(Response(2, 200), Response(3, 200))
+    number = flowing.flow.dismiss("a", 0.0)
+    assert flowing.get(Response(4, code)) == [Responded(number, code)]
+    assert flowing.flow.snapshot()["summoned"] == summoned
+
+
 def test_names_which_no_short_string_can_hold_are_the_callers_fault() -> None:
     """MT-22"""
     with pytest.raises(ValueError, match="control character"):

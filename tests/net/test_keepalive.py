@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
 
 from twisted_msgproto.net.wires.websocket.keepalive import STEP_SECONDS, Keepalive, Keepalives
 
@@ -84,7 +85,10 @@ def test_a_connection_may_end_others_while_all_are_due() -> None:
 
     peers[0]._ping = ends_all  # type: ignore[method-assign]
     peers[0].keepalive._ping = ends_all
-    clock.advance(10)
+    with capturedLogs() as logged:
+        clock.advance(10)
+    assert [event["log_format"] for event in logged] == ["a ping failed"]
+    assert logged[0]["log_failure"].check(ValueError)
     assert [len(peer.pings) for peer in peers] == [0] * 5
     assert len(clock.getDelayedCalls()) == 1
     peers[0].keepalive.stop()

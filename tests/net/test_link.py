@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
+import pytest
 from twisted.internet.defer import fail
 from twisted.python.failure import Failure
 
@@ -12,6 +14,20 @@ from twisted_msgproto.core.errors import ProtocolViolation, QueueError, TimedOut
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.net.link import FIRST_READ_OCTETS, PARTIAL_READ_OCTETS, READ_OCTETS_MIN
 from twisted_msgproto.net.turns import TURN_SECONDS
+from twisted_msgproto.net.wires import Wire
+
+PARTS_OF_A_WIRE = [
+    "close", "abort", "pauseProducing", "resumeProducing", "getPeer", "getHost", "established",
+    "stop",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", [*PARTS_OF_A_WIRE, None])
+def test_a_wire_that_lacks_a_part_cannot_be_made(missing: str | None) -> None:
+    parts = {name: lambda *_: None for name in PARTS_OF_A_WIRE if name != missing}
+    makes = type("Partial", (Wire,), parts)
+    with nullcontext() if missing is None else pytest.raises(TypeError, match=missing):
+        makes()
 
 
 class Links(LinkCase):
@@ -230,10 +246,12 @@ class Links(LinkCase):
 
     def test_who_does_not_read_is_a_line_and_a_counter_and_is_cut_off(self) -> None:
         """HO-27"""
-        _, transport = self.link()
+        server, transport = self.link()
         transport.producer.pauseProducing()
         self.assertEqual(transport.producerState, "paused")
         self.clock.advance(30)
+        self.assertIsInstance(server.ending, TimedOut)
+        self.assertEqual(str(server.ending), "the peer took no octets for 30 s")
         self.assertTrue(transport.aborted)
         self.assertEqual(self.factory.counters["fault:unread"], 1)
         self.assertIn("does not read", self.logged[0])

@@ -206,15 +206,28 @@ class Edges(SynchronousTestCase):
         wire.write(["x" * 10])
         self.assertEqual((wire.full, wire.unread, wire.waiting > 10), (True, True, True))
         self.assertEqual(wire.movedAt, connection.output.movedAt)
+        self.assertFalse(wire.disconnecting)
         wire.abortConnection()
         self.assertTrue(transport.disconnected)
+        self.assertTrue(wire.disconnecting)
         lose(connection)
+
+    def test_who_resumes_a_connection_that_is_lost_reads_nothing_of_it__UM_21(self) -> None:
+        connection, transport, _ = server()
+        wire = connection.session.wire
+        wire.pauseProducing()
+        connection.dataReceived(client_frame(b"a"))
+        lose(connection)
+        wire.resumeProducing()
+        self.assertEqual(connection.session.messages(), [])
+        self.assertEqual(transport.producerState, "paused")
 
     def test_a_wire_closes_in_order_as_transports_do(self) -> None:
         connection, transport, _ = server()
         connection.session.wire.loseConnection()
         [(kind, payload)] = frames(after_head(transport))
         self.assertEqual((kind, payload[:2]), (8, b"\x03\xe8"))
+        self.assertTrue(connection.session.wire.disconnecting)
         lose(connection)
 
     def test_an_origin_with_an_address_of_ipv6_keeps_its_brackets__UM_20(self) -> None:

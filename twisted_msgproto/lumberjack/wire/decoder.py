@@ -262,6 +262,8 @@ class Decoder:
         self.unfinished = more and incomplete and not self._failed
         self.clean = not incomplete and not self._failed
         self._found = []
+        if self._frames is found:  # the caller's now: a silent connection does not hold them
+            self._frames = self._found
         return found
 
     def _usual_read(self, octets: bytes) -> Json | None:

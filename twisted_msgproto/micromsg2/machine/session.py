@@ -215,10 +215,10 @@ class Session(Sending):
             for place, frame in enumerate(frames, 1):
                 if type(frame) is Fault:
                     self._emit(self._break(frame.reason, frame.text, frame.octets))
-                    break
-                if not self._machine.try_step(type(frame)):
+                elif not self._machine.try_step(type(frame)):
                     raise Broken(PROTOCOL_ERROR, self._machine.refusal(type(frame)))
-                self._receive(frame)
+                else:
+                    self._receive(frame)
                 if self.fault is not None:
                     break
                 if inbox.inspected is not None:
