@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from ...net.backpressure import OctetBudget
 
-LOOK_SECONDS: Final = 0.1
+LOOK_SECONDS: Final = 0.05
 """Connections and memory are checked at this interval: libzmq's thread fills up to 100 MB
 meanwhile."""
 
