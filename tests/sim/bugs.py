@@ -290,9 +290,10 @@ def shared_buffer() -> AbstractContextManager[object]:
 
     def incomplete(self: Any, level: Any, needed: int) -> bool:
         shared["buffer"].taken()
-        shared["buffer"].add(level.octets[level.position :])
+        rest = level.octets[level.position :]
+        shared["buffer"].add(rest)
         self._gathered = shared["buffer"]
-        self._needed = needed
+        self._begins, self._needed = rest[:2], needed
         level.octets, level.position = b"", 0
         return False
 
