@@ -131,7 +131,7 @@ def test_many_connections_at_their_limits_have_one_bound__NB_02() -> None:
 @pytest.mark.slow
 def test_many_connections_of_mtl_at_their_limits_have_the_same_bound__NB_02() -> None:
     """NB-02: libzmq holds what it reads, out of our sight."""
-    holds(crowds.zeromq_at_its_limits(0.1))
+    holds(crowds.zeromq_at_its_limits(0.04))
 
 
 @needs_filebeat

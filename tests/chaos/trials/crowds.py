@@ -368,8 +368,8 @@ QUEUES_OCTETS = 40 << 10
 ALLOWED_MIB = 64
 """libzmq may hold this much in any case."""
 
-BETWEEN_LOOKS_MIB = 512
-"""What libzmq's thread reads on this machine between looks, until it is cut off and returned."""
+BETWEEN_LOOKS_MIB = 200
+"""What libzmq's thread may read between two looks, until it is cut off and returned."""
 
 
 def endless_frame() -> Iterator[bytes]:
@@ -435,7 +435,7 @@ ROWS = (
     Row(
         "limits",
         "1,000 connections of MTL that hold all they may",
-        "memory ≤ process-held-octets + 512 MiB, which come between looks, + 40 KiB a"
+        "memory ≤ process-held-octets + 200 MiB, which come between two looks, + 40 KiB a"
         " connection; a good client is served",
         zeromq_at_its_limits,
     ),
