@@ -21,6 +21,7 @@ from typing import Final
 import zmq
 
 from ...net.room import CROWDED
+from .bounded import KERNEL_OCTETS
 
 EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 """What a socket is asked to tell."""
@@ -30,6 +31,19 @@ EVENT: Final = struct.Struct("=Hi")
 TCP_INFO: Final = struct.Struct("=24xI24xI")
 """The beginning of Linux's ``tcp_info``: segments that are not acknowledged, and milliseconds since
 data came last."""
+
+KERNEL_SHARED_OCTETS: Final = 64 << 20
+"""The kernel is asked to hold about this much of all connections of a server; Linux takes twice as
+much.
+
+libzmq reads whatever waits of one connection at once, and goes round all connections that have
+something.  So this much comes until it sees that a connection was cut off.  Measured with 1,000
+senders at once: 0.4 s and 480 MB passed when each could leave :data:`KERNEL_OCTETS`.
+"""
+
+KERNEL_OCTETS_LEAST: Final = 64 << 10
+"""A connection may leave this much even in a crowd: 1.3 MB a second where a round trip takes
+100 ms."""
 
 
 class Door:
@@ -116,6 +130,8 @@ class Door:
                     connection.shutdown(socket.SHUT_RDWR)
                     self._turned_away(limit)
                     return
+                if address:
+                    _share_kernel(connection, len(self.connections) + 1)
         except OSError:
             return  # it has gone already
         self.connections[descriptor] = address
@@ -218,6 +234,16 @@ def address_of(connection: socket.socket) -> str:
         return ""
     host: str = connection.getpeername()[0]
     return host
+
+
+def _share_kernel(connection: socket.socket, connections: int) -> None:
+    """Let this connection, one of so many, leave its share in the kernel (``NB-02``).
+
+    The listener has asked for :data:`KERNEL_OCTETS` already.
+    """
+    share = max(KERNEL_OCTETS_LEAST, KERNEL_SHARED_OCTETS // connections)
+    if share < KERNEL_OCTETS:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, share)
 
 
 def _belongs(connection: socket.socket, endpoint: str) -> bool:
