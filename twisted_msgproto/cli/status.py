@@ -144,7 +144,8 @@ def lines(figures: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
     memory = figures["memory"]
     yield (
         f"memory: {_size(memory['waiting_octets'])} in messages that are not safe yet,"
-        f" {_size(memory['held_octets'])} in unfinished messages and unread output"
+        f" {_size(memory['held_octets'])} in unfinished messages and unread output,"
+        f" {_size(memory['kept_octets'])} in UMQ calls, topics and attributes"
     )
     yield ""
     if figures["broker"]["queues"]:

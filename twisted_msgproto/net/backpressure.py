@@ -11,6 +11,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, Final
 
+from ..core.kept import Kept
 from .ledger import Clock, Ledger
 from .offenders import Offenders
 from .peerlog import PeerLog
@@ -67,6 +68,7 @@ class OctetBudget:
         waiting: octets that wait now.
         senders: connections of which something waits now; each one's share is limit / senders.
         held: what peers make the process hold, and what cannot wait for the sink.
+        kept: what sessions keep for their peers for longer than a message.
         peer_log: what peers do is logged through it, whichever server they came to.
         offenders: the addresses whose peers broke their protocol or failed to log in.
         allocated: returns the octets that other threads than the reactor's have allocated; None
@@ -79,6 +81,7 @@ class OctetBudget:
         """``reason`` is what connections are paused for; two budgets have two reasons."""
         self.limit = limit
         self.held = Ledger()
+        self.kept = Kept()
         self.peer_log = PeerLog()
         self.offenders = Offenders()
         self.allocated: Callable[[], int | None] = lambda: None

@@ -23,6 +23,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ..core.errors import ConfigurationError, ConnectionClosed, Refused, escaped, shown
+from ..core.kept import KEPT_LIMIT
 from ..core.limits import Limit, Limits
 from ..core.machine import Table
 from ..core.reasons import client_tls, tls_text
@@ -215,6 +216,7 @@ class SessionFactory:
             self.limits.get("min-rate", MIN_RATE),
             clock,
         )
+        self.budget.kept.bound(self.limits.get(KEPT_LIMIT, inf))
         self.sessionNames = SessionNames(self.protocolName, wallClock())
         self.counters = Counters()
         self.traffic = Traffic(clock.seconds)

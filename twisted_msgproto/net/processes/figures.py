@@ -44,6 +44,8 @@ NOTHING_HELD: Final[Mapping[str, int]] = {
     "waiting_connections": 0,
     "held_octets": 0,
     "held_limit_octets": 0,
+    "kept_octets": 0,
+    "kept_limit_octets": 0,
 }
 """This is the memory of no process; those that answer are added to it."""
 

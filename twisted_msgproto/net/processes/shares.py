@@ -13,9 +13,10 @@ from math import ceil
 from typing import Final
 
 from ...core.errors import ConfigurationError
+from ...core.kept import KEPT_LIMIT
 from ...core.limits import Limits
 
-OF_THE_GATEWAY: Final = frozenset(("process-octets", "process-held-octets"))
+OF_THE_GATEWAY: Final = frozenset(("process-octets", "process-held-octets", KEPT_LIMIT))
 """Each process has its share of these: they are limits of all servers together."""
 
 OF_THE_SERVER: Final = frozenset(

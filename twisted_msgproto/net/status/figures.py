@@ -207,6 +207,8 @@ class GatewayFigures:
             "waiting_connections": budget.senders,
             "held_octets": ledger.held,
             "held_limit_octets": _finite(ledger.limit),
+            "kept_octets": budget.kept.octets,
+            "kept_limit_octets": _finite(budget.kept.limit),
         }
 
     def _offenders(self) -> Figures:

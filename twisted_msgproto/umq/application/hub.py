@@ -34,6 +34,9 @@ NAMES_MAX = 10_000
 WAITING_CHARACTERS: Final = 64 << 20
 """While updates with this many characters wait for their turn, further ones are refused (NB-02)."""
 
+NAME_CHARACTERS: Final = 1024
+"""A name has at most this many characters: with 10,000 names these are 10 MB (NB-02)."""
+
 SMALL_CHARACTERS: Final = 4 << 10
 """No update of at most this many characters is refused for what others have waiting."""
 
@@ -59,6 +62,8 @@ class Hub:
         """Publish what comes for NAME to the caller's topic ID."""
         if not isinstance(name, str) or not isinstance(id, str):
             raise Refused("name and topic id are texts", Code.FORMAT.value)
+        if len(name) > NAME_CHARACTERS:
+            raise Refused(f"a name has at most {NAME_CHARACTERS} characters", Code.FORMAT.value)
         if name not in self._feeds and len(self._feeds) >= NAMES_MAX:
             raise Refused("too many names", Code.UNAVAILABLE.value)
         try:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from ...core.kept import Kept
 from ...core.limits import Limits
 from ...core.machine import State
 from ..terms.events import STREAMABLE, Attachment, AttachmentsAnnounced, Event, Message
@@ -24,8 +25,10 @@ class Arriving(Speaker):
     _paused = False
     _barrier: list[Event] | None = None  # what waits for W's attachments
 
-    def __init__(self, initial: State, limits: Limits | None, now: float) -> None:
-        super().__init__(initial, limits, now)
+    def __init__(
+        self, initial: State, limits: Limits | None, now: float, every: Kept | None = None
+    ) -> None:
+        super().__init__(initial, limits, now, every)
         self._attachment_seconds = self._limits["attachment-seconds"]
         self.counters = Counters()
         self._incoming_since = now  # of the last announcement or filled slot

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 
 from ...core.connection import WorkLost
 from ...core.errors import shown
+from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_OCTETS, Kept
 from ...core.limits import Limits
 from ...core.machine import State
 from .. import wire
@@ -28,6 +29,7 @@ from ..terms.events import (
     Event,
     FatalReceived,
     HelloReceived,
+    KeptTooMuch,
     ResultReceived,
     TopicClosed,
     TopicUnsubscribed,
@@ -56,7 +58,7 @@ from ..wire import (
 )
 from .arriving import Arriving
 from .attachments import Ordered
-from .sending import Wire
+from .sending import TOPIC_WEIGHT_OCTETS, Wire
 
 
 @dataclass(slots=True)
@@ -89,8 +91,10 @@ class Peer(Arriving):
 
     actions: ClassVar[Mapping[type[Frame], Callable[[Any, Frame, list[Event]], None]]]
 
-    def __init__(self, initial: State, limits: Limits | None, now: float) -> None:
-        super().__init__(initial, limits, now)
+    def __init__(
+        self, initial: State, limits: Limits | None, now: float, every: Kept | None = None
+    ) -> None:
+        super().__init__(initial, limits, now, every)
         limits = self._limits
         self._calls_max = limits.integer("calls")
         self._calls_octets_max = limits.integer("calls-octets")
@@ -196,8 +200,8 @@ class Peer(Arriving):
         if self.closed:
             return
         if isinstance(message, CallReceived | CallbackReceived):
-            if message.attachments:
-                self._weigh(message)
+            if message.attachments and not self._weigh(message, events):
+                return
         elif isinstance(message, ResultReceived):
             self._pending.resolve(message.number)
         elif isinstance(message, TopicUpdated | TopicClosed):
@@ -252,20 +256,42 @@ class Peer(Arriving):
             self.counters.calls_refused += 1
             self._refuse(frame, Code.UNAVAILABLE, "too many calls are pending", events)
             return False
+        octets = len(frame.payload)
+        if not self.kept.fits(octets + KEPT_WEIGHT_OCTETS):
+            self._refuse_kept(frame.id, events)
+            self._discard(frame, events)
+            return False
         if self._draining:
             self._refuse(frame, Code.UNAVAILABLE, "the server stops", events)
             return False
-        octets = len(frame.payload)
         serving[number] = frame.id, octets
         self._serving_octets += octets
+        self.kept.add(octets + KEPT_WEIGHT_OCTETS)
         return True
 
-    def _weigh(self, message: CallReceived | CallbackReceived) -> None:
-        """The attachments of a call weigh until it is answered (``UM-20``)."""
+    def _weigh(self, message: CallReceived | CallbackReceived, events: list[Event]) -> bool:
+        """The attachments of a call weigh until it is answered (``UM-20``).
+
+        False, and the call is refused, if the process cannot keep them (``NB-02``).
+        """
         octets = sum(len(entry) for entry in message.attachments if isinstance(entry, bytes))
-        id, before = self._serving[wire.number(message.id)]
-        self._serving[wire.number(message.id)] = id, before + octets
+        number = wire.number(message.id)
+        id, before = self._serving[number]
+        if not self.kept.fits(octets):
+            self._forget_call(number)
+            self._refuse_kept(id, events)
+            return False
+        self._serving[number] = id, before + octets
         self._serving_octets += octets
+        self.kept.add(octets)
+        return True
+
+    def _refuse_kept(self, id: str, events: list[Event]) -> None:
+        """All sessions together keep too much, and this one more than its share (``NB-02``)."""
+        self.counters.calls_refused += 1
+        text = f"{Code.UNAVAILABLE.value} too many calls are pending: {KEPT_LIMIT}"
+        self._out.append(encode(CallError(id, text)))
+        events.append(KeptTooMuch("call"))
 
     def _refuse(self, frame: Frame, code: Code, why: str, events: list[Event]) -> None:
         self._out.append(encode(CallError(frame.id, f"{code.value} {why}")))
@@ -282,7 +308,7 @@ class Peer(Arriving):
                 message = CallbackReceived(frame.id, callback, argument)
                 self._deliver(message, frame.attachments, None, events)
             else:
-                self._serving_octets -= self._serving.pop(frame.number)[1]
+                self._forget_call(frame.number)
                 self._refuse(frame, Code.CALLBACK_NOT_FOUND, "callback not found", events)
 
     def _on_result(self, frame: Frame, events: list[Event]) -> None:
@@ -356,6 +382,7 @@ class Peer(Arriving):
         if self._published.pop(topic, None) is None:
             self.counters.unknown_topics += 1
             return
+        self.kept.remove(TOPIC_WEIGHT_OCTETS)
         self._out.append(encode(TopicClose(frame.id)))
         self._give(TopicUnsubscribed(topic), events)
 
@@ -378,6 +405,7 @@ class Peer(Arriving):
         before = self.attributes.pop(message.name, None)
         if before is not None:
             self._attributes_octets -= before.octets
+            self.kept.remove(before.octets + KEPT_WEIGHT_OCTETS)
         if isinstance(message, AttributeUnset):
             return True
         octets = len(message.name.encode()) + len(message.value.encode())
@@ -390,6 +418,12 @@ class Peer(Arriving):
             fault = UmqFault("attributes", "too many attributes", b"", Code.REJECTED)
             self._fail(fault, events)
             return False
+        if not self.kept.fits(octets + KEPT_WEIGHT_OCTETS):
+            events.append(KeptTooMuch("attribute"))
+            text = f"too many attributes: {KEPT_LIMIT}"
+            self._fail(UmqFault("attributes", text, b"", Code.UNAVAILABLE), events)
+            return False
+        self.kept.add(octets + KEPT_WEIGHT_OCTETS)
         self.attributes[message.name] = PeerAttribute(message.value, message.attachments, octets)
         return True
 

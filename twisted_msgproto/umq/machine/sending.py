@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ...core.connection import Connection
 from ...core.deadlines import Deadlines
 from ...core.errors import LimitExceeded
+from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_OCTETS, Keeping, Kept
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, State, Table
 from ...core.pending import Pending
@@ -37,6 +38,9 @@ from ..wire import (
     is_id,
 )
 from .attachments import Announcement, Incoming, Outgoing, Slot
+
+TOPIC_WEIGHT_OCTETS: Final = 2 << 10
+"""An open topic takes this much: its objects here, at the session and at who publishes."""
 
 
 @dataclass(slots=True)
@@ -64,6 +68,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
 
     Attributes:
         clock: the latest ``now`` the machine was told; set it before a verb when time has passed.
+        kept: what this side keeps for the peer: calls, topics, attributes (``NB-02``).
     """
 
     table: Table[Any]
@@ -71,6 +76,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     closed_state: State
     counters: Counters
     deadlines: Deadlines
+    kept: Keeping
 
     # What most connections never change stands here: an idle one weighs less.
     _draining = False
@@ -78,9 +84,12 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     _last_callback = 0
     _last_topic = 0
 
-    def __init__(self, initial: State, limits: Limits | None, now: float) -> None:
+    def __init__(
+        self, initial: State, limits: Limits | None, now: float, every: Kept | None = None
+    ) -> None:
         limits = Limits.of(LIMITS) if limits is None else limits
         self._limits = limits
+        self.kept = Keeping(every)
         self.clock = now
         self._machine: Machine[Any] = Machine(self.table, initial)
         self._out: list[Wire] = []
@@ -131,6 +140,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         """The machine is closed: no timer runs, no slot is filled any more."""
         self.deadlines.clear_all()
         self._outgoing.clear()
+        self.kept.clear()
 
     def _close_topic_here(self, topic: int) -> None:
         """Late updates of ``topic`` are dropped silently for a while (``UM-14``)."""
@@ -301,8 +311,12 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         if served is None:
             raise ValueError(f"no call {id!r} is pending")
         self._send(kind, served[0], payload, attachments)
-        del self._serving[number]
-        self._serving_octets -= served[1]
+        self._forget_call(number)
+
+    def _forget_call(self, number: int) -> None:
+        octets = self._serving.pop(number)[1]
+        self._serving_octets -= octets
+        self.kept.remove(octets + KEPT_WEIGHT_OCTETS)
 
     def register_callback(self) -> int:
         """A new callback that the peer may call until it is unregistered (``UM-11``)."""
@@ -348,6 +362,9 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
             raise ValueError(f"the topic id {id} is in use")
         if len(self._published) >= self._limits["topics"]:
             raise LimitExceeded(f"{len(self._published)} topics are open already")
+        if not self.kept.fits(TOPIC_WEIGHT_OCTETS):
+            raise LimitExceeded(f"too many topics are open already: {KEPT_LIMIT}")
+        self.kept.add(TOPIC_WEIGHT_OCTETS)
         self._published[topic] = id
         return topic
 
@@ -364,6 +381,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self._sending()
         id = self._published.pop(topic, None)
         if id is not None:
+            self.kept.remove(TOPIC_WEIGHT_OCTETS)
             self._out.append(encode(TopicClose(id)))
 
     def set_attribute(

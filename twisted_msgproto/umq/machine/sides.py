@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
+from ...core.kept import Kept
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition
 from ..terms.events import Event, HelloReceived, WelcomeReceived
@@ -46,13 +47,19 @@ class Client(Peer):
     closed_state = ClientState.CLOSED
 
     def __init__(
-        self, limits: Limits | None = None, now: float = 0.0, *, decides: bool = False
+        self,
+        limits: Limits | None = None,
+        now: float = 0.0,
+        *,
+        decides: bool = False,
+        every: Kept | None = None,
     ) -> None:
         """``limits`` holds at least :data:`LIMITS`; the time for W runs from ``now``.
 
-        ``decides``: after WelcomeReceived nothing else is told before ``accept()``.
+        ``decides``: after WelcomeReceived nothing else is told before ``accept()``.  ``every``
+        bounds what the sessions of the process keep for their peers (``NB-02``).
         """
-        super().__init__(ClientState.START, limits, now)
+        super().__init__(ClientState.START, limits, now, every)
         self._version = VERSION
         self._decides = decides
 
@@ -104,9 +111,14 @@ class Server(Peer):
     open_state = ServerState.OPEN
     closed_state = ServerState.CLOSED
 
-    def __init__(self, limits: Limits | None = None, now: float = 0.0) -> None:
-        """``limits`` holds at least :data:`LIMITS`; the time for H runs from ``now``."""
-        super().__init__(ServerState.AWAITING_HELLO, limits, now)
+    def __init__(
+        self, limits: Limits | None = None, now: float = 0.0, *, every: Kept | None = None
+    ) -> None:
+        """``limits`` holds at least :data:`LIMITS`; the time for H runs from ``now``.
+
+        ``every`` bounds what the sessions of the process keep for their peers (``NB-02``).
+        """
+        super().__init__(ServerState.AWAITING_HELLO, limits, now, every)
         self._version = VERSION
 
     def _on_hello(self, frame: Frame, events: list[Event]) -> None:

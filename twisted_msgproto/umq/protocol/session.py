@@ -13,6 +13,7 @@ from twisted.python.failure import Failure
 
 from ...core.connection import WorkLost
 from ...core.errors import ConnectionClosed, Fault, TimedOut, shown
+from ...core.kept import KEPT_LIMIT
 from ...core.limits import Limit
 from ...net.authentication import LOGIN_LIMITS
 from ...net.authorising import PUBLISH
@@ -33,6 +34,7 @@ from ..terms.events import (
     CallsSafe,
     ErrorReceived,
     FatalReceived,
+    KeptTooMuch,
     ResultReceived,
     TopicClosed,
     TopicUnsubscribed,
@@ -56,6 +58,14 @@ LIMITS: Final = (
     Limit("topic-queue-messages", 1000, "messages", "unread by a subscriber, then D (UM-21)"),
     Limit("topic-queue-octets", 1 << 20, "octets", "unread by a subscriber, then D (UM-21)"),
     Limit("backlog", 1000, "messages", "updates not taken yet: reading pauses", 1),
+    Limit(
+        KEPT_LIMIT,
+        256 << 20,
+        "octets",
+        "of all sessions: calls not answered, topics, updates unread, attributes; above it those"
+        " with more than their share are refused; the least of all servers (UM-20)",
+        1,
+    ),
 )
 """Both sides have these limits (``UM-14``, ``UM-19`` … ``UM-21``)."""
 
@@ -122,6 +132,10 @@ class UmqSession(Serving):
 
         ``reason`` is one of those that :class:`~.subscriptions.Subscription` has.
         """
+
+    def refusedForOthers(self, what: str) -> None:
+        """A call or attribute of the peer was refused: all sessions keep too much (``NB-02``)."""
+        self.factory.counters[f"limit:{KEPT_LIMIT}"] += 1
 
     # ── the connection's life ───────────────────────────────────────────────────────────────────
 
@@ -313,6 +327,9 @@ class UmqSession(Serving):
         value = event.value if isinstance(event, AttributeSet) else None
         self._guarded(self.attributeChanged, event.name, value)
 
+    def _onKeptTooMuch(self, event: KeptTooMuch) -> None:
+        self.refusedForOthers(event.what)
+
     def _onFatal(self, event: FatalReceived) -> None:
         self._tally["fatals"] += 1
         code = "no code" if event.code is None else event.code
@@ -345,6 +362,7 @@ class UmqSession(Serving):
         AttributeUnset: _onAttribute,
         AttachmentsAnnounced: Serving._onAnnounced,
         AttachmentArrived: Serving._onArrived,
+        KeptTooMuch: _onKeptTooMuch,
         FatalReceived: _onFatal,
         UmqFault: peerFaulted,
     }

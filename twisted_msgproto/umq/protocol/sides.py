@@ -35,6 +35,7 @@ from twisted.python.failure import Failure
 from zope.interface import Interface, implementer
 
 from ...core.errors import ConnectionClosed, Fault, MsgprotoError, Refused
+from ...core.kept import KEPT_LIMIT
 from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn, Passcode
 from ...net.authorising import CALL, PUBLISH, SUBSCRIBE
@@ -150,7 +151,12 @@ class UmqServer(UmqSession):
 
     def makeMachine(self) -> Server:
         """A machine with the factory's limits."""
-        return Server(self.factory.limits, self._now())
+        factory = self.factory
+        return Server(factory.limits, self._now(), every=factory.budget.kept)
+
+    def refusedForOthers(self, what: str) -> None:
+        """As :meth:`UmqSession.refusedForOthers`; the operator is told."""
+        self.factory.limitMet(KEPT_LIMIT, what)
 
     def _onHello(self, hello: HelloReceived) -> None:
         self._deciding = maybeDeferred(self.authorise, hello)
@@ -327,7 +333,8 @@ class UmqClient(ClientLink, UmqSession):
 
     def makeMachine(self) -> Client:
         """A machine with the factory's limits; it tells nothing before we accept the server."""
-        return Client(self.factory.limits, self._now(), decides=True)
+        factory = self.factory
+        return Client(factory.limits, self._now(), decides=True, every=factory.budget.kept)
 
     def transportSecured(self) -> None:
         """The connection stands: say ``H``."""

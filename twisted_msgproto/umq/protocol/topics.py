@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IConsumer
 from zope.interface import implementer
 
+from ...core.kept import KEPT_WEIGHT_OCTETS
 from ..machine.attachments import Slot
 
 if TYPE_CHECKING:
@@ -64,11 +65,15 @@ class Topic:
             if self._producer is not None and self._streaming:
                 self._producer.pauseProducing()
         octets = len(payload) + sum(len(body) for body in bodies if isinstance(body, bytes))
+        kept = session.machine.kept
+        fits = kept.fits(octets + KEPT_WEIGHT_OCTETS)
+        kept.add(octets + KEPT_WEIGHT_OCTETS)
         self._queue.append((payload, bodies, octets))
         self._octets += octets
         limits = session.limits
         if (
-            len(self._queue) > limits["topic-queue-messages"]
+            not fits
+            or len(self._queue) > limits["topic-queue-messages"]
             or self._octets > limits["topic-queue-octets"]
         ):
             session._tally["topics_dropped"] += 1
@@ -140,6 +145,7 @@ class Topic:
     def _send(self) -> None:
         payload, bodies, octets = self._queue.popleft()
         self._octets -= octets
+        self._session.machine.kept.remove(octets + KEPT_WEIGHT_OCTETS)
         self._session._time()
         self._session.machine.publish(self._number, payload, bodies)
 
@@ -155,10 +161,13 @@ class Topic:
 
     def _end(self, reason: str) -> None:
         """The topic ends here, or has ended; ``reason`` as in ``closed``."""
+        session = self._session
+        if session.machine.opened:  # after its end it keeps nothing
+            waited = self._octets + KEPT_WEIGHT_OCTETS * len(self._queue)
+            session.machine.kept.remove(waited)
         self.closed = reason
         self._queue.clear()
         self._octets = 0
-        session = self._session
         session._slowTopics.pop(self, None)
         session.topics.pop(self._number, None)
         if reason in ("closed", "slow") and session.machine.opened:

@@ -184,6 +184,15 @@ class CallsSafe:
     calls: Sequence[CallReceived | CallbackReceived]
 
 
+@dataclass(slots=True)
+class KeptTooMuch:
+    """A ``what`` of the peer was refused: the process keeps too much, and this session more than
+    its share (``NB-02``).
+    """
+
+    what: str
+
+
 Event = (
     Message
     | CallsSafe
@@ -195,6 +204,7 @@ Event = (
     | AttributeUnset
     | AttachmentsAnnounced
     | AttachmentArrived
+    | KeptTooMuch
     | UmqFault
 )
 """Everything a machine tells; a FatalReceived or a UmqFault is the last event of all."""

@@ -1,0 +1,90 @@
+"""What sessions keep for their peers has one bound for all of them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted_msgproto.core.kept import SMALL_OCTETS, Keeping, Kept
+
+LIMIT = 100 * SMALL_OCTETS
+
+
+def test_below_the_limit_one_session_may_keep_everything__NB_02():
+    """NB-02."""
+    every = Kept(LIMIT)
+    one, other = Keeping(every), Keeping(every)
+    assert one.fits(LIMIT)
+    one.add(LIMIT)
+    assert not one.fits(1)
+    assert other.fits(SMALL_OCTETS)
+
+
+def test_above_it_only_those_below_their_share_may_keep_more__NB_02():
+    """NB-02: whoever keeps little is not refused for what others keep."""
+    every = Kept(LIMIT)
+    hog, good = Keeping(every), Keeping(every)
+    hog.add(LIMIT - 10)
+    good.add(10)
+    assert every.sessions == 2
+    assert good.fits(LIMIT // 2 - 10)
+    assert not good.fits(LIMIT // 2 - 9)
+    assert not hog.fits(1)
+    hog.remove(1)
+    assert hog.fits(1)
+
+
+def test_among_many_sessions_each_may_keep_a_little__NB_02():
+    """NB-02."""
+    every = Kept(LIMIT)
+    crowd = [Keeping(every) for _ in range(1000)]
+    for one in crowd:
+        one.add(LIMIT // 1000)
+    crowd[0].add(1000)
+    assert every.octets >= LIMIT
+    assert crowd[1].fits(SMALL_OCTETS - LIMIT // 1000)
+    assert not crowd[1].fits(SMALL_OCTETS - LIMIT // 1000 + 1)
+
+
+def test_the_smallest_limit_of_all_servers_holds():
+    """NB-02."""
+    every = Kept()
+    assert Keeping(every).fits(1 << 60)
+    every.bound(1000)
+    every.bound(2000)
+    assert every.limit == 1000
+
+
+def test_without_others_a_session_has_no_bound():
+    alone = Keeping()
+    assert alone.fits(1 << 60)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 9),
+        st.sampled_from(["add", "remove", "clear"]),
+        st.integers(0, LIMIT),
+    ),
+    max_size=200,
+)
+
+
+@given(STEPS)
+def test_all_together_never_keep_more_than_twice_the_limit_and_a_little_each__NB_02(steps):
+    """NB-02: whoever asks before it keeps something, and in whatever order they come and go."""
+    every = Kept(LIMIT)
+    sessions = [Keeping(every) for _ in range(10)]
+    kept = [[] for _ in sessions]
+    for number, step, octets in steps:
+        session, pieces = sessions[number], kept[number]
+        if step == "add" and session.fits(octets):
+            session.add(octets)
+            pieces.append(octets)
+        elif step == "remove" and pieces:
+            session.remove(pieces.pop())
+        elif step == "clear":
+            session.clear()
+            pieces.clear()
+        assert [one.octets for one in sessions] == [sum(some) for some in kept]
+        assert every.octets == sum(map(sum, kept))
+        assert every.sessions == sum(one.octets > 0 for one in sessions)
+        assert every.octets <= 2 * LIMIT + SMALL_OCTETS * len(sessions)

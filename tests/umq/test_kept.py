@@ -1,0 +1,289 @@
+"""What UMQ's sessions keep for their peers has one bound for the process, over all of them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
+from twisted.trial.unittest import TestCase
+
+from tests.umq.pair import Pair
+from tests.umq.sides import feed, limits
+from twisted_msgproto.core.errors import LimitExceeded
+from twisted_msgproto.core.kept import KEPT_WEIGHT_OCTETS, SMALL_OCTETS, Kept
+from twisted_msgproto.net.backpressure import OctetBudget
+from twisted_msgproto.umq import CallFailed, Hub, MethodRegistry, UmqServerFactory
+from twisted_msgproto.umq.application.hub import NAME_CHARACTERS
+from twisted_msgproto.umq.application.methods import call_method, dump
+from twisted_msgproto.umq.machine.sending import TOPIC_WEIGHT_OCTETS
+from twisted_msgproto.umq.machine.sides import Client, Server
+from twisted_msgproto.umq.terms.events import CallReceived, KeptTooMuch
+from twisted_msgproto.umq.wire import UmqFault
+
+LIMIT = 100_000
+REFUSED = "8 too many calls are pending: process-kept-octets"
+
+
+def opened(every, **changes):
+    """A server whose session stands, one of those that ``every`` counts."""
+    machine = Server(limits(**changes), 0.0, every=every)
+    machine.receive_text("H1:", 0.0)
+    machine.welcome()
+    machine.data_to_send()
+    return machine
+
+
+def counted(machine):
+    """What this machine keeps, counted anew."""
+    octets = sum(each + KEPT_WEIGHT_OCTETS for _, each in machine._serving.values())
+    octets += sum(each.octets + KEPT_WEIGHT_OCTETS for each in machine.attributes.values())
+    return octets + TOPIC_WEIGHT_OCTETS * len(machine._published)
+
+
+def test_calls_of_all_sessions_have_one_bound_and_a_good_one_is_served__NB_02():
+    """NB-02, UM-20: who keeps more than its share is refused by name; nobody else is."""
+    every = Kept(LIMIT)
+    hog, good = opened(every), opened(every)
+    assert len(feed(hog, *(f"C{number}:{'x' * 30_000}" for number in range(1, 4)))) == 3
+    assert feed(hog, "C4:" + "x" * 30_000, "C5:x" + "x" * 9000) == [KeptTooMuch("call")] * 2
+    assert hog.data_to_send() == [f"E4:{REFUSED}", f"E5:{REFUSED}"]
+    assert hog.counters.calls_refused == 2
+    assert [type(event) for event in feed(good, "C1:" + "y" * 20_000)] == [CallReceived]
+    assert every.octets == 110_000 + 4 * KEPT_WEIGHT_OCTETS
+    for id in "123":
+        hog.result(id, "")
+    assert len(feed(hog, "C6:" + "x" * 30_000)) == 1
+
+
+def test_what_a_session_kept_is_free_when_it_ends__NB_02():
+    """NB-02: however it ends."""
+    every = Kept(LIMIT)
+    for end in ("lost", "F0:1 no", "fault"):
+        machine = opened(every)
+        feed(machine, "C1:x", "S:name=value", "A1:C2:x", b"xyz")
+        machine.open_topic("A")
+        assert every.octets == counted(machine) > 0
+        if end == "lost":
+            machine.lost(0.0)
+        else:
+            feed(machine, end)
+        assert machine.closed
+        assert (every.octets, every.sessions) == (0, 0)
+        machine.lost(0.0)
+        assert every.octets == 0
+
+
+def test_attachments_of_a_call_count_and_it_is_refused_if_they_are_too_large__NB_02():
+    """NB-02, UM-19: also where it was let in while there was room."""
+    every = Kept(LIMIT)
+    one, other = opened(every), opened(every)
+    feed(one, "A1:C1:x", "A1:C2:x")
+    assert [type(event) for event in feed(one, bytes(LIMIT - 2000))] == [CallReceived]
+    assert feed(other, "C1:" + "x" * 5000)
+    assert feed(one, bytes(3000)) == [KeptTooMuch("call")]
+    assert one.data_to_send() == [f"E2:{REFUSED}"]
+    assert one.calls_serving == 1
+    assert every.octets == counted(one) + counted(other)
+
+
+def test_the_attachments_of_a_refused_call_are_discarded__NB_02():
+    """NB-02, UM-04."""
+    every = Kept(LIMIT)
+    one = opened(every)
+    feed(one, "C1:" + "x" * (LIMIT - 300))
+    assert feed(one, "A1:C2:x") == [KeptTooMuch("call")]
+    assert feed(one, b"gone", "C1:") and one.fault is not None  # C1 is pending: a fault
+    assert one.fault.reason == "duplicate"
+
+
+def test_too_many_attributes_end_the_session_that_has_more_than_its_share__NB_02():
+    """NB-02, UM-15, UM-20: ``S`` has no answer that could refuse it."""
+    every = Kept(LIMIT)
+    hog, good = opened(every), opened(every)
+    assert feed(hog, "S:a=" + "x" * (LIMIT - KEPT_WEIGHT_OCTETS - 1))
+    assert len(feed(good, "S:a=" + "x" * 1000)) == 1
+    told, fault = feed(hog, "S:b=" + "x" * 1000)
+    assert told == KeptTooMuch("attribute")
+    assert type(fault) is UmqFault and fault.text == "too many attributes: process-kept-octets"
+    assert hog.data_to_send()[-1].startswith("F0:8 ")
+    assert every.octets == counted(good)
+    # A value in the place of another counts once, and one that is taken away does not.
+    feed(good, "S:a=" + "x" * 2000)
+    assert every.octets == counted(good) == 2001 + KEPT_WEIGHT_OCTETS
+    feed(good, "X:a", "X:a")
+    assert every.octets == 0
+
+
+def test_topics_of_all_sessions_have_one_bound__NB_02():
+    """NB-02, UM-12: a publisher is told in the words that it knows."""
+    every = Kept(LIMIT)
+    hog, good = opened(every), opened(every)
+    ids = [f"{number}A" for number in range(1, 10 + LIMIT // TOPIC_WEIGHT_OCTETS)]
+    fit = LIMIT // TOPIC_WEIGHT_OCTETS
+    for id in ids[:fit]:
+        hog.open_topic(id)
+    with pytest.raises(LimitExceeded, match="process-kept-octets"):
+        hog.open_topic(ids[fit])
+    topic = good.open_topic("A")
+    feed(hog, *(f"U{id}:" for id in ids[: fit // 2 + 5]))
+    assert every.octets == counted(hog) + counted(good)
+    hog.open_topic(ids[0])
+    good.close_topic(topic)
+    assert every.octets == counted(hog)
+
+
+MESSAGES = st.sampled_from(
+    [
+        *("C1:x", "C2:" + "x" * 20_000, "A1:C3:x", "A2:C4:", "B5:1:x", "B6:9:x", "C7:"),
+        *("S:a=1", "S:a=" + "x" * 20_000, "A1:S:b=x", "X:a", "X:b", "U1:", "U2:"),
+        *(b"", b"x" * 9000, "-:no", "open 1", "open 2", "close 1", "result", "error", "D1:"),
+    ]
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), MESSAGES), max_size=80))
+def test_it_is_always_known_what_all_sessions_keep__NB_02(steps):
+    """NB-02: whatever their peers and we do, in any order."""
+    every = Kept(LIMIT)
+    machines = [opened(every) for _ in range(4)]
+    callbacks = [machine.register_callback() for machine in machines]
+    assert callbacks == [1] * 4
+    for number, step in steps:
+        machine = machines[number]
+        if isinstance(step, str) and step.startswith(("open", "close")):
+            verb, id = step.split()
+            if machine.opened and (int(id) in machine._published) == (verb == "close"):
+                machine.close_topic(int(id)) if verb == "close" else machine.open_topic(id)
+        elif step in ("result", "error"):
+            if machine.opened and machine._serving:
+                getattr(machine, step)(next(iter(machine._serving.values()))[0], "")
+        elif not machine.closed:
+            feed(machine, step)
+        assert every.octets == sum(counted(one) for one in machines if not one.closed)
+        assert every.octets <= 2 * LIMIT + SMALL_OCTETS * len(machines)
+    for machine in machines:
+        machine.lost(0.0)
+    assert (every.octets, every.sessions) == (0, 0)
+
+
+def test_a_client_keeps_within_the_same_bound__NB_02():
+    """NB-02: servers call, too."""
+    machine = Client(limits(), 0.0, every=Kept(1000))
+    machine.hello()
+    feed(machine, "W1:")
+    assert len(feed(machine, "C1:x")) == 1
+    assert feed(machine, "C2:" + "x" * SMALL_OCTETS) == [KeptTooMuch("call")]
+
+
+class Sessions(TestCase):
+    """NB-02: sessions of several servers of one process, with applications that answer late."""
+
+    def setUp(self):
+        self.clock, self.budget = Clock(), OctetBudget()
+        self.pairs, self.late = [], []
+        self.methods = MethodRegistry()
+        self.methods.register(self.wait, name="wait")
+        self.addCleanup(self.close)
+
+    def wait(self, text):
+        self.late.append(Deferred())
+        return self.late[-1]
+
+    def pair(self, methods=None):
+        factory = UmqServerFactory(
+            limits={"process-kept-octets": LIMIT},
+            methods=methods or self.methods,
+            budget=self.budget,
+            clock=self.clock,
+        )
+        self.pairs.append(Pair(factory, clock=self.clock))
+        return self.pairs[-1]
+
+    def close(self):
+        for both in self.pairs:
+            both.cut()
+        self.assertEqual((self.budget.kept.octets, self.budget.kept.sessions), (0, 0))
+        self.clock.advance(60)  # the sum of the refused ones is told
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def call(self, both, *words):
+        called = call_method(both.client, *words)
+        both.pump()
+        return called
+
+    def test_the_caller_and_the_operator_are_told_and_a_neighbour_is_answered(self):
+        """NB-02, NB-08: the line names the limit, and there is one a minute."""
+        hog, good = self.pair(), self.pair()
+        waiting = [self.call(hog, "wait", "x" * 30_000) for _ in range(3)]
+        with capturedLogs() as logs:
+            refused = [self.call(hog, "wait", "x" * 30_000) for _ in range(3)]
+        answer = self.call(good, "wait", "y" * 30_000)
+        for call in refused:
+            error = self.failureResultOf(call, CallFailed).value
+            self.assertEqual((error.code, str(error)), (8, REFUSED[2:]))
+        lines = [formatEvent(event) for event in logs]
+        self.assertEqual(
+            lines,
+            [
+                "umq: a call was refused: process-kept-octets is 100000"
+                " (--limit process-kept-octets=NUMBER changes it)"
+            ],
+        )
+        counters = hog.server_factory.counters
+        self.assertEqual(counters["turned_away:process-kept-octets"], 3)
+        for late in self.late:
+            late.callback("done")
+        for both in (hog, good):
+            both.pump()
+        for call in (*waiting, answer):
+            self.assertEqual(self.successResultOf(call), "done")
+        self.assertEqual(self.budget.kept.octets, 0)
+
+    def test_a_client_counts_what_it_refuses(self):
+        """NB-02."""
+        both = self.pair()
+        both.client_factory.budget.kept.bound(1000)
+        both.client.machine.kept.add(900)
+        call = both.server.call("x" * 10_000)
+        both.pump()
+        self.failureResultOf(call, CallFailed)
+        counters = both.client_factory.counters
+        self.assertEqual(counters["limit:process-kept-octets"], 1)
+
+    def test_a_subscriber_that_does_not_read_is_dropped_when_all_keep_too_much(self):
+        """NB-02, UM-21: updates that wait in topics count; who reads gets all of them."""
+        hub = Hub()
+        deaf, reader = self.pair(hub.methods), self.pair(hub.methods)
+        got = {deaf: [], reader: []}
+        for both in (deaf, reader):
+            for name in ("a", "b"):
+                both.client.subscribe(
+                    lambda id, name=name: dump(["subscribe", name, id]),
+                    lambda update, both=both: got[both].append(update.payload),
+                )
+                both.pump()
+        topics = list(deaf.server.topics.values())
+        before = self.budget.kept.octets
+        deaf.deaf.add("client")
+        for _ in range(20):
+            for name in ("a", "b"):
+                hub.publish(name, "x" * 10_000)
+                reader.pump()
+            self.assertLessEqual(self.budget.kept.octets, before + LIMIT)
+        self.assertIn("slow", [topic.closed for topic in topics])
+        self.assertEqual(got[reader], ["x" * 10_000] * 40)
+        deaf.deaf.clear()
+        deaf.pump()
+        # What waited was sent or thrown away; a topic that has ended is kept no more.
+        left = 2 * TOPIC_WEIGHT_OCTETS + len(deaf.server.topics) * TOPIC_WEIGHT_OCTETS
+        self.assertEqual(self.budget.kept.octets, left)
+
+    def test_a_name_of_the_hub_has_a_bound(self):
+        """NB-02: ten thousand names of any length would be kept for ever."""
+        hub = Hub()
+        both = self.pair(hub.methods)
+        self.call(both, "subscribe", "n" * NAME_CHARACTERS, "A")
+        refused = self.call(both, "subscribe", "n" * (NAME_CHARACTERS + 1), "B")
+        self.assertIn("at most 1024 characters", str(self.failureResultOf(refused).value))
+        self.assertEqual(len(both.server.topics), 1)

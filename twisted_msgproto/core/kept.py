@@ -1,0 +1,89 @@
+"""What sessions keep for their peers has one bound for the process, of all sessions (``NB-02``).
+
+A call that waits for its answer, an attribute, an open topic: each session has its own limits for
+them, but thousands of sessions at these limits would fill the memory.  Nobody is late with them, so
+nobody is cut off: a session that keeps more than its share is refused the next one while all
+together keep too much.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Final
+
+KEPT_LIMIT: Final = "process-kept-octets"
+"""The limit has this name, and who is refused is told it."""
+
+KEPT_WEIGHT_OCTETS: Final = 256
+"""What is kept counts as this many octets beside its own: the objects that it is made of."""
+
+SMALL_OCTETS: Final = 8 << 10
+"""A session that keeps no more than this is never refused anything for what others keep."""
+
+
+class Kept:
+    """Counts what all sessions of a process keep.
+
+    All together keep at most twice ``limit``, and :data:`SMALL_OCTETS` for each session beside it.
+
+    Attributes:
+        limit: octets; above it sessions with more than their share of it are refused.
+        octets: octets that are kept now.
+        sessions: sessions which keep anything now; each one's share is limit / sessions.
+    """
+
+    def __init__(self, limit: float = inf) -> None:
+        self.limit = limit
+        self.octets = 0
+        self.sessions = 0
+
+    def bound(self, limit: float) -> None:
+        """Set the limit to ``limit`` octets unless it is smaller already."""
+        self.limit = min(self.limit, limit)
+
+
+class Keeping:
+    """Is what one session keeps.
+
+    Attributes:
+        octets: octets that it keeps, with the weight of each piece.
+    """
+
+    __slots__ = ("_every", "octets")
+
+    def __init__(self, every: Kept | None = None) -> None:
+        """``every`` counts those of all sessions; without it this one has no bound."""
+        self._every = Kept() if every is None else every
+        self.octets = 0
+
+    def fits(self, octets: int) -> bool:
+        """Whether this session may keep so many octets more."""
+        every = self._every
+        if every.octets + octets <= every.limit:
+            return True
+        return self.octets + octets <= max(SMALL_OCTETS, every.limit / max(every.sessions, 1))
+
+    def add(self, octets: int) -> None:
+        """Keep so many octets from now on."""
+        if octets:
+            every = self._every
+            if not self.octets:
+                every.sessions += 1
+            self.octets += octets
+            every.octets += octets
+
+    def remove(self, octets: int) -> None:
+        """Keep so many octets less."""
+        if octets:
+            every = self._every
+            self.octets -= octets
+            every.octets -= octets
+            if not self.octets:
+                every.sessions -= 1
+
+    def clear(self) -> None:
+        """Keep nothing more: the session has ended."""
+        self.remove(self.octets)
+
+
+__all__ = ["KEPT_LIMIT", "KEPT_WEIGHT_OCTETS", "SMALL_OCTETS", "Keeping", "Kept"]
