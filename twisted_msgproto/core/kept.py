@@ -57,14 +57,14 @@ class Keeping:
         self.octets = 0
 
     def fits(self, octets: int) -> bool:
-        """Whether this session may keep so many octets more."""
+        """Whether this session may keep ``octets`` more."""
         every = self._every
         if every.octets + octets <= every.limit:
             return True
         return self.octets + octets <= max(SMALL_OCTETS, every.limit / max(every.sessions, 1))
 
     def add(self, octets: int) -> None:
-        """Keep so many octets from now on."""
+        """Keep ``octets`` more from now on."""
         if octets:
             every = self._every
             if not self.octets:
@@ -73,7 +73,7 @@ class Keeping:
             every.octets += octets
 
     def remove(self, octets: int) -> None:
-        """Keep so many octets less."""
+        """Keep ``octets`` less from now on."""
         if octets:
             every = self._every
             self.octets -= octets
