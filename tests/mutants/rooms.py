@@ -91,7 +91,7 @@ ROOMS: dict[str, Room] = {
     "umq": _protocol(
         "umq",
         "wire.py machine terms",
-        "figures machine machine_attachments machine_calls machine_edges machine_handshake"
+        "figures kept machine machine_attachments machine_calls machine_edges machine_handshake"
         " machine_sessions machine_topics wire",
         "umq",
     ),

@@ -1,11 +1,13 @@
 """Hostile connections against a real server: what each costs is bounded, and others are served."""
 
+import contextlib
 import itertools
 import os
 import socket
 
 import pytest
 
+from tests.chaos import gateways
 from tests.tools.turns import turn_warn
 from twisted_msgproto.net.wires.websocket.frames import BINARY, TEXT, frame
 
@@ -117,12 +119,21 @@ def served(port):
     """A good client is answered."""
     with socket.create_connection(("127.0.0.1", port)) as good:
         good.settimeout(30)
-        good.sendall(UPGRADE + text("H1:") + text('C1:["publish","nothing","x"]'))
-        heard = b""
-        while b"R1:0" not in heard:
-            got = good.recv(4096)
-            assert got, heard
-            heard += got
+        good.sendall(UPGRADE + text("H1:") + CALL)
+        until(good, b"R1:0")
+
+
+CALL = text('C1:["publish","nothing","x"]')
+
+
+def until(line, *words):
+    """Read until one of these words has come, and return it."""
+    heard = b""
+    while not (found := [word for word in words if word in heard]):
+        got = line.recv(4096)
+        assert got, f"closed after {heard!r}"
+        heard += got
+    return found[0]
 
 
 @pytest.mark.slow
@@ -156,3 +167,33 @@ def test_before_hello_a_connection_holds_next_to_nothing(launch):
     assert resident(server.pid) - before <= 200 * (64 << 10) + GROWTH_MAX
     for stranger in strangers:
         stranger.close()
+
+
+@pytest.mark.slow
+@gateways.needs_proc
+def test_what_a_crowd_keeps_has_one_bound_and_its_neighbours_are_served__NB_02(launch):
+    """NB-02: each stays within ``attributes-octets``; of all together 150 MB are left at 16 MiB."""
+    kept, crowd = 16 * MEBI, 150
+    five = gateways.Five(launch, options=["--limit", f"process-kept-octets={kept}"])
+    gateways.served(five.ports["lumberjack"])
+    good = Attacker(five.ports["umq"])
+    good.socket.sendall(text("S:name=" + "x" * 1000))
+    before = gateways.resident(five.server)
+    attributes = b"".join(text(f"S:{number}=" + "x" * 64_000) for number in range(15))
+    attackers = [Attacker(five.ports["umq"]) for _ in range(crowd)]
+    ends = []
+    for attacker in attackers:
+        with contextlib.suppress(ConnectionError):  # it is closed while it sends
+            attacker.socket.sendall(attributes + CALL)
+        ends.append(until(attacker.socket, b"R1:0", b"F0:8 too many attributes: process-kept"))
+        gateways.served(five.ports["lumberjack"])
+    good.socket.sendall(CALL)
+    until(good.socket, b"R1:0")
+    grown = gateways.resident(five.server) - before
+    assert grown <= 2 * kept + GROWTH_MAX, f"{grown / MEBI:.1f} MiB"
+    # Those that came while there was room keep what they have; the others were told why they end.
+    stand = kept // len(attributes)
+    assert stand <= ends.count(b"R1:0") <= stand + 1
+    for attacker in (good, *attackers):
+        attacker.close()
+    assert "refused: process-kept-octets is" in five.server.output
