@@ -31,6 +31,7 @@ from twisted_msgproto.mtl.zeromq.bounded import Bounds
 from twisted_msgproto.mtl.zeromq.curve import CurveClient, CurveServer
 from twisted_msgproto.mtl.zeromq.unfinished import (
     ACTIVATION_READS,
+    CALM_LOOKS_PER_TURN,
     HEARTBEAT_RATE,
     LOOK_SECONDS,
     LOOKS_PER_TURN,
@@ -50,7 +51,7 @@ MESSAGES = 32
 class World:
     """Real connections under a clock; what the system says of them is set by the test."""
 
-    def __init__(self) -> None:
+    def __init__(self, together: Any = None) -> None:
         self.clock = Clock()
         self.told: list[tuple[str, int]] = []
         self.reads = 0
@@ -64,6 +65,7 @@ class World:
             self._read_soon,
             self._octets,
             self.waiting.get,
+            together=together,
         )
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
         self.endpoint = f"tcp://127.0.0.1:{self.listener.getsockname()[1]}"
@@ -315,6 +317,52 @@ def test_looks_go_round_and_end_with_the_last_connection(world: World) -> None:
     world.unfinished.happened([disconnected(descriptor) for descriptor in every])
     world.look()
     assert world.clock.getDelayedCalls() == []
+
+
+class Together:
+    """Knows whether libzmq holds little, and nothing else."""
+
+    little, min_rate = True, 1.0
+
+    def look(self, router: Unfinished | None = None) -> None:
+        pass
+
+    add = remove = look
+
+
+def looked_at(world: World, times: int = 1) -> list[int]:
+    """At how many connections each of the next looks looks."""
+    counts = []
+    for _ in range(times):
+        world.looked.clear()
+        world.look()
+        counts.append(len(world.looked))
+    return counts
+
+
+def test_where_nothing_comes_fewer_connections_are_looked_at(request: Any) -> None:
+    """NB-02: 10,000 idle connections cost less than 1 % of a processor; whatever comes ends it."""
+    together: Any = Together()
+    world = World(together)
+    request.addfinalizer(world.close)
+    few, many = CALM_LOOKS_PER_TURN, 3 * CALM_LOOKS_PER_TURN
+    every = [world.join() for _ in range(many)]
+    assert looked_at(world, 6) == [many, few, few, few, few, few]
+    assert world.looked == every[few : 2 * few]
+    # At the end of this round and in the next one: something has come from the second ten.
+    world.came(every[few], 10)
+    assert looked_at(world, 6) == [few, few, few, many - 2 * few, many, few]
+    world.join()
+    assert looked_at(world, 4) == [few, many - 2 * few, many + 1, few]
+    together.little = False
+    assert looked_at(world, 4) == [few, many + 1 - 2 * few, many + 1, many + 1]
+
+
+def test_without_knowledge_of_libzmq_s_memory_all_looks_are_quick(world: World) -> None:
+    """NB-02: on systems that do not tell, and in a program that is no gateway."""
+    for _ in range(3 * CALM_LOOKS_PER_TURN):
+        world.join()
+    assert looked_at(world, 5) == [3 * CALM_LOOKS_PER_TURN] * 5
 
 
 @needs_linux

@@ -36,6 +36,9 @@ BUFFER_OCTETS: Final = 20 << 10
 ALLOWED_OCTETS: Final = 64 << 20
 """This much is allowed in any case, because what libzmq needs beside messages is only estimated."""
 
+LITTLE_OCTETS: Final = ALLOWED_OCTETS // 2
+"""Up to this much needs no hurry."""
+
 LEFT_SECONDS: Final = 60.0
 """Complete messages of a connection that was cut off wait up to this many seconds to be read."""
 
@@ -107,6 +110,9 @@ class Together:
 
     It does nothing unless the threads of libzmq have allocated more than the budget's ledger allows
     peers to hold.
+
+    Attributes:
+        little: whether libzmq held little at the last look; False where that is not known.
     """
 
     def __init__(self, budget: OctetBudget, clock: Any) -> None:
@@ -121,6 +127,7 @@ class Together:
         self._freed = False  # connections were cut off at the last look, whose memory is free now
         self._left_until = 0.0  # what those who were cut off have left may be the reason
         self._full_until = 0.0
+        self.little = False
 
     @classmethod
     def of(cls, budget: OctetBudget, clock: Any) -> Together:
@@ -160,16 +167,20 @@ class Together:
         if self._freed:
             self._freed = False
             self._budget.release()
-        if self._taken() > self._allowed:
+        taken = self._taken()
+        self.little = taken is not None and taken <= LITTLE_OCTETS
+        if taken is not None and taken > self._allowed:
             every = [(router, one) for router in self._routers for one in router.descriptors()]
             self._rest, self._found = iter(every), []
             self._weigh()
         else:
             self._going = 0.0
 
-    def _taken(self) -> int:
-        """Return the octets that libzmq has allocated for messages; 0 where that is not known."""
-        allocated = self._budget.allocated() or 0
+    def _taken(self) -> int | None:
+        """Return what libzmq has allocated for messages, in octets; None where nobody knows."""
+        allocated = self._budget.allocated()
+        if allocated is None:
+            return None
         return allocated - CONNECTION_OCTETS * sum(each.connections for each in self._routers)
 
     @property
@@ -203,7 +214,7 @@ class Together:
         the last check cut off may not be free yet, and what those who stand cannot hold is somebody
         else's: only strangers are cut off for that.
         """
-        now, taken = self._clock.seconds(), self._taken()
+        now, taken = self._clock.seconds(), self._taken() or 0
         honest = sum(weight.honest for weight, _, _ in found)
         honest += sum(router.unseen for router in self._routers)
         over = taken - honest - self._allowed
