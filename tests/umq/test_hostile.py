@@ -174,7 +174,9 @@ def test_before_hello_a_connection_holds_next_to_nothing(launch):
 def test_what_a_crowd_keeps_has_one_bound_and_its_neighbours_are_served__NB_02(launch):
     """NB-02: each stays within ``attributes-octets``; of all together 150 MB are left at 16 MiB."""
     kept, crowd = 16 * MEBI, 150
-    five = gateways.Five(launch, options=["--limit", f"process-kept-octets={kept}"])
+    limits = {"process-kept-octets": kept, "process-octets": 4 * MEBI}
+    options = [f"--limit={name}={octets}" for name, octets in limits.items()]
+    five = gateways.Five(launch, options=options)
     gateways.served(five.ports["lumberjack"])
     good = Attacker(five.ports["umq"])
     good.socket.sendall(text("S:name=" + "x" * 1000))

@@ -10,7 +10,7 @@ from twisted.trial.unittest import TestCase
 
 from tests.umq.pair import Pair
 from tests.umq.sides import feed, limits
-from twisted_msgproto.core.errors import LimitExceeded
+from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded
 from twisted_msgproto.core.kept import KEPT_WEIGHT_OCTETS, SMALL_OCTETS, Kept
 from twisted_msgproto.net.backpressure import OctetBudget
 from twisted_msgproto.umq import CallFailed, Hub, MethodRegistry, UmqServerFactory
@@ -56,24 +56,6 @@ def test_calls_of_all_sessions_have_one_bound_and_a_good_one_is_served__NB_02():
     assert len(feed(hog, "C6:" + "x" * 30_000)) == 1
 
 
-def test_what_a_session_kept_is_free_when_it_ends__NB_02():
-    """NB-02: however it ends."""
-    every = Kept(LIMIT)
-    for end in ("lost", "F0:1 no", "fault"):
-        machine = opened(every)
-        feed(machine, "C1:x", "S:name=value", "A1:C2:x", b"xyz")
-        machine.open_topic("A")
-        assert every.octets == counted(machine) > 0
-        if end == "lost":
-            machine.lost(0.0)
-        else:
-            feed(machine, end)
-        assert machine.closed
-        assert (every.octets, every.sessions) == (0, 0)
-        machine.lost(0.0)
-        assert every.octets == 0
-
-
 def test_attachments_of_a_call_count_and_it_is_refused_if_they_are_too_large__NB_02():
     """NB-02, UM-19: also where it was let in while there was room."""
     every = Kept(LIMIT)
@@ -107,7 +89,8 @@ def test_too_many_attributes_end_the_session_that_has_more_than_its_share__NB_02
     assert told == KeptTooMuch("attribute")
     assert type(fault) is UmqFault and fault.text == "too many attributes: process-kept-octets"
     assert hog.data_to_send()[-1].startswith("F0:8 ")
-    assert every.octets == counted(good)
+    assert every.octets == counted(good) + counted(hog)  # until its connection has gone
+    hog.kept.clear()
     # A value in the place of another counts once, and one that is taken away does not.
     feed(good, "S:a=" + "x" * 2000)
     assert every.octets == counted(good) == 2001 + KEPT_WEIGHT_OCTETS
@@ -160,10 +143,10 @@ def test_it_is_always_known_what_all_sessions_keep__NB_02(steps):
                 getattr(machine, step)(next(iter(machine._serving.values()))[0], "")
         elif not machine.closed:
             feed(machine, step)
-        assert every.octets == sum(counted(one) for one in machines if not one.closed)
+        assert every.octets == sum(counted(one) for one in machines)
         assert every.octets <= 2 * LIMIT + SMALL_OCTETS * len(machines)
     for machine in machines:
-        machine.lost(0.0)
+        machine.kept.clear()
     assert (every.octets, every.sessions) == (0, 0)
 
 
@@ -239,6 +222,23 @@ class Sessions(TestCase):
         for call in (*waiting, answer):
             self.assertEqual(self.successResultOf(call), "done")
         self.assertEqual(self.budget.kept.octets, 0)
+
+    def test_what_a_session_keeps_counts_until_its_connection_has_gone(self):
+        """NB-02: after a fault the peer may let the connection stand for a while."""
+        both = self.pair()
+        for name in ("a", "b"):
+            both.client.setAttribute(name, "x" * 10_000)
+        waiting = self.call(both, "wait", "x")
+        before = self.budget.kept.octets
+        self.assertGreater(before, 20_000)
+        both.deaf.add("client")
+        both.server.closeSession()
+        both.pump()
+        self.assertEqual(self.budget.kept.octets, before)
+        self.assertFalse(both.ends["server"].gone)
+        both.cut()
+        self.assertEqual(self.budget.kept.octets, 0)
+        self.failureResultOf(waiting, ConnectionClosed)
 
     def test_a_client_counts_what_it_refuses(self):
         """NB-02."""

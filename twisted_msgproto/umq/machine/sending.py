@@ -68,7 +68,8 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
 
     Attributes:
         clock: the latest ``now`` the machine was told; set it before a verb when time has passed.
-        kept: what this side keeps for the peer: calls, topics, attributes (``NB-02``).
+        kept: what this side keeps for the peer: calls, topics, attributes (``NB-02``).  Clear it
+            when the machine is dropped: until then even a closed one keeps them.
     """
 
     table: Table[Any]
@@ -140,7 +141,6 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         """The machine is closed: no timer runs, no slot is filled any more."""
         self.deadlines.clear_all()
         self._outgoing.clear()
-        self.kept.clear()
 
     def _close_topic_here(self, topic: int) -> None:
         """Late updates of ``topic`` are dropped silently for a while (``UM-14``)."""

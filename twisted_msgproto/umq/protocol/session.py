@@ -174,6 +174,7 @@ class UmqSession(Serving):
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: all that is pending fails, then the application is told."""
         self._failAll(reason)
+        self.machine.kept.clear()
         super().sessionEnding(reason)
 
     def endInOrder(self) -> None:

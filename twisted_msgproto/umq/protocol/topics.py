@@ -162,9 +162,7 @@ class Topic:
     def _end(self, reason: str) -> None:
         """The topic ends here, or has ended; ``reason`` as in ``closed``."""
         session = self._session
-        if session.machine.opened:  # after its end it keeps nothing
-            waited = self._octets + KEPT_WEIGHT_OCTETS * len(self._queue)
-            session.machine.kept.remove(waited)
+        session.machine.kept.remove(self._octets + KEPT_WEIGHT_OCTETS * len(self._queue))
         self.closed = reason
         self._queue.clear()
         self._octets = 0
