@@ -145,7 +145,7 @@ def lines(figures: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
     yield (
         f"memory: {_size(memory['waiting_octets'])} in messages that are not safe yet,"
         f" {_size(memory['held_octets'])} in unfinished messages and unread output,"
-        f" {_size(memory['kept_octets'])} in UMQ calls, topics and attributes"
+        f" {_size(memory.get('kept_octets', 0))} kept for sessions"
     )
     yield ""
     if figures["broker"]["queues"]:

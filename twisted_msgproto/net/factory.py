@@ -69,6 +69,14 @@ COMMON_LIMITS: Final = (
         1,
     ),
     Limit(
+        KEPT_LIMIT,
+        256 << 20,
+        "octets",
+        "of all sessions, kept for longer than a message (calls, topics, subscriptions): above it"
+        " those with more than their share are refused",
+        1,
+    ),
+    Limit(
         "min-rate",
         MIN_RATE,
         "octets/s",

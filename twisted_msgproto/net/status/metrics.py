@@ -56,8 +56,8 @@ MEMORY: Final = (
     Shown("waiting_limit_octets", "unsafe_limit_octets", "Above these reading pauses"),
     Shown("held_octets", "held_octets", "Octets in unfinished messages and unread output"),
     Shown("held_limit_octets", "held_limit_octets", "At these slow peers are cut off"),
-    Shown("kept_octets", "kept_octets", "Octets of UMQ calls, topics and attributes"),
-    Shown("kept_limit_octets", "kept_limit_octets", "Above these UMQ calls are refused"),
+    Shown("kept_octets", "kept_octets", "Octets that are kept for sessions: calls, topics"),
+    Shown("kept_limit_octets", "kept_limit_octets", "Above these further ones are refused"),
 )
 
 

@@ -58,14 +58,6 @@ LIMITS: Final = (
     Limit("topic-queue-messages", 1000, "messages", "unread by a subscriber, then D (UM-21)"),
     Limit("topic-queue-octets", 1 << 20, "octets", "unread by a subscriber, then D (UM-21)"),
     Limit("backlog", 1000, "messages", "updates not taken yet: reading pauses", 1),
-    Limit(
-        KEPT_LIMIT,
-        256 << 20,
-        "octets",
-        "of all sessions: calls not answered, topics, updates unread, attributes; above it those"
-        " with more than their share are refused; the least of all servers (UM-20)",
-        1,
-    ),
 )
 """Both sides have these limits (``UM-14``, ``UM-19`` … ``UM-21``)."""
 
