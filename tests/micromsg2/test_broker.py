@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from twisted_msgproto.core.broker import TURN_STEPS, weight
+from twisted_msgproto.core.broker import LETTER_OCTETS, TURN_STEPS, weight
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.micromsg2.application import (
     COUNTED_STEPS,
@@ -230,7 +230,10 @@ def test_messages_of_a_topic_wait_for_room() -> None:
     assert room.counters["topics_acknowledged"] == 5
 
 
-@pytest.mark.parametrize("limits", [{"subscriber_messages": 3}, {"subscriber_octets": 3}])
+@pytest.mark.parametrize(
+    "limits",
+    [{"subscriber_messages": 3}, {"subscriber_octets": 3 * (LETTER_OCTETS + len("1topic/a22x"))}],
+)
 def test_a_subscriber_which_is_too_slow_is_ended_and_nobody_waits_for_it(
     limits: dict[str, int],
 ) -> None:

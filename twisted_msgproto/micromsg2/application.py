@@ -31,9 +31,19 @@ from ..core.broker import DEAD, TURN_STEPS, Letter, QueueName, TooManyQueues
 from ..core.broker import LIMITS as QUEUE_LIMITS
 from ..core.limits import Limit, Limits
 from ..net.broker.forms import fields_of
-from .letters import FILTERED_OCTETS, NO_NOTES, Envelopes, Routed, octets_of, routed
+from .letters import (
+    FILTERED_OCTETS,
+    NO_NOTES,
+    Envelopes,
+    Glance,
+    Routed,
+    octets_of,
+    routed,
+    weight_of,
+)
 from .wire import (
     LIMIT_EXCEEDED,
+    NO_PROPERTIES,
     BadText,
     Filter,
     Properties,
@@ -277,6 +287,7 @@ class Broker:
                 raise ValueError(f"{name} has the name of a queue's dead letters")
         self.queues = queues.names(space)
         self.envelopes = Envelopes(space)
+        self._glance = Glance(fields_of)
         self._topics: dict[str, dict[Subscriber, None]] = {}
         self._subscribers: dict[Consumer, Subscriber] = {}
         # What was published to topics and is not done yet, in order.
@@ -349,11 +360,14 @@ class Broker:
                 self._served.subscribe(subscriber, name)
                 return
             condition, checks, searches = chosen, len(chosen.conditions), chosen.searches
+            read, reading = self._glance.properties, self._glance.steps
             self._served.subscribe(
                 subscriber,
                 name,
-                lambda letter: condition.matches(_routed(letter).properties),
-                lambda letter: checks + searches * (len(letter.envelope) // FILTERED_OCTETS),
+                lambda letter: condition.matches(read(letter)),
+                lambda letter: (
+                    checks + reading(letter) + searches * (len(letter.envelope) // FILTERED_OCTETS)
+                ),
             )
         except TooManyQueues as error:
             raise SubscriptionRefused(LIMIT_EXCEEDED, str(error)) from None
@@ -461,6 +475,8 @@ class Broker:
             else:
                 yield MESSAGE_STEPS
         yield from self._spread(topics)
+        for message in chain.from_iterable(topics.values()):
+            message.properties = NO_PROPERTIES  # those that wait need them no more
         published()
 
     def _route(self, rows: Iterable[Row], to: list[Routed]) -> Iterator[int]:
@@ -472,7 +488,8 @@ class Broker:
                 weight = len(text) // FILTERED_OCTETS
             self._order += 1
             frames = encode_unnumbered(address, payload)
-            to.append(Routed(self._order, frames, len(payload), properties, notes, weight))
+            octets = weight_of(address, payload, notes)
+            to.append(Routed(self._order, frames, octets, properties, notes, weight))
             self.counters["topics_published"] += 1
             steps += MESSAGE_STEPS
             if steps >= COUNTED_STEPS:

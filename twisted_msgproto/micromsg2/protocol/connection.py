@@ -178,6 +178,7 @@ class MicroMsg2Protocol(Sending):
             event.destinations,
             event.fields,
             event.bodies,
+            weight=event.weight,
         )
         arrived = Arrived(event, batch)
         if self._queues:
@@ -346,6 +347,7 @@ def _rows(batch: MessageBatch, kept: list[int]) -> MessageBatch:
         batch.client_id,
         len(kept),
         batch.octets,
+        weight=batch.weight,
         **columns,
     )
 

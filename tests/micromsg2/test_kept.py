@@ -1,0 +1,219 @@
+"""What peers make MicroMsg2 keep is small, or counted with what it weighs (``NB-02``)."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from string import ascii_lowercase, digits
+
+import pytest
+
+from tests.micromsg2.cases import Case
+from tests.micromsg2.sessions import BATCH, receive
+from tests.micromsg2.streams import message, safe, server_with
+from tests.micromsg2.test_broker import Consumer, Sender, broker
+from tests.tools.sinks import HeldSink, SafeSink
+from twisted_msgproto.core.broker import LETTER_OCTETS
+from twisted_msgproto.micromsg2.machine import MessagesReceived
+from twisted_msgproto.micromsg2.wire import encode_command, parse_properties
+from twisted_msgproto.micromsg2.wire.texts import SHORT_OCTETS
+
+KEYS = ["".join(key) for key in product(ascii_lowercase + digits, repeat=2)]
+
+
+def crowded(
+    octets: int = 8192, value: Callable[[int], str] = lambda number: "", first: str = ""
+) -> bytes:
+    """Properties of so many octets at most: the more of them there are, the more they weigh."""
+    text = first
+    for number, key in enumerate(KEYS):
+        item = f"{key}:{value(number)};"
+        if len(text) + len(item) > octets:
+            break
+        text += item
+    return text.encode()
+
+
+def different(count: int, octets: int = 8192) -> list[bytes]:
+    return [crowded(octets, first=f"number:N{number};") for number in range(count)]
+
+
+@contextmanager
+def grown() -> Iterator[Callable[[], int]]:
+    """Yield what tells how many octets of memory have come since."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        yield lambda: tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+
+# ── properties (MM-22) ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda number: "",
+        lambda number: f"Tx{number}",
+        lambda number: f"N{number + 300}",
+        lambda number: f"N{number}.5",
+        lambda number: f"D{number}",
+        lambda number: "T%F0%9F%98%80" + "x" * 1000,
+    ],
+)
+def test_properties_weigh_what_they_take_in_memory__NB_02(value: Callable[[int], str]) -> None:
+    """NB-02, MM-22."""
+    text = crowded(value=value)
+    parse_properties(text)  # what is made once, by the first
+    with grown() as octets:
+        said = parse_properties(text)
+        taken = octets()
+    assert 0.7 * taken < said.weight < 1.7 * taken
+    assert taken > 3 * len(text)
+
+
+def test_a_silent_session_keeps_nothing_of_what_its_properties_said__NB_02() -> None:
+    """NB-02: 64 texts were remembered by each connection, with 26 MB."""
+    texts = different(64)
+    server = server_with()
+    octets = b"".join(message(1, b"", properties=text) for text in texts)
+    with grown() as kept:
+        safe(server, receive(server, octets))
+        assert kept() < 1 << 20
+    assert server.held == 0
+
+
+def test_short_texts_of_properties_are_read_once_for_all_sessions__NB_02() -> None:
+    """NB-02."""
+    events = [
+        event
+        for each in (server_with(), server_with())
+        for event in receive(each, message(1, properties=b"".join([b"market:Teu;", b"n:N1;"])))
+        if isinstance(event, MessagesReceived)
+    ]
+    assert events[0].properties[0] is events[1].properties[0]
+    long = b"a:T" + b"x" * SHORT_OCTETS + b";"
+    assert parse_properties(long) is not parse_properties(long)
+
+
+def test_an_unfinished_payload_holds_its_properties_as_they_came__NB_02() -> None:
+    """NB-02, MM-31: it may stand for two minutes."""
+    server, text = server_with(BATCH + "9"), crowded()
+    with grown() as kept:
+        receive(server, message(1, b"ab", properties=text, continued=True))
+        assert kept() < 64 << 10
+    assert server.held == 2 + len(text)
+    (whole,) = receive(server, message(1, b"c"))
+    assert isinstance(whole, MessagesReceived)
+    assert (whole.bodies, len(whole.fields[0])) == ([b"abc"], len(KEYS))
+    assert whole.weight == parse_properties(text).weight
+    assert server.held == 0
+
+
+def test_a_read_weighs_each_text_of_properties_once__NB_02() -> None:
+    """NB-02: messages with the same properties share them; an honest sender is not slowed down."""
+    texts = different(3, 600)
+    weight = sum(parse_properties(text).weight for text in texts)
+    for extensions in (BATCH + "9", BATCH + "9;json"):  # as columns, and one by one
+        server = server_with(extensions)
+        rows = [(number, texts[min(number, 3) - 1]) for number in range(1, 6)]
+        octets = b"".join(message(number, b"1", properties=text) for number, text in rows)
+        (event,) = receive(server, octets)
+        assert isinstance(event, MessagesReceived)
+        assert len(event.bodies) == 5
+        assert event.weight == weight
+
+
+# ── the broker (MM-26, MM-27) ───────────────────────────────────────────────────────────────────
+
+
+def test_empty_messages_with_large_properties_make_a_subscriber_too_slow__NB_02() -> None:
+    """NB-02, MM-32: only payloads were counted; others get theirs, and nobody waits."""
+    room = broker(subscriber_octets=100_000)
+    deaf, good = Consumer(room, room=0), Consumer(room)
+    for consumer in (deaf, good):
+        consumer.subscribe("topic/a", "number>=N0")
+    sender = Sender(room)
+    texts = different(13)
+    for text in texts[:12]:
+        sender.send("topic/a", b"", properties=text)
+    assert not deaf.ended
+    (subscriber,) = [each for each in room._subscribers.values() if each.consumer is deaf]
+    assert subscriber.waiting_octets > 12 * (LETTER_OCTETS + 5000)
+    # All filters have seen them: what waits needs its frames only.
+    assert not any(each.properties for each in subscriber.waiting)
+    for text in (*texts[12:], *different(8)):
+        sender.send("topic/a", b"", properties=text)
+    assert deaf.ended
+    assert len(good.bodies) == 21
+    assert room.snapshot()["topics_slow_consumers"] == 1
+
+
+def test_10_000_empty_messages_weigh_what_they_are_made_of__NB_02() -> None:
+    """NB-02: they were counted with no octet at all."""
+    room = broker(subscriber_octets=1 << 20)
+    deaf = Consumer(room, room=0)
+    deaf.subscribe("topic/a")
+    sender = Sender(room)
+    for _ in range(35):
+        sender.send("topic/a", *[b""] * 100)
+    assert deaf.ended
+
+
+def test_a_letter_remembers_nothing_that_filters_and_consumers_made_of_it__NB_02() -> None:
+    """NB-02, MM-27: it is counted with its own octets; reading them counts as work (NB-07)."""
+    room = broker(["q"])
+    sender = Sender(room)
+    for text in different(3):
+        sender.send("q", b"x" * 1000, properties=text)
+    (queue,) = [each for each in room.served.machine._queues.values() if each.name.name == "q"]
+    letters = list(queue.letters.values())
+    assert len(letters) == 3
+    none, good = Consumer(room), Consumer(room)
+    none.subscribe("q", "number>N7")
+    good.subscribe("q", "number>=N0")
+    assert good.bodies == [b"x" * 1000] * 3
+    assert [letter.forms for letter in letters] == [None] * 3
+    glance = room._glance
+    assert glance.steps(letters[-1]) == 0
+    assert glance.steps(letters[0]) > len(letters[0].envelope)
+
+
+class Served(Case):
+    """Servers, what waits for their sink, and what waits for room in their queues."""
+
+    def test_what_waits_for_the_disk_counts_with_its_properties__NB_02(self) -> None:
+        """NB-02: 64 MiB of messages of nothing but properties took gigabytes."""
+        self.sink = HeldSink()
+        factory = self.server_factory(limits={"unsafe_octets": 1 << 20})
+        hog, one = self.connect(factory, "")
+        good, other = self.connect(factory, "")
+        for text in different(4):
+            hog.dataReceived(message(1, b"", properties=text))
+        self.assertEqual(one.producerState, "paused")
+        good.dataReceived(message(1, b"fine"))
+        self.assertEqual(other.producerState, "producing")
+        self.assertGreater(factory.budget.waiting, 1 << 20)
+        self.assertLess(factory.traffic.octets, 64 << 10)  # figures tell what came
+        self.sink.release()
+        self.assertEqual(one.producerState, "producing")
+        self.assertEqual(factory.budget.waiting, 0)
+        self.lose(hog, good)
+
+    def test_what_waits_for_full_queues_counts_with_its_properties__NB_02(self) -> None:
+        """NB-02, BK-03."""
+        self.sink = SafeSink()
+        factory = self.server_factory(limits={"queue_messages": 1}, brokerQueues=["q"])
+        sender, _ = self.connect(factory, BATCH + "9")
+        text = crowded()
+        sender.dataReceived(message(1, b"", "q") + message(2, b"", "q", text))
+        weight = parse_properties(text).weight
+        self.assertGreater(factory.withheld.waiting, weight)
+        reader, _ = self.connect(factory, "pub-sub")
+        reader.dataReceived(encode_command("subscribe", {"destination": "q"}))
+        self.assertEqual(factory.withheld.waiting, 0)
+        self.lose(sender, reader)
