@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import random
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product
 from string import ascii_lowercase, digits
+from sys import getsizeof
+from urllib.parse import quote
 
 import pytest
 
 from tests.micromsg2.cases import Case
 from tests.micromsg2.sessions import BATCH, receive
 from tests.micromsg2.streams import message, safe, server_with
-from tests.micromsg2.test_broker import Consumer, Sender, broker
+from tests.micromsg2.test_broker import Consumer, Sender, World, broker
 from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.core.broker import LETTER_OCTETS
+from twisted_msgproto.core.kept import SMALL_OCTETS, Kept
+from twisted_msgproto.micromsg2.application import (
+    SUBSCRIPTION_OCTETS,
+    KeptTooMuch,
+    SubscriptionRefused,
+)
 from twisted_msgproto.micromsg2.machine import MessagesReceived
-from twisted_msgproto.micromsg2.wire import encode_command, parse_properties
+from twisted_msgproto.micromsg2.wire import Filter, encode_command, parse_properties
 from twisted_msgproto.micromsg2.wire.texts import SHORT_OCTETS
 
 KEYS = ["".join(key) for key in product(ascii_lowercase + digits, repeat=2)]
@@ -183,6 +192,84 @@ def test_a_letter_remembers_nothing_that_filters_and_consumers_made_of_it__NB_02
     assert glance.steps(letters[0]) > len(letters[0].envelope)
 
 
+# ── subscriptions (MM-25) ───────────────────────────────────────────────────────────────────────
+
+LARGE = "a=T😀" + "x" * 60_000
+LIMIT = 1 << 20
+
+
+def counted(room: World) -> int:
+    """What the subscribers of a broker keep, counted anew."""
+    return sum(
+        SUBSCRIPTION_OCTETS + getsizeof(name) + (0 if chosen is None else chosen.weight)
+        for subscriber in room._subscribers.values()
+        for name, chosen in subscriber.filters.items()
+    )
+
+
+@pytest.mark.parametrize("text", ["a=N1", "a>=N1.5;b=Tx", "abc~Thello;" * 32, LARGE])
+def test_a_filter_weighs_what_it_takes_in_memory__NB_02(text: str) -> None:
+    """NB-02, MM-24: four octets a character, if one of them needs as many."""
+    Filter.read(text)
+    with grown() as octets:
+        chosen = Filter.read(text)
+        taken = octets()
+    assert 0.8 * taken < chosen.weight < 2 * taken
+
+
+def test_subscriptions_of_all_sessions_have_one_bound__NB_02() -> None:
+    """NB-02, MM-32: 100 such filters were 27 MB of one connection; who keeps little is served."""
+    every = Kept(LIMIT)
+    room = broker(every=every)
+    hog, good = Consumer(room), Consumer(room)
+    good.subscribe("topic/good")
+    for number in range(4):
+        hog.subscribe(f"topic/{number}", LARGE)
+    for name in ("topic/4", "queue"):
+        with pytest.raises(KeptTooMuch, match=f"{name}: process-kept-octets allows") as refusal:
+            hog.subscribe(name, LARGE)
+        assert refusal.value.code == "limit-exceeded"
+    assert "queue" not in room.queues
+    good.subscribe("topic/more", "a=Tx")
+    assert LIMIT * 0.8 < every.octets == counted(room) <= LIMIT
+    # A filter in the place of another is counted once; a smaller one always is granted.
+    hog.subscribe("topic/0", LARGE)
+    every.limit = 1
+    hog.subscribe("topic/0", "a=Tx")
+    assert every.octets == counted(room)
+    room.unsubscribe(hog, "topic/1")
+    good.lose()
+    assert (every.octets, every.sessions) == (counted(room), 1)
+    hog.lose()
+    assert (every.octets, every.sessions) == (0, 0)
+
+
+def test_it_is_always_known_what_subscriptions_weigh__NB_02() -> None:
+    """NB-02: whatever consumers do, in any order."""
+    chance, every = random.Random(2), Kept(20_000)
+    room = broker(every=every, broker_queues=2, subscriptions=6)
+    consumers = [Consumer(room) for _ in range(3)]
+    refused = 0
+    for _ in range(2000):
+        consumer = chance.choice(consumers)
+        name = chance.choice(["a", "b", "c", "topic/a", "topic/b", "topic/c", "topic/d", "topic/e"])
+        try:
+            match chance.randrange(8):
+                case 0:
+                    room.lost(consumer)
+                case 1 | 2:
+                    room.unsubscribe(consumer, name)
+                case _:
+                    consumer.subscribe(name, chance.choice(["", "a=N1", "a=T" + "x" * 9000]))
+        except KeptTooMuch:
+            refused += 1
+        except SubscriptionRefused:
+            pass
+        assert every.octets == counted(room)
+        assert every.octets <= 2 * every.limit + SMALL_OCTETS * every.sessions
+    assert refused
+
+
 class Served(Case):
     """Servers, what waits for their sink, and what waits for room in their queues."""
 
@@ -217,3 +304,22 @@ class Served(Case):
         reader.dataReceived(encode_command("subscribe", {"destination": "q"}))
         self.assertEqual(factory.withheld.waiting, 0)
         self.lose(sender, reader)
+
+    def test_a_subscription_that_is_refused_for_others_is_told_by_name__NB_02(self) -> None:
+        """NB-02, MM-33: the connection stays, and the neighbour gets what it subscribed to."""
+        self.sink = SafeSink()
+        factory = self.server_factory(limits={"process_kept_octets": LIMIT})
+        hog, one = self.connect(factory, "pub-sub")
+        good, other = self.connect(factory, "pub-sub")
+        for number in range(5):
+            parameters = {"destination": f"topic/{number}", "filter": "a=T" + quote(LARGE[3:])}
+            hog.dataReceived(encode_command("subscribe", parameters))
+        refusal = "limit-exceeded: topic/4: process-kept-octets allows no more"
+        self.assertEqual(self.errors(one), [refusal])
+        self.assertEqual(factory.counters["turned_away:process-kept-octets"], 1)
+        self.assertIn("a subscription was refused: process-kept-octets", "".join(self.lines))
+        good.dataReceived(encode_command("subscribe", {"destination": "topic/0"}))
+        hog.dataReceived(message(1, b"news", "topic/0"))
+        self.assertEqual(self.bodies(other), [b"news"])
+        self.lose(hog, good)
+        self.assertEqual(factory.budget.kept.octets, 0)

@@ -13,7 +13,8 @@ have them as well.  What is bounded, and what happens at the bound (``MM-32``):
   until there is room, so its ack is withheld and its sender stops;
 * a topic never waits: a subscriber that has more messages waiting than its limit is told so and
   closed (``slow-consumer``), and the messages that waited for it are gone;
-* subscriptions of one consumer, and queues in all: above the limit a subscription is refused.
+* subscriptions of one consumer, and queues in all: above the limit a subscription is refused, and
+  so it is when all consumers of the process keep too much and this one more than its share.
 
 Topics live in memory.  What a subscriber of one has not seen when the process ends is gone for it.
 """
@@ -25,10 +26,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby, repeat
 from operator import attrgetter, itemgetter
+from sys import getsizeof
 from typing import Final, Protocol
 
 from ..core.broker import DEAD, TURN_STEPS, Letter, QueueName, TooManyQueues
 from ..core.broker import LIMITS as QUEUE_LIMITS
+from ..core.kept import KEPT_LIMIT, Keeping, Kept
 from ..core.limits import Limit, Limits
 from ..net.broker.forms import fields_of
 from .letters import (
@@ -67,6 +70,9 @@ COUNTED_STEPS: Final = 2_000
 MESSAGE_STEPS: Final = 20
 """Encoding one message is this many steps."""
 
+SUBSCRIPTION_OCTETS: Final = 512
+"""A subscription weighs this many octets beside its destination and its filter (``NB-02``)."""
+
 PUSH_STEPS: Final = 200
 """Writing to one consumer is this many steps, however little is written."""
 
@@ -86,6 +92,13 @@ class SubscriptionRefused(Exception):
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
+
+
+class KeptTooMuch(SubscriptionRefused):
+    """All sessions together keep too much, and this one more than its share (``NB-02``)."""
+
+    def __init__(self, destination: str) -> None:
+        super().__init__(LIMIT_EXCEEDED, f"{destination}: {KEPT_LIMIT} allows no more")
 
 
 Row = tuple[str, Properties, bytes, bytes, Mapping[str, str]]
@@ -166,6 +179,12 @@ class Consumer(Protocol):
         """``push`` has raised ``error``: end it."""
 
 
+def _weight(destination: str, chosen: Filter | None) -> int:
+    """Return what a subscription weighs."""
+    octets = SUBSCRIPTION_OCTETS + getsizeof(destination)
+    return octets if chosen is None else octets + chosen.weight
+
+
 class Subscriber:
     """Holds what the broker knows of one consumer; to queues it is the consumer.
 
@@ -174,13 +193,15 @@ class Subscriber:
         waiting: messages of topics that it has no space for yet.
         in_flight: number → place of a queue's letter, or None for a topic's message.
         held: how many of these are of queues.
+        kept: what its subscriptions weigh, counted with what other sessions keep.
     """
 
-    __slots__ = ("_counters", "consumer", "filters", "held", "in_flight", "waiting",
+    __slots__ = ("_counters", "consumer", "filters", "held", "in_flight", "kept", "waiting",
                  "waiting_octets")  # fmt: skip
 
-    def __init__(self, consumer: Consumer, counters: dict[str, int]) -> None:
+    def __init__(self, consumer: Consumer, counters: dict[str, int], every: Kept) -> None:
         self._counters = counters
+        self.kept = Keeping(every)
         self.consumer = consumer
         self.filters: dict[str, Filter | None] = {}
         self.waiting: deque[Routed] = deque()
@@ -269,9 +290,10 @@ class Broker:
         limits: Limits | None = None,
         kept: Iterable[str] = (),
         space: str = SPACE,
+        every: Kept | None = None,
     ) -> None:
         """``queues`` has the queues of ``space``; ``kept`` are destinations that are queues from
-        the start.
+        the start; ``every`` counts what all sessions of the process keep (``NB-02``).
 
         ValueError for one of them that is a topic, or has the name of dead letters.
         """
@@ -279,6 +301,7 @@ class Broker:
         self._limits = limits
         self._served = queues
         self._space = space
+        self._every = Kept() if every is None else every
         self._kept = list(kept)
         for name in self._kept:
             if name.startswith(TOPIC_PREFIX):
@@ -341,17 +364,24 @@ class Broker:
         """
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
-            subscriber = self._subscribers[consumer] = Subscriber(consumer, self.counters)
-        allowed = self._limits.integer("subscriptions")
-        if destination not in subscriber.filters and len(subscriber.filters) >= allowed:
+            subscriber = Subscriber(consumer, self.counters, self._every)
+            self._subscribers[consumer] = subscriber
+        allowed, filters = self._limits.integer("subscriptions"), subscriber.filters
+        if destination not in filters and len(filters) >= allowed:
             raise SubscriptionRefused(
                 LIMIT_EXCEEDED, f"{destination}: subscriptions allows {allowed}"
             )
+        weight = _weight(destination, chosen)
+        if destination in filters:
+            weight -= _weight(destination, filters[destination])
+        if weight > 0 and not subscriber.kept.fits(weight):
+            raise KeptTooMuch(destination)
         if destination.startswith(TOPIC_PREFIX):
             self._topics.setdefault(destination, {})[subscriber] = None
         else:
             self._compete(subscriber, destination, chosen)
-        subscriber.filters[destination] = chosen
+        filters[destination] = chosen
+        subscriber.kept.add(weight)
 
     def _compete(self, subscriber: Subscriber, destination: str, chosen: Filter | None) -> None:
         name = QueueName(self._space, destination)
@@ -385,7 +415,7 @@ class Broker:
         subscriber = self._subscribers.get(consumer)
         if subscriber is None or destination not in subscriber.filters:
             raise SubscriptionRefused(BAD_COMMAND, f"unsubscribe: not subscribed to {destination}")
-        del subscriber.filters[destination]
+        subscriber.kept.remove(_weight(destination, subscriber.filters.pop(destination)))
         if destination in self._topics:
             self._leave(subscriber, destination)
         else:
@@ -592,6 +622,7 @@ class Broker:
         subscriber.waiting.clear()
         subscriber.in_flight.clear()
         subscriber.held = 0
+        subscriber.kept.clear()
         destinations, subscriber.filters = list(subscriber.filters), {}
         for destination in destinations:
             if destination in self._topics:
@@ -599,5 +630,5 @@ class Broker:
         self._served.gone(subscriber, orderly=orderly)
 
 
-__all__ = ["LIMITS", "SPACE", "TOPIC_PREFIX", "Broker", "Consumer", "Queues", "Subscriber",
-           "SubscriptionRefused"]  # fmt: skip
+__all__ = ["LIMITS", "SPACE", "TOPIC_PREFIX", "Broker", "Consumer", "KeptTooMuch", "Queues",
+           "Subscriber", "SubscriptionRefused"]  # fmt: skip

@@ -404,6 +404,10 @@ class Condition:
         return f"{self.key}{self.operator}{write_value(self.value)}"
 
 
+CONDITION_OCTETS: Final = 300
+"""A condition weighs this many octets beside its texts: the objects that it is made of."""
+
+
 class Filter:
     """Holds conditions that must all be true (``MM-24``, ``MM-25``).
 
@@ -413,9 +417,10 @@ class Filter:
     Attributes:
         conditions: all of them.
         searches: how many of them search within a text, which takes the longer the longer it is.
+        weight: how many octets of memory they take.
     """
 
-    __slots__ = ("_checks", "conditions", "searches")
+    __slots__ = ("_checks", "conditions", "searches", "weight")
 
     def __init__(self, conditions: Sequence[Condition]) -> None:
         self.conditions = tuple(conditions)
@@ -424,6 +429,10 @@ class Filter:
             for condition in self.conditions
         )
         self.searches = sum(condition.operator in _SEARCHING for condition in self.conditions)
+        self.weight = sum(
+            CONDITION_OCTETS + getsizeof(condition.key) + getsizeof(condition.value.text)
+            for condition in self.conditions
+        )
 
     @classmethod
     def read(cls, expression: str, conditions_max: int = 32) -> Filter:
