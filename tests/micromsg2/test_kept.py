@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
 from string import ascii_lowercase, digits
@@ -21,10 +21,12 @@ from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.core.broker import LETTER_OCTETS
 from twisted_msgproto.core.kept import SMALL_OCTETS, Kept
 from twisted_msgproto.micromsg2.application import (
+    PLACE_OCTETS,
     SUBSCRIPTION_OCTETS,
     KeptTooMuch,
     SubscriptionRefused,
 )
+from twisted_msgproto.micromsg2.letters import Routed
 from twisted_msgproto.micromsg2.machine import MessagesReceived
 from twisted_msgproto.micromsg2.wire import Filter, encode_command, parse_properties
 from twisted_msgproto.micromsg2.wire.texts import SHORT_OCTETS
@@ -200,10 +202,17 @@ LIMIT = 1 << 20
 
 def counted(room: World) -> int:
     """What the subscribers of a broker keep, counted anew."""
-    return sum(
-        SUBSCRIPTION_OCTETS + getsizeof(name) + (0 if chosen is None else chosen.weight)
-        for subscriber in room._subscribers.values()
-        for name, chosen in subscriber.filters.items()
+    queues = [subscriber.waiting for subscriber in room._subscribers.values()]
+    waiting = {id(message): message.octets for queue in queues for message in queue}
+    places = PLACE_OCTETS * sum(map(len, queues))
+    return (
+        sum(waiting.values())
+        + places
+        + sum(
+            SUBSCRIPTION_OCTETS + getsizeof(name) + (0 if chosen is None else chosen.weight)
+            for subscriber in room._subscribers.values()
+            for name, chosen in subscriber.filters.items()
+        )
     )
 
 
@@ -244,19 +253,25 @@ def test_subscriptions_of_all_sessions_have_one_bound__NB_02() -> None:
     assert (every.octets, every.sessions) == (0, 0)
 
 
-def test_it_is_always_known_what_subscriptions_weigh__NB_02() -> None:
+def test_it_is_always_known_what_subscribers_keep__NB_02() -> None:
     """NB-02: whatever consumers do, in any order."""
     chance, every = random.Random(2), Kept(20_000)
     room = broker(every=every, broker_queues=2, subscriptions=6)
-    consumers = [Consumer(room) for _ in range(3)]
+    consumers = [Consumer(room, room=each) for each in (0, 2, 1000)]
+    sender = Sender(room)
     refused = 0
     for _ in range(2000):
         consumer = chance.choice(consumers)
         name = chance.choice(["a", "b", "c", "topic/a", "topic/b", "topic/c", "topic/d", "topic/e"])
         try:
-            match chance.randrange(8):
+            match chance.randrange(12):
                 case 0:
+                    consumer.flights = []
                     room.lost(consumer)
+                case 3 | 4 | 5:
+                    sender.send(name, b"x" * 500, b"y", properties=b"a:N1;")
+                case 6:
+                    consumer.acknowledge()
                 case 1 | 2:
                     room.unsubscribe(consumer, name)
                 case _:
@@ -267,7 +282,84 @@ def test_it_is_always_known_what_subscriptions_weigh__NB_02() -> None:
             pass
         assert every.octets == counted(room)
         assert every.octets <= 2 * every.limit + SMALL_OCTETS * every.sessions
+        for each in consumers:
+            each.ended = False  # it comes again
     assert refused
+    assert room.snapshot()["topics_slow_consumers"]
+    for consumer in consumers:
+        room.lost(consumer)
+    assert (every.octets, every.sessions) == (0, 0)
+
+
+# ── what waits for the subscribers of topics (MM-26) ────────────────────────────────────────────
+
+
+def test_what_waits_for_subscribers_has_one_bound__NB_02() -> None:
+    """NB-02, MM-32: 20 subscribers of 20 topics had 320 MiB; who reads, or waits for little, has
+    all.
+    """
+    every = Kept(LIMIT)
+    room = broker(every=every)
+    sender, good, late = Sender(room), Consumer(room), Consumer(room, room=0)
+    deaf = [Consumer(room, room=0) for _ in range(20)]
+    for number, consumer in enumerate(deaf):
+        consumer.subscribe(f"topic/{number}")
+        good.subscribe(f"topic/{number}")
+    late.subscribe("topic/late")
+    sender.send("topic/late", b"x" * 30_000)
+    for _ in range(10):
+        for number in range(20):
+            sender.send(f"topic/{number}", b"x" * 20_000)
+            assert every.octets == counted(room) <= 2 * LIMIT
+        good.acknowledge()
+    sender.send("topic/late", b"y")
+    ended = sum(consumer.ended for consumer in deaf)
+    assert room.snapshot()["topics_slow_consumers"] == ended > 10
+    assert (len(good.bodies), good.ended) == (200, False)
+    late.window = 1000
+    room.ready(late)
+    assert late.bodies == [b"x" * 30_000, b"y"]
+
+
+def test_a_message_that_waits_for_many_is_counted_once__NB_02() -> None:
+    """NB-02: a message is shared by all its subscribers, so a crowd of them is no reason to drop
+    anybody.
+    """
+    every = Kept(LIMIT)
+    room = broker(every=every)
+    crowd = [Consumer(room, room=0) for _ in range(100)]
+    for consumer in crowd:
+        consumer.subscribe("topic/a")
+    Sender(room).send("topic/a", *[b"x" * 10_000] * 50)
+    assert room.counters["topics_slow_consumers"] == 0
+    assert LIMIT / 2 < every.octets == counted(room) < LIMIT
+    crowd[0].window = 1000
+    room.ready(crowd[0])
+    assert LIMIT / 2 < every.octets == counted(room)
+    for consumer in crowd[1:]:
+        consumer.lose()
+    assert every.octets == counted(room) < 1000
+
+
+class Lost(Consumer):
+    """Is lost when something is written to it."""
+
+    def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
+        numbers = super().push(messages)
+        self.lose()
+        return numbers
+
+    def room(self) -> int:
+        return 0 if self.ended else 2
+
+
+def test_nothing_waits_for_a_subscriber_that_was_lost_meanwhile__NB_02() -> None:
+    """NB-02: a write may show that a connection has gone."""
+    every = Kept(LIMIT)
+    room = broker(every=every)
+    Lost(room).subscribe("topic/a")
+    Sender(room).send("topic/a", *[b"x"] * 5)
+    assert (every.octets, every.sessions) == (0, 0)
 
 
 class Served(Case):

@@ -12,7 +12,8 @@ have them as well.  What is bounded, and what happens at the bound (``MM-32``):
 * a queue takes messages up to its limits; what comes above them is kept, but it is not *accepted*
   until there is room, so its ack is withheld and its sender stops;
 * a topic never waits: a subscriber that has more messages waiting than its limit is told so and
-  closed (``slow-consumer``), and the messages that waited for it are gone;
+  closed (``slow-consumer``), and the messages that waited for it are gone; so it is when all
+  sessions of the process keep too much, and more waits for this one than its share;
 * subscriptions of one consumer, and queues in all: above the limit a subscription is refused, and
   so it is when all consumers of the process keep too much and this one more than its share.
 
@@ -22,7 +23,7 @@ Topics live in memory.  What a subscriber of one has not seen when the process e
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby, repeat
 from operator import attrgetter, itemgetter
@@ -40,7 +41,6 @@ from .letters import (
     Envelopes,
     Glance,
     Routed,
-    octets_of,
     routed,
     weight_of,
 )
@@ -72,6 +72,11 @@ MESSAGE_STEPS: Final = 20
 
 SUBSCRIPTION_OCTETS: Final = 512
 """A subscription weighs this many octets beside its destination and its filter (``NB-02``)."""
+
+PLACE_OCTETS: Final = 8
+"""A subscriber keeps this many octets for a message that waits for it; the message itself is shared
+with all others, and counted once.
+"""
 
 PUSH_STEPS: Final = 200
 """Writing to one consumer is this many steps, however little is written."""
@@ -193,7 +198,8 @@ class Subscriber:
         waiting: messages of topics that it has no space for yet.
         in_flight: number → place of a queue's letter, or None for a topic's message.
         held: how many of these are of queues.
-        kept: what its subscriptions weigh, counted with what other sessions keep.
+        kept: what its subscriptions and the places of ``waiting`` weigh, counted with what other
+            sessions keep.
     """
 
     __slots__ = ("_counters", "consumer", "filters", "held", "in_flight", "kept", "waiting",
@@ -302,6 +308,7 @@ class Broker:
         self._served = queues
         self._space = space
         self._every = Kept() if every is None else every
+        self._waiting = Keeping(self._every)  # messages of topics, each once
         self._kept = list(kept)
         for name in self._kept:
             if name.startswith(TOPIC_PREFIX):
@@ -552,13 +559,47 @@ class Broker:
                 while given < len(messages) and (room := consumer.room()) > 0:
                     subscriber.spread(messages[given : given + room])
                     given += room
-            if given < len(messages):
-                rest = messages[given:]
-                subscriber.waiting.extend(rest)
-                subscriber.waiting_octets += octets_of(rest)
+            if given < len(messages) and subscriber.filters:  # else it is lost
+                self._wait(subscriber, messages[given:])
                 self._pump(subscriber)
+                if self._too_much_for_all(subscriber):
+                    self._drop(subscriber)
         except Exception as error:  # a vendor's extension cannot say it: that harms nobody else
             self._end(subscriber, error)
+
+    def _too_much_for_all(self, subscriber: Subscriber) -> bool:
+        """Whether all sessions keep too much, and more waits for this one than its share."""
+        every = self._every
+        return (
+            every.octets > every.limit
+            and bool(subscriber.waiting)
+            and not subscriber.kept.fits(subscriber.waiting_octets)
+        )
+
+    def _wait(self, subscriber: Subscriber, messages: list[Routed]) -> None:
+        """Let ``messages`` wait for a subscriber; those that wait for another are counted."""
+        octets, new = 0, 0
+        for message in messages:
+            octets += message.octets
+            if not message.waiters:
+                new += message.octets
+            message.waiters += 1
+        subscriber.waiting.extend(messages)
+        subscriber.waiting_octets += octets
+        subscriber.kept.add(PLACE_OCTETS * len(messages))
+        self._waiting.add(new)
+
+    def _waited(self, subscriber: Subscriber, messages: Collection[Routed]) -> None:
+        """Note that ``messages`` do not wait for a subscriber any more."""
+        octets, done = 0, 0
+        for message in messages:
+            octets += message.octets
+            message.waiters -= 1
+            if not message.waiters:
+                done += message.octets
+        subscriber.waiting_octets -= octets
+        subscriber.kept.remove(PLACE_OCTETS * len(messages))
+        self._waiting.remove(done)
 
     def _end(self, subscriber: Subscriber, error: Exception) -> None:
         self.lost(subscriber.consumer)
@@ -569,16 +610,20 @@ class Broker:
         waiting = subscriber.waiting
         while waiting and (room := subscriber.consumer.room()) > 0:
             messages = [waiting.popleft() for _ in range(min(room, len(waiting)))]
-            subscriber.waiting_octets -= octets_of(messages)
+            self._waited(subscriber, messages)
             subscriber.spread(messages)
         if (
             len(waiting) > self._limits["subscriber-messages"]
             or subscriber.waiting_octets > self._limits["subscriber-octets"]
         ):
-            self.counters["topics_slow_consumers"] += 1
-            consumer = subscriber.consumer
-            self.lost(consumer)
-            consumer.too_slow()
+            self._drop(subscriber)
+
+    def _drop(self, subscriber: Subscriber) -> None:
+        """Too much waits for a subscriber: end it."""
+        self.counters["topics_slow_consumers"] += 1
+        consumer = subscriber.consumer
+        self.lost(consumer)
+        consumer.too_slow()
 
     # ── what consumers say ──────────────────────────────────────────────────────────────────────
 
@@ -619,6 +664,7 @@ class Broker:
             return
         in_flight = len(subscriber.in_flight) - subscriber.held
         self.counters["topics_lost"] += in_flight + len(subscriber.waiting)
+        self._waited(subscriber, subscriber.waiting)
         subscriber.waiting.clear()
         subscriber.in_flight.clear()
         subscriber.held = 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -61,7 +61,8 @@ class Routed:
     ``frames`` are what every consumer gets, but for the numbers (see ``encode_unnumbered``), and
     ``octets`` is what they and the notes weigh.  ``notes`` are for annotating extensions (the type
     of ``dotnet``), ``weight`` is what a condition that searches in a text costs with this message,
-    in steps.  ``properties`` are there until all filters have seen them (``NB-02``).
+    in steps.  ``properties`` are there until all filters have seen them (``NB-02``), and it waits
+    for this number of ``waiters``.
     """
 
     order: int
@@ -70,6 +71,7 @@ class Routed:
     properties: Properties
     notes: Mapping[str, str]
     weight: int
+    waiters: int = 0
 
 
 class Envelopes:
@@ -240,10 +242,5 @@ def own_of(fields: Fields) -> bytes:
         return _SIZE.pack(0)
 
 
-def octets_of(messages: Iterable[Routed]) -> int:
-    """Return what ``messages`` weigh while they wait."""
-    return sum([message.octets for message in messages])
-
-
 __all__ = ["FILTERED_OCTETS", "FORM", "NO_NOTES", "Envelopes", "Glance", "Routed", "fields_of",
-           "octets_of", "own_of", "routed", "weight_of"]  # fmt: skip
+           "own_of", "routed", "weight_of"]  # fmt: skip
