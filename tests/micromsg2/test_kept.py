@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,6 +13,8 @@ from sys import getsizeof
 from urllib.parse import quote
 
 import pytest
+from twisted.internet.error import ConnectionDone
+from twisted.python.failure import Failure
 
 from tests.micromsg2.cases import Case
 from tests.micromsg2.sessions import BATCH, receive
@@ -19,6 +22,7 @@ from tests.micromsg2.streams import message, safe, server_with
 from tests.micromsg2.test_broker import Consumer, Sender, World, broker
 from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.core.broker import LETTER_OCTETS
+from twisted_msgproto.core.errors import Refused
 from twisted_msgproto.core.kept import SMALL_OCTETS, Kept
 from twisted_msgproto.micromsg2.application import (
     PLACE_OCTETS,
@@ -28,7 +32,7 @@ from twisted_msgproto.micromsg2.application import (
 )
 from twisted_msgproto.micromsg2.letters import Routed
 from twisted_msgproto.micromsg2.machine import MessagesReceived
-from twisted_msgproto.micromsg2.wire import Filter, encode_command, parse_properties
+from twisted_msgproto.micromsg2.wire import Filter, encode_command, encode_error, parse_properties
 from twisted_msgproto.micromsg2.wire.texts import SHORT_OCTETS
 
 KEYS = ["".join(key) for key in product(ascii_lowercase + digits, repeat=2)]
@@ -415,3 +419,25 @@ class Served(Case):
         self.assertEqual(self.bodies(other), [b"news"])
         self.lose(hog, good)
         self.assertEqual(factory.budget.kept.octets, 0)
+
+    def test_little_is_remembered_of_the_last_error_of_a_peer__NB_02(self) -> None:
+        """NB-02, MM-33: each connection kept up to 262 KB of it."""
+        factory = self.server_factory()
+        server, _ = self.connect(factory, "")
+        for text in ("code: 😀" + "x" * 65_000, "😀" + "x" * 65_000):
+            error = encode_error(text)
+            server.dataReceived(error)
+            with grown() as kept:
+                server.dataReceived(error)
+                gc.collect()
+                self.assertLess(kept(), 16 << 10)
+        self.lose(server)
+
+    def test_what_a_client_is_told_at_the_end_begins_as_before__NB_02(self) -> None:
+        """NB-02, MM-17."""
+        client, _ = self.client(extensions=None)
+        established = client.whenEstablished()
+        client.dataReceived(encode_error("busy: " + "x" * 1000))
+        client.connectionLost(Failure(ConnectionDone()))
+        refused = self.failureResultOf(established, Refused).value
+        self.assertEqual((refused.code, str(refused)[:9]), ("busy", "busy: xxx"))
