@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 
 from tests.micromsg2.cases import Case
 from tests.micromsg2.sessions import BATCH, receive
-from tests.micromsg2.streams import message, safe, server_with
+from tests.micromsg2.streams import handshake, limits, message, proposal, safe, server_with
 from tests.micromsg2.test_broker import Consumer, Sender, World, broker
 from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.core.broker import LETTER_OCTETS
@@ -31,7 +31,8 @@ from twisted_msgproto.micromsg2.application import (
     SubscriptionRefused,
 )
 from twisted_msgproto.micromsg2.letters import Routed
-from twisted_msgproto.micromsg2.machine import MessagesReceived
+from twisted_msgproto.micromsg2.machine import BatchAck, MessagesReceived, Server
+from twisted_msgproto.micromsg2.machine.extensions import read_of
 from twisted_msgproto.micromsg2.wire import Filter, encode_command, encode_error, parse_properties
 from twisted_msgproto.micromsg2.wire.texts import SHORT_OCTETS
 
@@ -141,6 +142,56 @@ def test_a_read_weighs_each_text_of_properties_once__NB_02() -> None:
         assert isinstance(event, MessagesReceived)
         assert len(event.bodies) == 5
         assert event.weight == weight
+
+
+# ── handshakes (MM-02 … MM-08) ──────────────────────────────────────────────────────────────────
+
+
+def greeting() -> bytes:
+    """A handshake whose two lists are full of properties that mean nothing."""
+    filled = ",".join(f"{key}=" for key in KEYS[:800])
+    long = "count=" + "x" * 3000
+    return handshake(f"batch-ack:max-count=7,{long};pub-sub", f"json:{filled}")
+
+
+def test_little_is_kept_of_what_stood_in_a_handshake__NB_02() -> None:
+    """NB-02, MM-08: two lists were 158 KB for each connection, during the handshake and after."""
+    server = Server(proposal(optional="json"), limits())
+    receive(server, greeting())
+    receive(server, greeting())
+    assert server.established  # what is made once, by the first
+    server = Server(proposal(optional="json"), limits())
+    with grown() as kept:
+        receive(server, greeting())
+        server.data_to_send()
+        gc.collect()
+        assert kept() < 16 << 10
+        receive(server, greeting())
+        server.data_to_send()
+        gc.collect()
+        assert kept() < 16 << 10
+    extensions = {one.name: dict(one.properties) for one in server.extensions}
+    assert extensions == {"batch-ack": {"max-count": "7"}, "pub-sub": {}, "json": {}}
+    assert server.snapshot()["count"] == 7
+
+
+def test_usual_properties_of_a_handshake_are_shared_by_sessions__NB_11() -> None:
+    """NB-11: ten thousand sessions that agree on the same."""
+    servers = [server_with("batch-ack:max-count=9;json") for _ in range(2)]
+    one, other = [server.extensions for server in servers]
+    assert [each.properties for each in one] == [{"max-count": "9"}, {}]
+    for mine, theirs in zip(one, other, strict=True):
+        assert mine.properties is theirs.properties
+
+
+def test_a_vendors_extension_keeps_all_of_its_properties__NB_02() -> None:
+    """NB-02, MM-10: it alone knows what they mean, also where it is made of one of ours."""
+
+    class Counting(BatchAck):
+        name = "x-counting"
+
+    extension = read_of(Counting, {"max-count": "3", "level": "4"})
+    assert extension == {"max-count": "3", "level": "4"}
 
 
 # ── the broker (MM-26, MM-27) ───────────────────────────────────────────────────────────────────
