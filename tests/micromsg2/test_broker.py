@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from twisted_msgproto.core.broker import TURN_STEPS, weight
+from twisted_msgproto.core.broker import LETTER_OCTETS, TURN_STEPS, weight
+from twisted_msgproto.core.kept import Kept
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.micromsg2.application import (
     COUNTED_STEPS,
@@ -138,10 +139,10 @@ def publish(
 class World(Broker):
     """A broker with its queues, and a clock."""
 
-    def __init__(self, queues: Iterable[str], limits: Limits) -> None:
+    def __init__(self, queues: Iterable[str], limits: Limits, every: Kept | None = None) -> None:
         self.clock = Clock()
         self.served = ServedBroker(self.clock, limits, wallClock=lambda: 0.0)
-        super().__init__(self.served, limits, queues)
+        super().__init__(self.served, limits, queues, every=every)
         self.declare()
 
     def waiting(self, queue: str) -> int:
@@ -157,9 +158,9 @@ class World(Broker):
         return turns
 
 
-def broker(queues: Iterable[str] = (), **limits: Any) -> World:
+def broker(queues: Iterable[str] = (), every: Kept | None = None, **limits: Any) -> World:
     changes = {name.replace("_", "-"): value for name, value in limits.items()}
-    return World(queues, Limits.of(LIMITS).replace(changes))
+    return World(queues, Limits.of(LIMITS).replace(changes), every)
 
 
 def numbered(count: int, first: int = 0) -> list[bytes]:
@@ -230,7 +231,10 @@ def test_messages_of_a_topic_wait_for_room() -> None:
     assert room.counters["topics_acknowledged"] == 5
 
 
-@pytest.mark.parametrize("limits", [{"subscriber_messages": 3}, {"subscriber_octets": 3}])
+@pytest.mark.parametrize(
+    "limits",
+    [{"subscriber_messages": 3}, {"subscriber_octets": 3 * (LETTER_OCTETS + len("1topic/a22x"))}],
+)
 def test_a_subscriber_which_is_too_slow_is_ended_and_nobody_waits_for_it(
     limits: dict[str, int],
 ) -> None:

@@ -54,6 +54,7 @@ class MessageBatch:
 
     ``octets`` says how much the batch counts against memory limits while it waits for the disk: the
     payload octets as they came from the wire.  It is a measure for limits, not an exact size.
+    ``weight`` is what it counts beside them, for what was read into many small objects (``NB-02``).
     """
 
     protocol: str
@@ -71,6 +72,7 @@ class MessageBatch:
     attachments: Sequence[Sequence[bytes] | None] | None = None
     truncated: Sequence[bool] | None = None
     envelope: Sequence[bytes | None] | None = None
+    weight: int = 0
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
         "message_id",

@@ -12,8 +12,10 @@ have them as well.  What is bounded, and what happens at the bound (``MM-32``):
 * a queue takes messages up to its limits; what comes above them is kept, but it is not *accepted*
   until there is room, so its ack is withheld and its sender stops;
 * a topic never waits: a subscriber that has more messages waiting than its limit is told so and
-  closed (``slow-consumer``), and the messages that waited for it are gone;
-* subscriptions of one consumer, and queues in all: above the limit a subscription is refused.
+  closed (``slow-consumer``), and the messages that waited for it are gone; so it is when all
+  sessions of the process keep too much, and more waits for this one than its share;
+* subscriptions of one consumer, and queues in all: above the limit a subscription is refused, and
+  so it is when all consumers of the process keep too much and this one more than its share.
 
 Topics live in memory.  What a subscriber of one has not seen when the process ends is gone for it.
 """
@@ -21,19 +23,30 @@ Topics live in memory.  What a subscriber of one has not seen when the process e
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby, repeat
 from operator import attrgetter, itemgetter
+from sys import getsizeof
 from typing import Final, Protocol
 
 from ..core.broker import DEAD, TURN_STEPS, Letter, QueueName, TooManyQueues
 from ..core.broker import LIMITS as QUEUE_LIMITS
+from ..core.kept import KEPT_LIMIT, Keeping, Kept
 from ..core.limits import Limit, Limits
 from ..net.broker.forms import fields_of
-from .letters import FILTERED_OCTETS, NO_NOTES, Envelopes, Routed, octets_of, routed
+from .letters import (
+    FILTERED_OCTETS,
+    NO_NOTES,
+    Envelopes,
+    Glance,
+    Routed,
+    routed,
+    weight_of,
+)
 from .wire import (
     LIMIT_EXCEEDED,
+    NO_PROPERTIES,
     BadText,
     Filter,
     Properties,
@@ -57,6 +70,14 @@ COUNTED_STEPS: Final = 2_000
 MESSAGE_STEPS: Final = 20
 """Encoding one message is this many steps."""
 
+SUBSCRIPTION_OCTETS: Final = 512
+"""A subscription weighs this many octets beside its destination and its filter (``NB-02``)."""
+
+PLACE_OCTETS: Final = 8
+"""A subscriber keeps this many octets for a message that waits for it; the message itself is shared
+with all others, and counted once.
+"""
+
 PUSH_STEPS: Final = 200
 """Writing to one consumer is this many steps, however little is written."""
 
@@ -76,6 +97,13 @@ class SubscriptionRefused(Exception):
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
+
+
+class KeptTooMuch(SubscriptionRefused):
+    """All sessions together keep too much, and this one more than its share (``NB-02``)."""
+
+    def __init__(self, destination: str) -> None:
+        super().__init__(LIMIT_EXCEEDED, f"{destination}: {KEPT_LIMIT} allows no more")
 
 
 Row = tuple[str, Properties, bytes, bytes, Mapping[str, str]]
@@ -156,6 +184,12 @@ class Consumer(Protocol):
         """``push`` has raised ``error``: end it."""
 
 
+def _weight(destination: str, chosen: Filter | None) -> int:
+    """Return what a subscription weighs."""
+    octets = SUBSCRIPTION_OCTETS + getsizeof(destination)
+    return octets if chosen is None else octets + chosen.weight
+
+
 class Subscriber:
     """Holds what the broker knows of one consumer; to queues it is the consumer.
 
@@ -164,13 +198,16 @@ class Subscriber:
         waiting: messages of topics that it has no space for yet.
         in_flight: number → place of a queue's letter, or None for a topic's message.
         held: how many of these are of queues.
+        kept: what its subscriptions and the places of ``waiting`` weigh, counted with what other
+            sessions keep.
     """
 
-    __slots__ = ("_counters", "consumer", "filters", "held", "in_flight", "waiting",
+    __slots__ = ("_counters", "consumer", "filters", "held", "in_flight", "kept", "waiting",
                  "waiting_octets")  # fmt: skip
 
-    def __init__(self, consumer: Consumer, counters: dict[str, int]) -> None:
+    def __init__(self, consumer: Consumer, counters: dict[str, int], every: Kept) -> None:
         self._counters = counters
+        self.kept = Keeping(every)
         self.consumer = consumer
         self.filters: dict[str, Filter | None] = {}
         self.waiting: deque[Routed] = deque()
@@ -259,9 +296,10 @@ class Broker:
         limits: Limits | None = None,
         kept: Iterable[str] = (),
         space: str = SPACE,
+        every: Kept | None = None,
     ) -> None:
         """``queues`` has the queues of ``space``; ``kept`` are destinations that are queues from
-        the start.
+        the start; ``every`` counts what all sessions of the process keep (``NB-02``).
 
         ValueError for one of them that is a topic, or has the name of dead letters.
         """
@@ -269,6 +307,8 @@ class Broker:
         self._limits = limits
         self._served = queues
         self._space = space
+        self._every = Kept() if every is None else every
+        self._waiting = Keeping(self._every)  # messages of topics, each once
         self._kept = list(kept)
         for name in self._kept:
             if name.startswith(TOPIC_PREFIX):
@@ -277,6 +317,7 @@ class Broker:
                 raise ValueError(f"{name} has the name of a queue's dead letters")
         self.queues = queues.names(space)
         self.envelopes = Envelopes(space)
+        self._glance = Glance(fields_of)
         self._topics: dict[str, dict[Subscriber, None]] = {}
         self._subscribers: dict[Consumer, Subscriber] = {}
         # What was published to topics and is not done yet, in order.
@@ -330,17 +371,24 @@ class Broker:
         """
         subscriber = self._subscribers.get(consumer)
         if subscriber is None:
-            subscriber = self._subscribers[consumer] = Subscriber(consumer, self.counters)
-        allowed = self._limits.integer("subscriptions")
-        if destination not in subscriber.filters and len(subscriber.filters) >= allowed:
+            subscriber = Subscriber(consumer, self.counters, self._every)
+            self._subscribers[consumer] = subscriber
+        allowed, filters = self._limits.integer("subscriptions"), subscriber.filters
+        if destination not in filters and len(filters) >= allowed:
             raise SubscriptionRefused(
                 LIMIT_EXCEEDED, f"{destination}: subscriptions allows {allowed}"
             )
+        weight = _weight(destination, chosen)
+        if destination in filters:
+            weight -= _weight(destination, filters[destination])
+        if weight > 0 and not subscriber.kept.fits(weight):
+            raise KeptTooMuch(destination)
         if destination.startswith(TOPIC_PREFIX):
             self._topics.setdefault(destination, {})[subscriber] = None
         else:
             self._compete(subscriber, destination, chosen)
-        subscriber.filters[destination] = chosen
+        filters[destination] = chosen
+        subscriber.kept.add(weight)
 
     def _compete(self, subscriber: Subscriber, destination: str, chosen: Filter | None) -> None:
         name = QueueName(self._space, destination)
@@ -349,11 +397,14 @@ class Broker:
                 self._served.subscribe(subscriber, name)
                 return
             condition, checks, searches = chosen, len(chosen.conditions), chosen.searches
+            read, reading = self._glance.properties, self._glance.steps
             self._served.subscribe(
                 subscriber,
                 name,
-                lambda letter: condition.matches(_routed(letter).properties),
-                lambda letter: checks + searches * (len(letter.envelope) // FILTERED_OCTETS),
+                lambda letter: condition.matches(read(letter)),
+                lambda letter: (
+                    checks + reading(letter) + searches * (len(letter.envelope) // FILTERED_OCTETS)
+                ),
             )
         except TooManyQueues as error:
             raise SubscriptionRefused(LIMIT_EXCEEDED, str(error)) from None
@@ -371,7 +422,7 @@ class Broker:
         subscriber = self._subscribers.get(consumer)
         if subscriber is None or destination not in subscriber.filters:
             raise SubscriptionRefused(BAD_COMMAND, f"unsubscribe: not subscribed to {destination}")
-        del subscriber.filters[destination]
+        subscriber.kept.remove(_weight(destination, subscriber.filters.pop(destination)))
         if destination in self._topics:
             self._leave(subscriber, destination)
         else:
@@ -461,6 +512,8 @@ class Broker:
             else:
                 yield MESSAGE_STEPS
         yield from self._spread(topics)
+        for message in chain.from_iterable(topics.values()):
+            message.properties = NO_PROPERTIES  # those that wait need them no more
         published()
 
     def _route(self, rows: Iterable[Row], to: list[Routed]) -> Iterator[int]:
@@ -472,7 +525,8 @@ class Broker:
                 weight = len(text) // FILTERED_OCTETS
             self._order += 1
             frames = encode_unnumbered(address, payload)
-            to.append(Routed(self._order, frames, len(payload), properties, notes, weight))
+            octets = weight_of(address, payload, notes)
+            to.append(Routed(self._order, frames, octets, properties, notes, weight))
             self.counters["topics_published"] += 1
             steps += MESSAGE_STEPS
             if steps >= COUNTED_STEPS:
@@ -505,13 +559,47 @@ class Broker:
                 while given < len(messages) and (room := consumer.room()) > 0:
                     subscriber.spread(messages[given : given + room])
                     given += room
-            if given < len(messages):
-                rest = messages[given:]
-                subscriber.waiting.extend(rest)
-                subscriber.waiting_octets += octets_of(rest)
+            if given < len(messages) and subscriber.filters:  # else it is lost
+                self._wait(subscriber, messages[given:])
                 self._pump(subscriber)
+                if self._too_much_for_all(subscriber):
+                    self._drop(subscriber)
         except Exception as error:  # a vendor's extension cannot say it: that harms nobody else
             self._end(subscriber, error)
+
+    def _too_much_for_all(self, subscriber: Subscriber) -> bool:
+        """Whether all sessions keep too much, and more waits for this one than its share."""
+        every = self._every
+        return (
+            every.octets > every.limit
+            and bool(subscriber.waiting)
+            and not subscriber.kept.fits(subscriber.waiting_octets)
+        )
+
+    def _wait(self, subscriber: Subscriber, messages: list[Routed]) -> None:
+        """Let ``messages`` wait for a subscriber; those that wait for another are counted."""
+        octets, new = 0, 0
+        for message in messages:
+            octets += message.octets
+            if not message.waiters:
+                new += message.octets
+            message.waiters += 1
+        subscriber.waiting.extend(messages)
+        subscriber.waiting_octets += octets
+        subscriber.kept.add(PLACE_OCTETS * len(messages))
+        self._waiting.add(new)
+
+    def _waited(self, subscriber: Subscriber, messages: Collection[Routed]) -> None:
+        """Note that ``messages`` do not wait for a subscriber any more."""
+        octets, done = 0, 0
+        for message in messages:
+            octets += message.octets
+            message.waiters -= 1
+            if not message.waiters:
+                done += message.octets
+        subscriber.waiting_octets -= octets
+        subscriber.kept.remove(PLACE_OCTETS * len(messages))
+        self._waiting.remove(done)
 
     def _end(self, subscriber: Subscriber, error: Exception) -> None:
         self.lost(subscriber.consumer)
@@ -522,16 +610,20 @@ class Broker:
         waiting = subscriber.waiting
         while waiting and (room := subscriber.consumer.room()) > 0:
             messages = [waiting.popleft() for _ in range(min(room, len(waiting)))]
-            subscriber.waiting_octets -= octets_of(messages)
+            self._waited(subscriber, messages)
             subscriber.spread(messages)
         if (
             len(waiting) > self._limits["subscriber-messages"]
             or subscriber.waiting_octets > self._limits["subscriber-octets"]
         ):
-            self.counters["topics_slow_consumers"] += 1
-            consumer = subscriber.consumer
-            self.lost(consumer)
-            consumer.too_slow()
+            self._drop(subscriber)
+
+    def _drop(self, subscriber: Subscriber) -> None:
+        """Too much waits for a subscriber: end it."""
+        self.counters["topics_slow_consumers"] += 1
+        consumer = subscriber.consumer
+        self.lost(consumer)
+        consumer.too_slow()
 
     # ── what consumers say ──────────────────────────────────────────────────────────────────────
 
@@ -572,9 +664,11 @@ class Broker:
             return
         in_flight = len(subscriber.in_flight) - subscriber.held
         self.counters["topics_lost"] += in_flight + len(subscriber.waiting)
+        self._waited(subscriber, subscriber.waiting)
         subscriber.waiting.clear()
         subscriber.in_flight.clear()
         subscriber.held = 0
+        subscriber.kept.clear()
         destinations, subscriber.filters = list(subscriber.filters), {}
         for destination in destinations:
             if destination in self._topics:
@@ -582,5 +676,5 @@ class Broker:
         self._served.gone(subscriber, orderly=orderly)
 
 
-__all__ = ["LIMITS", "SPACE", "TOPIC_PREFIX", "Broker", "Consumer", "Queues", "Subscriber",
-           "SubscriptionRefused"]  # fmt: skip
+__all__ = ["LIMITS", "SPACE", "TOPIC_PREFIX", "Broker", "Consumer", "KeptTooMuch", "Queues",
+           "Subscriber", "SubscriptionRefused"]  # fmt: skip

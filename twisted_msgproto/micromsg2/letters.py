@@ -13,22 +13,24 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from sys import getsizeof
 from typing import Any, Final
 
-from ..core.broker import Letter, QueueName
+from ..core.broker import LETTER_OCTETS, Letter, QueueName
 from ..core.broker.envelopes import Opened, head, opened
 from ..core.broker.fields import Fields, Foreign, as_text, no_fields
 from .wire import (
+    NO_PROPERTIES,
     BadText,
     Properties,
     Unnumbered,
     encode_address,
     encode_unnumbered,
-    read_properties,
+    parse_properties,
     write_properties,
 )
 from .wire.texts import Kind, Value
@@ -38,6 +40,9 @@ FORM: Final = "micromsg2"
 
 FILTERED_OCTETS: Final = 8
 """This many octets of properties are one step for each condition that searches in a text."""
+
+READ_STEPS: Final = 2
+"""Reading the properties of a letter is this many steps for each octet of its envelope."""
 
 HEADS_KEPT: Final = 4096
 """At most this number of heads of envelopes are remembered."""
@@ -54,8 +59,10 @@ class Routed:
     """Is one message for consumers; topics compare by ``order``, its order of arrival.
 
     ``frames`` are what every consumer gets, but for the numbers (see ``encode_unnumbered``), and
-    ``octets`` are the payload's.  ``notes`` are for annotating extensions (the type of ``dotnet``),
-    ``weight`` is what a condition that searches in a text costs with this message, in steps.
+    ``octets`` is what they and the notes weigh.  ``notes`` are for annotating extensions (the type
+    of ``dotnet``), ``weight`` is what a condition that searches in a text costs with this message,
+    in steps.  ``properties`` are there until all filters have seen them (``NB-02``), and it waits
+    for this number of ``waiters``.
     """
 
     order: int
@@ -64,6 +71,7 @@ class Routed:
     properties: Properties
     notes: Mapping[str, str]
     weight: int
+    waiters: int = 0
 
 
 class Envelopes:
@@ -125,33 +133,71 @@ def _pieces(octets: bytes) -> Iterator[bytes]:
         position += size
 
 
+def weight_of(address: bytes, payload: bytes, notes: Mapping[str, str]) -> int:
+    """Return what a message weighs while it waits for a consumer, without its properties."""
+    said = getsizeof(notes) + sum(map(getsizeof, notes.values())) if notes else 0
+    return LETTER_OCTETS + len(address) + len(payload) + said
+
+
 def routed(letter: Letter, foreign: Foreign = no_fields) -> Routed:
     """Return a letter of a queue as consumers get it; ValueError if its envelope makes no sense.
 
-    ``foreign`` reads the properties of messages of other protocols.
+    ``foreign`` reads the properties of messages of other protocols.  Nothing of this is remembered
+    with the letter, which is counted with its own octets only (``NB-02``).
     """
-    form = letter.forms
-    if type(form) is not Routed:
-        form = letter.forms = _read(letter, opened(letter.envelope), foreign)
-    return form
-
-
-def _read(letter: Letter, envelope: Opened, foreign: Foreign) -> Routed:
-    own = envelope.own if envelope.form == FORM else own_of(foreign(envelope))
-    text, *said = _pieces(own)
+    envelope = opened(letter.envelope)
+    text, *said = _pieces(_own(envelope, foreign))
     names = [name.decode("utf-8") for name in said]
-    try:
-        properties = read_properties(text)
-    except BadText as error:
-        raise ValueError(str(error)) from None
+    notes = dict(zip(names[::2], names[1::2], strict=True)) if names else NO_NOTES
+    address = encode_address(envelope.name.name, text)
     return Routed(
         letter.place,
-        encode_unnumbered(encode_address(envelope.name.name, text), letter.body),
-        len(letter.body),
-        properties,
-        dict(zip(names[::2], names[1::2], strict=True)) if names else NO_NOTES,
+        encode_unnumbered(address, letter.body),
+        weight_of(address, letter.body, notes),
+        NO_PROPERTIES,
+        notes,
         len(text) // FILTERED_OCTETS,
     )
+
+
+def _own(envelope: Opened, foreign: Foreign) -> bytes:
+    return envelope.own if envelope.form == FORM else own_of(foreign(envelope))
+
+
+def _properties(text: bytes) -> Properties:
+    try:
+        return parse_properties(text).properties
+    except BadText as error:
+        raise ValueError(str(error)) from None
+
+
+class Glance:
+    """Reads the properties of letters for filters, and remembers only those that it read last.
+
+    The filters of a queue look at one letter after another, each of them at the same one.
+    """
+
+    __slots__ = ("_envelope", "_foreign", "_properties")
+
+    def __init__(self, foreign: Foreign = no_fields) -> None:
+        """``foreign`` reads the properties of messages of other protocols."""
+        self._foreign = foreign
+        self._envelope: bytes | None = None
+        self._properties = NO_PROPERTIES
+
+    def steps(self, letter: Letter) -> int:
+        """Return the number of steps that reading its properties takes now."""
+        envelope = letter.envelope
+        return 0 if envelope == self._envelope else READ_STEPS * len(envelope)
+
+    def properties(self, letter: Letter) -> Properties:
+        """Return its properties; ValueError if its envelope makes no sense."""
+        envelope = letter.envelope
+        if envelope != self._envelope:
+            text = next(_pieces(_own(opened(envelope), self._foreign)))
+            self._properties = _properties(text)
+            self._envelope = envelope
+        return self._properties
 
 
 # ── queues that other protocols share ───────────────────────────────────────────────────────────
@@ -161,11 +207,7 @@ def fields_of(own: bytes) -> Fields:
     """Return the properties that stand behind the head of an envelope of this form."""
     text, *said = _pieces(own)
     names = [name.decode("utf-8") for name in said]
-    try:
-        properties = read_properties(text)
-    except BadText as error:
-        raise ValueError(str(error)) from None
-    fields = {key: _neutral(value) for key, value in properties.items()}
+    fields = {key: _neutral(value) for key, value in _properties(text).items()}
     return {**fields, **dict(zip(names[::2], names[1::2], strict=True))}
 
 
@@ -200,10 +242,5 @@ def own_of(fields: Fields) -> bytes:
         return _SIZE.pack(0)
 
 
-def octets_of(messages: Iterable[Routed]) -> int:
-    """Return the octets of the payloads of ``messages``."""
-    return sum([message.octets for message in messages])
-
-
-__all__ = ["FILTERED_OCTETS", "FORM", "NO_NOTES", "Envelopes", "Routed", "fields_of", "octets_of",
-           "own_of", "routed"]  # fmt: skip
+__all__ = ["FILTERED_OCTETS", "FORM", "NO_NOTES", "Envelopes", "Glance", "Routed", "fields_of",
+           "own_of", "routed", "weight_of"]  # fmt: skip

@@ -95,7 +95,7 @@ class Delivery:
             traffic.latencies[0] += count
             self._safe(place)  # at once, without a callback
             return
-        octets = batch.octets + BATCH_WEIGHT_OCTETS
+        octets = batch.octets + batch.weight + BATCH_WEIGHT_OCTETS
         if not self.unsafe_batches:
             self._budget.senders += 1
         self.unsafe_octets += octets

@@ -21,6 +21,12 @@ from ...core.strict_json import (
 from ..terms import NUMBER_OF_ACKS_DEFAULT, NUMBER_OF_ACKS_MAX, TYPE_NAME_OCTETS_MAX
 from ..wire import BadText, TooLong, is_field
 
+COUNT_KEYS: Final = ("max-count", "count", "messagesperack")
+"""A number of acknowledgements is written with one of these keys; the first is ours (``MM-20``)."""
+
+COUNT_DIGITS_MAX: Final = 5
+"""It has at most this many digits."""
+
 
 class Inspection(Protocol):
     """Inspects a body that may need more than one turn of the reactor.
@@ -227,10 +233,11 @@ class Acknowledging(Extension):
         """Return the number that ``properties`` hold, in any of the spellings that are read
         (MM-20).
         """
-        for key in ("max-count", "count", "messagesperack"):
+        for key in COUNT_KEYS:
             text = properties.get(key)
             if text is not None:
-                count = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+                digits = text.isascii() and text.isdigit() and len(text) <= COUNT_DIGITS_MAX
+                count = int(text) if digits else 0
                 if not 0 < count <= NUMBER_OF_ACKS_MAX:
                     raise BadText(f"{key}={text} is not between 1 and {NUMBER_OF_ACKS_MAX}")
                 return count
@@ -412,3 +419,17 @@ class Protobuf(Extension):
 
 STANDARD: Final = ExtensionSet((BatchAck, Ack, PubSub, Json, Dotnet, Xml, Protobuf))
 """The source defines these; ``microauth`` it only names, so it is not among them (``MM-30``)."""
+
+
+def read_of(extension: type[Extension], properties: Mapping[str, str]) -> Mapping[str, str]:
+    """Return those of the final ``properties`` that ``extension`` may read: all, if it is a
+    vendor's; the source's own read nothing but a number, and a session keeps no more (``NB-02``).
+    """
+    if STANDARD.get(extension.name) is not extension:
+        return properties
+    read = {
+        key: text
+        for key in COUNT_KEYS
+        if (text := properties.get(key)) is not None and len(text) <= COUNT_DIGITS_MAX
+    }
+    return properties if len(read) == len(properties) else read  # usual ones are shared (NB-11)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from ... import __version__
 from ...core.limits import Limits
 from ..wire import MAJOR, MINOR, PROTOCOL_ERROR, BadText, Handshake, Offer, encode_handshake
-from .extensions import STANDARD, Ack, BatchAck, Extension, ExtensionSet
+from .extensions import STANDARD, Ack, BatchAck, Extension, ExtensionSet, read_of
 
 IDENTITY: Final = f"twisted-msgproto/{__version__}"
 """Our sides name product and version like this (``MM-03``)."""
@@ -178,25 +178,40 @@ def closing(reply: Handshake, ours: Proposal, limits: Limits) -> Handshake:
     return last
 
 
-def check_closing(
-    opening: Handshake, reply: Handshake, last: Handshake, ours: Proposal, limits: Limits
-) -> None:
+class Asked(NamedTuple):
+    """Names the extensions that a client's last message must have, and those that it may have.
+
+    It is all that a server has to remember of two messages in which a client may have written a
+    thousand properties (``NB-02``).
+    """
+
+    required: tuple[str, ...]
+    allowed: frozenset[str]
+
+
+def asked(opening: Handshake, reply: Handshake, known: ExtensionSet) -> Asked:
+    """Return what the client has to answer to the server's ``reply``."""
+
+    def names(offers: Iterable[Offer]) -> list[str]:
+        return [known[offer.name].name for offer in offers]
+
+    required = (*names(opening.required), *names(reply.required))
+    return Asked(required, frozenset((*required, *names(reply.offers))))
+
+
+def check_closing(asked: Asked, last: Handshake, ours: Proposal, limits: Limits) -> None:
     """Check the client's last message, as the server (``MM-04``, ``MM-05``, ``MM-07``).
 
     Every extension that either side requires must be in it, and nothing beyond what the client
     required and the server answered.
     """
     _check_lowest(last.major)
-    known = ours.known
-    final = _by_extension(last.offers, known, limits)
-    by_client = _by_extension(opening.required, known, limits)
-    by_server = _by_extension(reply.required, known, limits)
-    answered = _by_extension(reply.offers, known, limits)
-    for name in (*by_client, *by_server):
+    final = _by_extension(last.offers, ours.known, limits)
+    for name in asked.required:
         if name not in final:
             raise Disagreement(EXTENSION_MISMATCH, f"{name} is required and not in the final list")
     for name in final:
-        if name not in by_client and name not in answered:
+        if name not in asked.allowed:
             raise Disagreement(EXTENSION_MISMATCH, f"{name} was not agreed on")
 
 
@@ -209,5 +224,5 @@ def instances(last: Handshake, known: ExtensionSet, limits: Limits) -> list[Exte
             extension.check_final(offer.properties, limits)
         except BadText as error:
             raise Disagreement(BAD_EXTENSION, f"{offer.name}: {error}") from None
-        made.append(extension(offer.properties, limits))
+        made.append(extension(read_of(extension, offer.properties), limits))
     return made

@@ -22,17 +22,15 @@ from ..wire import (
     PROTOCOL_ERROR,
     BadText,
     Messages,
+    Parsed,
     Part,
     Properties,
-    read_properties,
+    parse_properties,
 )
 from .extensions import Extension, refusal
 
 REPEATS_KNOWN_MIN: Final = 1024
 """At least this many of the last numbers are known as repeats when they come again (``MM-13``)."""
-
-PROPERTY_TEXTS_KEPT: Final = 64
-"""This many texts of properties are remembered with what they say."""
 
 INSPECTION_STEPS: Final = 16_000
 """One call of ``receive`` may spend this much on the inspection of bodies: about 30 ms
@@ -53,14 +51,6 @@ class Broken(Exception):
         self.reason = reason
 
 
-class _Read(NamedTuple):
-    """Holds what a text of properties says."""
-
-    properties: Properties
-    fields: Mapping[str, str]
-    untyped: int
-
-
 class _Said(NamedTuple):
     """Holds what annotating extensions say about a message: for the table, and by their names."""
 
@@ -69,17 +59,19 @@ class _Said(NamedTuple):
 
 
 _SILENCE: Final = _Said(_NOTHING, _NOTHING)
-_EMPTY: Final = _Read(NO_PROPERTIES, _NOTHING, 0)
 _NO_PARTS: Final[Iterator[Part]] = iter(())
-_ALL_EMPTY: Final[list[_Read]] = []
+_ALL_EMPTY: Final[list[Parsed]] = []
 
 
 @dataclass(slots=True)
 class _Payload:
-    """Is a payload of which at least one part has come (``MM-31``)."""
+    """Is a payload of which at least one part has come (``MM-31``).
+
+    What its properties say is read again with the last part: until then they weigh no more than
+    they did on the wire (``NB-02``).
+    """
 
     first: Part
-    read: _Read
     said: _Said
     repeat: bool
     parts: list[bytes] = field(default_factory=list)
@@ -94,7 +86,7 @@ class _Inspected(NamedTuple):
 
     verdict: Generator[None, None, str | None]
     message: Part
-    read: _Read
+    read: Parsed
     said: _Said
     numbers: int
 
@@ -126,7 +118,6 @@ class Inbox:
         "_payload",
         "_refused",
         "_sliced",
-        "_texts",
         "annotating",
         "count",
         "inspected",
@@ -156,14 +147,14 @@ class Inbox:
         self._last = 0  # number that came last
         self._batch: MessagesReceived | None = None  # messages that are not in an event yet
         self._payload: _Payload | None = None
-        self._texts: dict[bytes, _Read] = {}
 
     @property
     def held_octets(self) -> int:
         """Return octets of a payload of which parts are missing, or which is being inspected."""
         if self.inspected is not None:
-            return len(self.inspected.message.payload)
-        return 0 if self._payload is None else self._payload.octets
+            return len(self.inspected.message.payload) + self.inspected.read.weight
+        payload = self._payload
+        return 0 if payload is None else payload.octets + len(payload.first.properties)
 
     @property
     def in_parts(self) -> bool:
@@ -189,9 +180,9 @@ class Inbox:
 
     def receive_run(self, run: Messages) -> None:
         """Receive complete frames: plain new ones as columns, anything else one by one."""
-        reads = None
+        reads, weight = None, 0
         if self._payload is None and (not self.objecting or self._all_good(run.payloads)):
-            reads = self._read_all(run.properties)
+            reads, weight = self._read_all(run.properties)
         if reads is None or (self.count is not None and not self._follow(run.sequences)):
             columns = (run.sequences, run.destinations, run.properties, run.payloads)
             self._receive_rows(map(Part, *columns))
@@ -221,6 +212,7 @@ class Inbox:
                 properties,
                 run.octets,
                 notes=notes,
+                weight=weight,
             )
             return
         batch.sequences += run.sequences
@@ -230,6 +222,7 @@ class Inbox:
         batch.texts += run.properties
         batch.properties += properties
         batch.octets += run.octets
+        batch.weight += weight
         batch.notes += notes
 
     def _all_good(self, bodies: list[bytes]) -> bool:
@@ -249,32 +242,26 @@ class Inbox:
                 self._behind = rows
                 return
 
-    def _read_all(self, texts: list[bytes]) -> list[_Read] | None:
-        """Return what all these texts say; None if one of them says nothing."""
+    @staticmethod
+    def _read_all(texts: list[bytes]) -> tuple[list[Parsed] | None, int]:
+        """Return what all these texts say, or None if one of them does not parse; and what that
+        weighs.
+        """
         if not any(texts):
-            return _ALL_EMPTY
+            return _ALL_EMPTY, 0
         try:
-            return [self._read(text) for text in texts]
-        except Broken:
-            return None
+            said = {text: parse_properties(text) for text in dict.fromkeys(texts)}
+        except BadText:
+            return None, 0
+        return [said[text] for text in texts], sum([each.weight for each in said.values()])
 
-    def _read(self, text: bytes) -> _Read:
+    @staticmethod
+    def _read(text: bytes) -> Parsed:
         """Return what a text of properties says; Broken if it does not parse (``MM-22``)."""
-        if not text:
-            return _EMPTY
-        known = self._texts.get(text)
-        if known is None:
-            try:
-                properties = read_properties(text)
-            except BadText as error:
-                raise Broken(PROTOCOL_ERROR, str(error)) from None
-            fields = {key: value.text for key, value in properties.items()}
-            untyped = sum(not value.typed for value in properties.values())
-            known = _Read(properties, fields, untyped)
-            if len(self._texts) >= PROPERTY_TEXTS_KEPT:
-                del self._texts[next(iter(self._texts))]
-            self._texts[text] = known
-        return known
+        try:
+            return parse_properties(text)
+        except BadText as error:
+            raise Broken(PROTOCOL_ERROR, str(error)) from None
 
     def _say(self) -> _Said:
         """Return what annotating extensions say about the message that comes now."""
@@ -336,7 +323,7 @@ class Inbox:
             over = window.unacknowledged - self.count
             self._counters.over_window += min(numbers, over)
 
-    def _take(self, message: Part, read: _Read, said: _Said, numbers: int) -> None:
+    def _take(self, message: Part, read: Parsed, said: _Said, numbers: int) -> None:
         """Receive a new and complete payload; extensions may want to inspect it."""
         if not self.objecting:
             self._keep(message, read, said, numbers)
@@ -394,7 +381,7 @@ class Inbox:
         self.inspected = None
         self._behind = _NO_PARTS
 
-    def _keep(self, message: Part, read: _Read, said: _Said, numbers: int) -> None:
+    def _keep(self, message: Part, read: Parsed, said: _Said, numbers: int) -> None:
         """Accept a good payload."""
         self._receive(numbers, 1)
         self._counters.untyped += read.untyped
@@ -406,6 +393,7 @@ class Inbox:
         batch.bodies.append(message.payload)
         batch.texts.append(message.properties)
         batch.octets += len(message.payload) + len(message.properties)
+        batch.weight += read.weight
         batch.properties.append(read.properties)
         batch.fields.append(_with(read.fields, said))
         if self.annotating:
@@ -418,8 +406,8 @@ class Inbox:
         payload = self._payload
         if payload is None:
             repeat = self.count is not None and self._is_repeat(part.sequence)
-            read = self._read(part.properties)
-            payload = self._payload = _Payload(part, read, self._say(), repeat)
+            self._read(part.properties)  # they have to be good now
+            payload = self._payload = _Payload(part, self._say(), repeat)
         else:
             self._check_number(payload, part.sequence)
         payload.last = part.sequence
@@ -463,4 +451,5 @@ class Inbox:
             payload.first.properties,
             b"".join(payload.parts),
         )
-        self._take(whole, payload.read, payload.said, payload.count if payload.numbered else 1)
+        read = self._read(whole.properties)
+        self._take(whole, read, payload.said, payload.count if payload.numbered else 1)

@@ -35,24 +35,21 @@ class Client(Session):
 class Server(Session):
     """Is the side that accepts: it answers the handshake and checks its end."""
 
-    __slots__ = ("_answer", "_opening")
+    __slots__ = ("_asked",)
 
     def __init__(self, proposal: Proposal | None = None, limits: Limits | None = None) -> None:
         """Make a server's machine; ``proposal`` is what we require, suggest and know, by default
         everything we know.
         """
         super().__init__(SERVER, Side.OPENING, proposal, limits, handshakes=2)
-        self._opening: Handshake | None = None
-        self._answer: Handshake | None = None
+        self._asked: negotiation.Asked | None = None
 
     def _receive_handshake(self, frame: Handshake) -> None:
-        if self._opening is None or self._answer is None:
-            self._opening = frame
-            self._answer = negotiation.answer(frame, self.proposal, self.limits)
-            self._out.append(encode_handshake(self._answer))
+        if self._asked is None:
+            reply = negotiation.answer(frame, self.proposal, self.limits)
+            self._out.append(encode_handshake(reply))
+            self._asked = negotiation.asked(frame, reply, self.proposal.known)
         else:
-            negotiation.check_closing(
-                self._opening, self._answer, frame, self.proposal, self.limits
-            )
-            self._opening = self._answer = None
+            negotiation.check_closing(self._asked, frame, self.proposal, self.limits)
+            self._asked = None
             self._establish(frame)

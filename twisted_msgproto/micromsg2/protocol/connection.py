@@ -43,6 +43,9 @@ READ_OCTETS: Final = 256 << 10
 """One read returns at most this many octets: each costs a turn, and senders send in bulk."""
 
 
+ERROR_CHARACTERS: Final = 200
+"""This much of the last ERROR is remembered, and as much of its code: no more of it is shown."""
+
 AUTHORISED_READ_OCTETS: Final = 128 << 10
 """One read returns at most this many octets where an authoriser is asked: each message of it may
 have another destination, and be refused (``NB-07``).
@@ -144,7 +147,9 @@ class MicroMsg2Protocol(Sending):
         self._guarded(self.extensionReceived, event.name, event.content)
 
     def _toldError(self, event: ErrorReceived) -> None:
-        self._lastError = event
+        # As little as is ever shown: a connection may stand for long behind it (NB-02).
+        code, text = event.code[:ERROR_CHARACTERS], event.text[: ERROR_CHARACTERS + 1]
+        self._lastError = ErrorReceived(code, text)
         self.factory.counters["errors_received"] += 1
         self._refused(event)
         self._guarded(self.errorReceived, event.code, event.text)
@@ -178,6 +183,7 @@ class MicroMsg2Protocol(Sending):
             event.destinations,
             event.fields,
             event.bodies,
+            weight=event.weight,
         )
         arrived = Arrived(event, batch)
         if self._queues:
@@ -346,6 +352,7 @@ def _rows(batch: MessageBatch, kept: list[int]) -> MessageBatch:
         batch.client_id,
         len(kept),
         batch.octets,
+        weight=batch.weight,
         **columns,
     )
 

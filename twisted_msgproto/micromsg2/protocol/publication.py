@@ -30,7 +30,7 @@ class Publication:
         if not self._parts and self._accepted:
             return
         event = self._arrived.event
-        self._octets = event.octets + LETTER_OCTETS * len(event.sequences)
+        self._octets = event.octets + event.weight + LETTER_OCTETS * len(event.sequences)
         if self._parts:
             self._paused = True
             self._server.control.pause("fan-out")

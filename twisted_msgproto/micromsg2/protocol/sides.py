@@ -28,6 +28,7 @@ from twisted.python.failure import Failure
 
 from ...core.broker import WAIT, QueueName, TooManyQueues
 from ...core.errors import ConfigurationError, ConnectionClosed, Fault, PeerError, Refused, shown
+from ...core.kept import KEPT_LIMIT
 from ...core.limits import Limit, Limits
 from ...core.message import Message, MessageBatch
 from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, refusal_text
@@ -46,6 +47,7 @@ from ..application import (
     SPACE,
     TOPIC_PREFIX,
     Broker,
+    KeptTooMuch,
     SubscriptionRefused,
 )
 from ..letters import Routed
@@ -142,6 +144,8 @@ class MicroMsg2Server(MicroMsg2Protocol):
             self._authoriseCommand(event)
             broker.obey(self, event.name, event.parameters)
         except SubscriptionRefused as refusal:
+            if isinstance(refusal, KeptTooMuch):
+                self.factory.limitMet(KEPT_LIMIT, "subscription")
             self.machine.send_error(refusal.code, str(refusal))
         self._subscribed = True
 
@@ -328,7 +332,10 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         self.queues = queues or broker_of(
             sink, self.clock, self.limits, [space], wallClock=self.wallClock, when_full=queueFull
         )
-        self.broker = Broker(self.queues, self.limits, brokerQueues, space) if broker else None
+        every = self.budget.kept
+        self.broker = None
+        if broker:
+            self.broker = Broker(self.queues, self.limits, brokerQueues, space, every)
         self.withheld = Withheld(
             self.limits.integer("withheld-octets"), self.limits["withheld-seconds"], self.clock
         )

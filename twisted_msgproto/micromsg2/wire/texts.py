@@ -27,8 +27,9 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
+from sys import getsizeof
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from ...core.errors import LimitExceeded, shown
@@ -178,6 +179,53 @@ def read_properties(octets: bytes) -> dict[str, Value]:
             raise BadText(f"property name {shown(key)} is not of a-z, 0-9 and hyphen")
         properties[key] = read_value(text)
     return properties
+
+
+SHORT_OCTETS: Final = 512
+SHORT_TEXTS: Final = 512
+"""Texts of properties up to this length are remembered with what they say, so many of them.
+
+All connections share them: what one of them sends fills no memory while it is silent (``NB-02``).
+"""
+
+PAIR_OCTETS: Final = 200
+"""A property that was read weighs this many octets, beside its value as text: the objects that it
+is made of.
+"""
+
+
+class Parsed(NamedTuple):
+    """Holds what a text of properties says.
+
+    ``fields`` are the values as text, ``untyped`` counts those without a type, ``weight`` is how
+    many octets of memory all this takes: up to 60 times those of the text (``NB-02``).
+    """
+
+    properties: Properties
+    fields: Mapping[str, str]
+    untyped: int
+    weight: int
+
+
+NOTHING_SAID: Final = Parsed(NO_PROPERTIES, {}, 0, 0)
+
+
+def parse_properties(octets: bytes) -> Parsed:
+    """Return what properties say, like :func:`read_properties`; short texts are read once."""
+    if not octets:
+        return NOTHING_SAID
+    return _short(octets) if len(octets) <= SHORT_OCTETS else _all_said(octets)
+
+
+def _all_said(octets: bytes) -> Parsed:
+    properties = read_properties(octets)
+    fields = {key: value.text for key, value in properties.items()}
+    untyped = sum(not value.typed for value in properties.values())
+    weight = PAIR_OCTETS * len(fields) + sum(map(getsizeof, fields.values()))
+    return Parsed(properties, fields, untyped, weight)
+
+
+_short = lru_cache(SHORT_TEXTS)(_all_said)
 
 
 def write_properties(properties: Mapping[str, Writable]) -> bytes:
@@ -356,6 +404,10 @@ class Condition:
         return f"{self.key}{self.operator}{write_value(self.value)}"
 
 
+CONDITION_OCTETS: Final = 300
+"""A condition weighs this many octets beside its texts: the objects that it is made of."""
+
+
 class Filter:
     """Holds conditions that must all be true (``MM-24``, ``MM-25``).
 
@@ -365,9 +417,10 @@ class Filter:
     Attributes:
         conditions: all of them.
         searches: how many of them search within a text, which takes the longer the longer it is.
+        weight: how many octets of memory they take.
     """
 
-    __slots__ = ("_checks", "conditions", "searches")
+    __slots__ = ("_checks", "conditions", "searches", "weight")
 
     def __init__(self, conditions: Sequence[Condition]) -> None:
         self.conditions = tuple(conditions)
@@ -376,6 +429,10 @@ class Filter:
             for condition in self.conditions
         )
         self.searches = sum(condition.operator in _SEARCHING for condition in self.conditions)
+        self.weight = sum(
+            CONDITION_OCTETS + getsizeof(condition.key) + getsizeof(condition.value.text)
+            for condition in self.conditions
+        )
 
     @classmethod
     def read(cls, expression: str, conditions_max: int = 32) -> Filter:
