@@ -37,7 +37,7 @@ def opened(every, **changes):
 def counted(machine):
     """What this machine keeps, counted anew."""
     octets = sum(each + KEPT_WEIGHT_OCTETS for _, each in machine._serving.values())
-    octets += sum(each.octets + KEPT_WEIGHT_OCTETS for each in machine.attributes.values())
+    octets += sum(each.weight for each in machine.attributes.values())
     return octets + TOPIC_WEIGHT_OCTETS * len(machine._published)
 
 
@@ -114,6 +114,27 @@ def test_topics_of_all_sessions_have_one_bound__NB_02():
     hog.open_topic(ids[0])
     good.close_topic(topic)
     assert every.octets == counted(hog)
+
+
+WIDE = "x" * 9999 + "\U0001f600"
+"""With its last character each character of this text takes four octets."""
+
+
+def test_a_text_counts_as_the_octets_that_it_takes__NB_02():
+    """NB-02: calls, attributes, and what waits for attachments counted characters."""
+    every = Kept()
+    machine = opened(every)
+    feed(machine, "C1:" + WIDE)
+    assert every.octets >= 40_000
+    feed(machine, f"S:{WIDE}={WIDE}")
+    assert every.octets >= 120_000
+    machine.result("1", "")
+    feed(machine, f"X:{WIDE}")
+    assert every.octets == 0
+    feed(machine, "A1:C1:" + WIDE, f"A1:S:{WIDE}={WIDE}", f"X:{WIDE}")
+    assert machine.held >= 160_000
+    # The limit of a session's attributes is told in octets of UTF-8, and is as it was.
+    assert len(feed(opened(Kept()), "S:a=" + "x" * ((1 << 20) - 5) + "\U0001f600")) == 1
 
 
 MESSAGES = st.sampled_from(
@@ -278,6 +299,22 @@ class Sessions(TestCase):
         # What waited was sent or thrown away; a topic that has ended is kept no more.
         left = 2 * TOPIC_WEIGHT_OCTETS + len(deaf.server.topics) * TOPIC_WEIGHT_OCTETS
         self.assertEqual(self.budget.kept.octets, left)
+
+    def test_an_update_that_waits_counts_as_the_octets_that_it_takes(self):
+        """NB-02: and all of it is free when it was sent, or when the topic ends."""
+        hub = Hub()
+        both = self.pair(hub.methods)
+        both.client.subscribe(lambda id: dump(["subscribe", "a", id]), lambda update: None)
+        both.pump()
+        before = self.budget.kept.octets
+        both.deaf.add("client")
+        while not both.server.wire.unread:
+            hub.publish("a", "x" * 10_000)
+        hub.publish("a", WIDE)
+        self.assertGreaterEqual(self.budget.kept.octets, before + 40_000)
+        both.deaf.clear()
+        both.pump()
+        self.assertEqual(self.budget.kept.octets, before)
 
     def test_a_name_of_the_hub_has_a_bound(self):
         """NB-02: ten thousand names of any length would be kept for ever."""

@@ -20,6 +20,7 @@ from ..terms.events import (
     Message,
     TopicClosed,
 )
+from .weights import attachment_octets, text_octets
 
 Ordered = Message | TopicClosed | AttributeUnset
 Key = tuple[str, int | str]
@@ -43,12 +44,12 @@ class Announcement:
 
 
 def _weight(message: Ordered) -> int:
-    """Return what a waiting message's text weighs, about: its characters."""
+    """Return what a waiting message's text weighs."""
     if isinstance(message, AttributeSet):
-        return len(message.name) + len(message.value)
-    if isinstance(message, TopicClosed | AttributeUnset):
-        return 0
-    return len(message.payload)
+        return text_octets(message.name) + text_octets(message.value)
+    if isinstance(message, AttributeUnset):
+        return text_octets(message.name)
+    return 0 if isinstance(message, TopicClosed) else text_octets(message.payload)
 
 
 @dataclass(slots=True)
@@ -65,7 +66,7 @@ class Incoming:
     """Holds the peer's announcements, oldest first, and the order of delivery.
 
     Attributes:
-        octets: of attachments that wait here for the rest of their message.
+        octets: of messages that wait here, with the attachments that are there.
         waiting: messages that wait here: for attachments or for an earlier message.
     """
 
@@ -123,9 +124,9 @@ class Incoming:
             filled.arrived.append(AttachmentArrived(message, announcement.filled - 1, attachment))
             return filled
         message.attachments.append(attachment)
-        if isinstance(attachment, bytes):
-            announcement.octets += len(attachment)
-            self.octets += len(attachment)
+        octets = attachment_octets(attachment)
+        announcement.octets += octets
+        self.octets += octets
         if not announcement.missing:
             self._release(announcement, filled)
         return filled

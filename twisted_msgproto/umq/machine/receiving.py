@@ -59,15 +59,21 @@ from ..wire import (
 from .arriving import Arriving
 from .attachments import Ordered
 from .sending import TOPIC_WEIGHT_OCTETS, Wire
+from .weights import attachments_octets, text_octets
 
 
 @dataclass(slots=True)
 class PeerAttribute:
-    """Holds the value of an attribute, with its attachments (``UM-15``)."""
+    """Holds the value of an attribute, with its attachments (``UM-15``).
+
+    ``octets`` are those of its name and value in UTF-8 and of its attachments, ``weight`` is what
+    it takes here.
+    """
 
     value: str
     attachments: list[Attachment]
     octets: int
+    weight: int
 
 
 class Peer(Arriving):
@@ -256,7 +262,7 @@ class Peer(Arriving):
             self.counters.calls_refused += 1
             self._refuse(frame, Code.UNAVAILABLE, "too many calls are pending", events)
             return False
-        octets = len(frame.payload)
+        octets = text_octets(frame.payload)
         if not self.kept.fits(octets + KEPT_WEIGHT_OCTETS):
             self._refuse_kept(frame.id, events)
             self._discard(frame, events)
@@ -274,7 +280,7 @@ class Peer(Arriving):
 
         False, and the call is refused, if the process cannot keep them (``NB-02``).
         """
-        octets = sum(len(entry) for entry in message.attachments if isinstance(entry, bytes))
+        octets = attachments_octets(message.attachments)
         number = wire.number(message.id)
         id, before = self._serving[number]
         if not self.kept.fits(octets):
@@ -405,11 +411,12 @@ class Peer(Arriving):
         before = self.attributes.pop(message.name, None)
         if before is not None:
             self._attributes_octets -= before.octets
-            self.kept.remove(before.octets + KEPT_WEIGHT_OCTETS)
+            self.kept.remove(before.weight)
         if isinstance(message, AttributeUnset):
             return True
         octets = len(message.name.encode()) + len(message.value.encode())
-        octets += sum(len(entry) for entry in message.attachments if isinstance(entry, bytes))
+        attachments = attachments_octets(message.attachments)
+        octets += attachments
         self._attributes_octets += octets
         if (
             len(self.attributes) >= self._limits["attributes"]
@@ -418,13 +425,16 @@ class Peer(Arriving):
             fault = UmqFault("attributes", "too many attributes", b"", Code.REJECTED)
             self._fail(fault, events)
             return False
-        if not self.kept.fits(octets + KEPT_WEIGHT_OCTETS):
+        weight = text_octets(message.name) + text_octets(message.value) + attachments
+        weight += KEPT_WEIGHT_OCTETS
+        if not self.kept.fits(weight):
             events.append(KeptTooMuch("attribute"))
             text = f"too many attributes: {KEPT_LIMIT}"
             self._fail(UmqFault("attributes", text, b"", Code.UNAVAILABLE), events)
             return False
-        self.kept.add(octets + KEPT_WEIGHT_OCTETS)
-        self.attributes[message.name] = PeerAttribute(message.value, message.attachments, octets)
+        self.kept.add(weight)
+        attribute = PeerAttribute(message.value, message.attachments, octets, weight)
+        self.attributes[message.name] = attribute
         return True
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────

@@ -1,0 +1,26 @@
+"""What of a peer stays here weighs this much (``NB-02``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from sys import getsizeof
+
+from ..terms.events import Attachment
+
+
+def text_octets(text: str) -> int:
+    """Return what a text takes: one character beyond ASCII can make all take four octets each."""
+    return len(text) if text.isascii() else getsizeof(text)
+
+
+def attachments_octets(attachments: Iterable[Attachment]) -> int:
+    """Return what attachments take."""
+    return sum(map(attachment_octets, attachments))
+
+
+def attachment_octets(attachment: Attachment) -> int:
+    """Return what an attachment takes: its octets, or the text that came in its place."""
+    return len(attachment) if isinstance(attachment, bytes) else text_octets(attachment.text)
+
+
+__all__ = ["attachment_octets", "attachments_octets", "text_octets"]
