@@ -5,6 +5,7 @@ import pytest
 from tests.umq.sides import client, feed, limits, refused, server
 from twisted_msgproto.core.errors import LimitExceeded
 from twisted_msgproto.umq.machine.attachments import Slot
+from twisted_msgproto.umq.machine.receiving import FAILURE_CHARACTERS
 from twisted_msgproto.umq.machine.sides import Client, Server
 from twisted_msgproto.umq.terms.events import (
     AttachmentArrived,
@@ -327,3 +328,26 @@ def test_after_the_end_slots_send_nothing():
     machine.data_to_send()
     machine.fill(slot, b"x")
     assert machine.data_to_send() == []
+
+
+def test_the_text_of_a_failed_attachment_counts_and_has_a_bound__NB_02():
+    """NB-02: 31 of them took 130 MB of a connection, which held 1 octet as far as it was told."""
+    machine = server()
+    wide = "\U0001f600" + "x" * ((1 << 20) - 1)
+    feed(machine, "AW:C1:x", f"-:{wide[:1000]}")
+    held = machine.held
+    assert held >= 4000
+    feed(machine, *["-:" + wide] * 30)
+    assert held + 30 * 4096 <= machine.held <= held + 30 * 5000
+    [call] = feed(machine, b"at last")
+    assert call.attachments[0] == AttachmentFailure(wide[:1000])
+    assert call.attachments[1] == AttachmentFailure(wide[:FAILURE_CHARACTERS])
+    assert machine.kept.octets > 30 * 4096  # until the call is answered
+
+
+def test_the_text_of_failed_attachments_counts_among_those_of_attributes__NB_02():
+    """NB-02, UM-20."""
+    machine = server(attributes_octets=3000)
+    feed(machine, "A2:S:a=b", "-:" + "x" * 5000, "-:")
+    assert machine.attributes["a"].octets == 2 + FAILURE_CHARACTERS
+    refused(machine, "A3:S:b=c", "-:" + "x" * 900, "-:" + "x" * 900, "-:" + "x" * 900, code=1)

@@ -62,6 +62,12 @@ from .sending import TOPIC_WEIGHT_OCTETS, Wire
 from .weights import attachments_octets, text_octets
 
 
+FAILURE_CHARACTERS: Final = 1024
+"""Of the text that says why an attachment failed this many characters are remembered (``NB-02``):
+it is for people, and 31 of a mebi-character each could wait for the last attachment.
+"""
+
+
 @dataclass(slots=True)
 class PeerAttribute:
     """Holds the value of an attribute, with its attachments (``UM-15``).
@@ -240,7 +246,7 @@ class Peer(Arriving):
 
     def _on_attachment_error(self, frame: Frame, events: list[Event]) -> None:
         self.counters.attachments_failed += 1
-        self._fill(AttachmentFailure(frame.payload), events)
+        self._fill(AttachmentFailure(frame.payload[:FAILURE_CHARACTERS]), events)
 
     def _on_call(self, frame: Frame, events: list[Event]) -> None:
         if self._serve(frame, events):
