@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from ..terms.events import (
     Attachment,
@@ -25,6 +26,16 @@ from .weights import attachment_octets, text_octets
 Ordered = Message | TopicClosed | AttributeUnset
 Key = tuple[str, int | str]
 """Messages with the same key (a topic, or an attribute's name) are delivered in order."""
+
+
+SLOTS_OCTETS: Final = 128
+"""Slots that are still to be filled take this much for each message, wanted or not."""
+
+WAITING_OCTETS: Final = 256
+"""A message that waits takes this much beside its own octets."""
+
+QUEUE_OCTETS: Final = 768
+"""The queue of the messages of one key takes this much beside these."""
 
 
 @dataclass(slots=True)
@@ -83,6 +94,17 @@ class Incoming:
         """Return how many announcements have slots to fill."""
         return len(self._announcements)
 
+    @property
+    def objects(self) -> int:
+        """Return what all of it takes beside its own octets: a thousand announcements without a
+        text are a mebi-octet (``NB-02``).
+        """
+        return (
+            SLOTS_OCTETS * len(self._announcements)
+            + WAITING_OCTETS * self.waiting
+            + QUEUE_OCTETS * len(self._queues)
+        )
+
     def announce(self, message: Message | None, count: int, key: Key | None = None) -> Announcement:
         """``count`` ≥ 1 slots of ``message``; None discards what will fill them."""
         announcement = Announcement(message, count, key)
@@ -122,6 +144,8 @@ class Incoming:
         announcement.filled += 1
         if announcement.delivered:
             filled.arrived.append(AttachmentArrived(message, announcement.filled - 1, attachment))
+            if not announcement.missing:
+                self.octets -= announcement.octets
             return filled
         message.attachments.append(attachment)
         octets = attachment_octets(attachment)
@@ -166,7 +190,9 @@ class Incoming:
         message = announcement.message
         assert message is not None  # only calls are forgotten, and they stand in no queue
         announcement.delivered = True
-        self.octets -= announcement.octets
+        left = _weight(message) if announcement.missing else 0  # it stays until all have come
+        self.octets -= announcement.octets - left
+        announcement.octets = left
         self.waiting -= 1
         filled.ready.append(message)
         if announcement.streamed and not isinstance(message, TopicClosed | AttributeUnset):

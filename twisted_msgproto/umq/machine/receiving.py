@@ -61,7 +61,6 @@ from .attachments import Ordered
 from .sending import TOPIC_WEIGHT_OCTETS, Wire
 from .weights import attachments_octets, text_octets
 
-
 FAILURE_CHARACTERS: Final = 1024
 """Of the text that says why an attachment failed this many characters are remembered (``NB-02``):
 it is for people, and 31 of a mebi-character each could wait for the last attachment.
@@ -138,7 +137,7 @@ class Peer(Arriving):
             "callbacks": len(self._callbacks),
             "attributes": len(self.attributes),
             "announcements": len(self._incoming),
-            "held_octets": self._incoming.octets,
+            "held_octets": self.held,
             "slots": len(self._outgoing),
         }
 
