@@ -126,7 +126,7 @@ class UmqSession(Serving):
         """
 
     def refusedForOthers(self, what: str) -> None:
-        """A call or attribute of the peer was refused: all sessions keep too much (``NB-02``)."""
+        """What the peer asked for was refused: all sessions keep too much (``NB-02``)."""
         self.factory.counters[f"limit:{KEPT_LIMIT}"] += 1
 
     # ── the connection's life ───────────────────────────────────────────────────────────────────
@@ -165,8 +165,10 @@ class UmqSession(Serving):
 
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: all that is pending fails, then the application is told."""
-        self._failAll(reason)
-        self.machine.kept.clear()
+        try:
+            self._failAll(reason)
+        finally:  # whatever the application's producers raise
+            self.machine.kept.clear()
         super().sessionEnding(reason)
 
     def endInOrder(self) -> None:
