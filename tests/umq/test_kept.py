@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
+from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from tests.umq.pair import Pair
@@ -18,7 +19,7 @@ from twisted_msgproto.umq.application.hub import NAME_CHARACTERS
 from twisted_msgproto.umq.application.methods import call_method, dump
 from twisted_msgproto.umq.machine.sending import TOPIC_WEIGHT_OCTETS
 from twisted_msgproto.umq.machine.sides import Client, Server
-from twisted_msgproto.umq.terms.events import CallReceived, KeptTooMuch
+from twisted_msgproto.umq.terms.events import CallReceived, HelloReceived, KeptTooMuch
 from twisted_msgproto.umq.wire import UmqFault
 
 LIMIT = 100_000
@@ -171,6 +172,35 @@ def test_it_is_always_known_what_all_sessions_keep__NB_02(steps):
     assert (every.octets, every.sessions) == (0, 0)
 
 
+def hello(every, *messages):
+    """A server that was said ``H``, with attachments."""
+    machine = Server(limits(), 0.0, every=every)
+    return machine, feed(machine, *messages)
+
+
+def test_a_hello_is_kept_while_the_application_decides__NB_02():
+    """NB-02: 10,000 of half a mebi-octet are 5 GB, for up to ten seconds."""
+    every = Kept(LIMIT)
+    big = ["A2:H1:" + WIDE, b"x" * 20_000, b"y"]
+    hogs = [hello(every, *big) for _ in range(3)]
+    assert [len(events) for _, events in hogs[:2]] == [1, 2]
+    machine, (told, fault) = hogs[1]
+    assert told == KeptTooMuch("log-in") and fault.reason == "process-kept-octets"
+    assert machine.data_to_send() == ["F0:8 too many log-ins wait: process-kept-octets"]
+    good, events = hello(every, "H1:user:password")
+    assert events == [HelloReceived(1, "user:password")]
+    assert 60_000 < every.octets < LIMIT
+    for machine in (hogs[0][0], good):
+        machine.welcome()
+    assert (every.octets, every.sessions) == (0, 0)
+    # One that is refused is kept until its connection has gone.
+    machine, events = hello(every, *big)
+    machine.fatal(1, "rejected")
+    assert every.octets > 60_000
+    machine.kept.clear()
+    assert every.octets == 0
+
+
 def test_a_client_keeps_within_the_same_bound__NB_02():
     """NB-02: servers call, too."""
     machine = Client(limits(), 0.0, every=Kept(1000))
@@ -260,6 +290,23 @@ class Sessions(TestCase):
         both.cut()
         self.assertEqual(self.budget.kept.octets, 0)
         self.failureResultOf(waiting, ConnectionClosed)
+
+    def test_nothing_is_kept_of_a_session_whose_application_raises_at_its_end(self):
+        """NB-02: it would count for ever."""
+
+        class Producer:
+            def stopProducing(self):
+                raise ZeroDivisionError
+
+        both = self.pair(Hub().methods)
+        self.call(both, "subscribe", "a", "A")
+        both.client.setAttribute("a", "x" * 1000)
+        both.pump()
+        [topic] = both.server.topics.values()
+        topic.registerProducer(Producer(), True)
+        with self.assertRaises(ZeroDivisionError):
+            both.server.sessionEnding(Failure(ConnectionClosed("gone")))
+        self.assertEqual(self.budget.kept.octets, 0)
 
     def test_a_client_counts_what_it_refuses(self):
         """NB-02."""
