@@ -397,3 +397,11 @@ def test_what_is_held_is_nothing_when_all_attachments_are_there__NB_02(steps):
     while len(machine._incoming):
         feed(machine, b"four")
     assert (machine.held, machine.whole, machine.fault) == (0, True, None)
+
+
+def test_a_call_that_was_answered_before_its_attachments_came_is_not_delivered():
+    """UM-10, UM-19: it raised KeyError."""
+    machine = server()
+    feed(machine, "A2:C1:x", b"1")
+    machine.error("1", "not today")
+    assert feed(machine, b"2", "C1:y") == [CallReceived("1", "y")]

@@ -283,11 +283,15 @@ class Peer(Arriving):
     def _weigh(self, message: CallReceived | CallbackReceived, events: list[Event]) -> bool:
         """The attachments of a call weigh until it is answered (``UM-20``).
 
-        False, and the call is refused, if the process cannot keep them (``NB-02``).
+        False, and the call is refused, if the process cannot keep them (``NB-02``); also if the
+        call was answered before they came.
         """
         octets = attachments_octets(message.attachments)
         number = wire.number(message.id)
-        id, before = self._serving[number]
+        served = self._serving.get(number)
+        if served is None:  # it was answered when it was announced
+            return False
+        id, before = served
         if not self.kept.fits(octets):
             self._forget_call(number)
             self._refuse_kept(id, events)
