@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
@@ -307,6 +307,55 @@ class Sessions(TestCase):
         with self.assertRaises(ZeroDivisionError):
             both.server.sessionEnding(Failure(ConnectionClosed("gone")))
         self.assertEqual(self.budget.kept.octets, 0)
+
+    def held(self, canceller=None):
+        """A pair whose server holds what came behind a call, until the Deferred fires."""
+        both, done = self.pair(), Deferred(canceller)
+
+        def hold(request):
+            request.session.serveAfter(done)
+            return done
+
+        self.methods.register(hold, name="hold", with_request=True)
+        self.methods.register(len, name="length")
+        texts = ["x" * 4000] * 5
+        answers = [call_method(both.client, "hold")]
+        answers += [call_method(both.client, "length", text) for text in texts]
+        both.pump()
+        return both, done, answers
+
+    def test_what_came_behind_a_call_that_is_held_is_kept(self):
+        """NB-02: up to a whole read, for as long as the application holds it."""
+        both, done, answers = self.held()
+        self.assertEqual(both.server.machine.calls_serving, 1)
+        self.assertGreater(self.budget.kept.octets, 20_000)
+        self.assertLess(self.budget.kept.octets, 23_000)
+        good = self.pair()
+        self.assertEqual(self.successResultOf(self.call(good, "length", "abc")), 3)
+        done.callback("done")
+        both.advance(0)
+        self.assertEqual(
+            [self.successResultOf(answer) for answer in answers], ["done", *[4000] * 5]
+        )
+        self.assertEqual(self.budget.kept.octets, 0)
+
+    def test_what_is_held_twice_is_kept_once_and_until_the_end_at_most(self):
+        """NB-02: the second holds what the first has left; nothing of it is kept at the end."""
+        both, done, answers = self.held(lambda cancelled: None)
+        before = self.budget.kept.octets
+        second = Deferred()
+        both.server.serveAfter(second)
+        self.assertEqual(self.budget.kept.octets, before)
+        done.callback("done")
+        both.advance(0)
+        self.assertGreater(self.budget.kept.octets, 20_000)
+        both.deaf.add("client")
+        both.server.closeSession()
+        self.failureResultOf(second, CancelledError)
+        self.assertEqual(self.budget.kept.octets, 0)
+        for answer in answers[1:]:
+            both.cut()
+            self.failureResultOf(answer, ConnectionClosed)
 
     def test_a_client_counts_what_it_refuses(self):
         """NB-02."""

@@ -226,6 +226,8 @@ class UmqSession(Serving):
             self._follow(events)
         else:  # before W is complete one input may bring much: all that waited for that
             self._followInTurns(events)
+            if self._rest is not None:
+                self._restCame(inputs)
         if self._over:
             self._lookUnread(waiting)
 
