@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
@@ -17,8 +17,9 @@ from twisted_msgproto.net.backpressure import OctetBudget
 from twisted_msgproto.umq import CallFailed, Hub, MethodRegistry, UmqServerFactory
 from twisted_msgproto.umq.application.hub import NAME_CHARACTERS
 from twisted_msgproto.umq.application.methods import call_method, dump
-from twisted_msgproto.umq.machine.sending import TOPIC_WEIGHT_OCTETS
+from twisted_msgproto.umq.machine.sending import LATE_OCTETS, TOPIC_WEIGHT_OCTETS
 from twisted_msgproto.umq.machine.sides import Client, Server
+from twisted_msgproto.umq.machine.weights import ATTACHMENT_OCTETS
 from twisted_msgproto.umq.terms.events import CallReceived, HelloReceived, KeptTooMuch
 from twisted_msgproto.umq.wire import UmqFault
 
@@ -136,6 +137,17 @@ def test_a_text_counts_as_the_octets_that_it_takes__NB_02():
     assert machine.held >= 160_000
     # The limit of a session's attributes is told in octets of UTF-8, and is as it was.
     assert len(feed(opened(Kept()), "S:a=" + "x" * ((1 << 20) - 5) + "\U0001f600")) == 1
+
+
+def test_many_small_attachments_count_as_what_they_take__NB_02():
+    """NB-02: 32 that failed without a text, or of an octet, take a kibi-octet and a half."""
+    every = Kept()
+    machine = opened(every)
+    feed(machine, "AW:C1:", *["-:"] * 32, "AW:S:a=", *[b""] * 32)
+    assert every.octets == 2 * (KEPT_WEIGHT_OCTETS + 32 * ATTACHMENT_OCTETS) + len("a")
+    machine.result("1", "")
+    feed(machine, "X:a")
+    assert every.octets == 0
 
 
 MESSAGES = st.sampled_from(
@@ -307,6 +319,22 @@ class Sessions(TestCase):
         with self.assertRaises(ZeroDivisionError):
             both.server.sessionEnding(Failure(ConnectionClosed("gone")))
         self.assertEqual(self.budget.kept.octets, 0)
+
+    def test_a_call_with_a_late_answer_counts_with_what_the_application_waits_with(self):
+        """NB-02: a Deferred and a request are a kibi-octet; a million calls counted as 264 MB."""
+        self.methods.register(lambda: succeed("at once"), name="now")
+        both = self.pair()
+        self.assertEqual(self.successResultOf(self.call(both, "now")), "at once")
+        self.assertEqual(self.budget.kept.octets, 0)
+        calls = [self.call(both, "wait", "x") for _ in range(10)]
+        self.assertGreater(self.budget.kept.octets, 10 * (LATE_OCTETS + KEPT_WEIGHT_OCTETS))
+        for late in self.late:
+            late.callback("done")
+        both.pump()
+        for call in calls:
+            self.assertEqual(self.successResultOf(call), "done")
+        self.assertEqual(self.budget.kept.octets, 0)
+        self.assertEqual(both.server.machine._serving_octets, 0)
 
     def held(self, canceller=None):
         """A pair whose server holds what came behind a call, until the Deferred fires."""

@@ -59,7 +59,7 @@ from ..wire import (
 from .arriving import Arriving
 from .attachments import Ordered
 from .sending import TOPIC_WEIGHT_OCTETS, Wire
-from .weights import attachments_octets, text_octets
+from .weights import ATTACHMENT_OCTETS, attachments_octets, text_octets
 
 FAILURE_CHARACTERS: Final = 1024
 """Of the text that says why an attachment failed this many characters are remembered (``NB-02``):
@@ -286,7 +286,8 @@ class Peer(Arriving):
         False, and the call is refused, if the process cannot keep them (``NB-02``); also if the
         call was answered before they came.
         """
-        octets = attachments_octets(message.attachments)
+        attachments = message.attachments
+        octets = attachments_octets(attachments) + ATTACHMENT_OCTETS * len(attachments)
         number = wire.number(message.id)
         served = self._serving.get(number)
         if served is None:  # it was answered when it was announced
@@ -435,7 +436,7 @@ class Peer(Arriving):
             self._fail(fault, events)
             return False
         weight = text_octets(message.name) + text_octets(message.value) + attachments
-        weight += KEPT_WEIGHT_OCTETS
+        weight += KEPT_WEIGHT_OCTETS + ATTACHMENT_OCTETS * len(message.attachments)
         if not self.kept.fits(weight):
             events.append(KeptTooMuch("attribute"))
             text = f"too many attributes: {KEPT_LIMIT}"

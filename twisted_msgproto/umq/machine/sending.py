@@ -43,6 +43,10 @@ TOPIC_WEIGHT_OCTETS: Final = 2 << 10
 """An open topic takes this much: its objects here, at the session and at who publishes."""
 
 
+LATE_OCTETS: Final = 1 << 10
+"""A call whose answer comes later takes this much beside: what the application waits with."""
+
+
 @dataclass(slots=True)
 class OwnCall:
     """Holds a call of ours: who waits, and the announcement of its answer's attachments.
@@ -312,6 +316,17 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
             raise ValueError(f"no call {id!r} is pending")
         self._send(kind, served[0], payload, attachments)
         self._forget_call(number)
+
+    def later(self, id: str) -> None:
+        """The answer to the peer's call ``id`` comes later, if it has not come yet: until then the
+        application's objects count as well (``NB-02``).
+        """
+        number = wire.number(id)
+        served = self._serving.get(number)
+        if served is not None:
+            self._serving[number] = served[0], served[1] + LATE_OCTETS
+            self._serving_octets += LATE_OCTETS
+            self.kept.add(LATE_OCTETS)
 
     def _forget_call(self, number: int) -> None:
         octets = self._serving.pop(number)[1]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from sys import getsizeof
+from typing import Final
 
 from ..terms.events import Attachment
+
+ATTACHMENT_OCTETS: Final = 48
+"""An attachment that is kept takes this much beside its octets: thousands may be empty."""
 
 
 def text_octets(text: str) -> int:
@@ -23,4 +27,4 @@ def attachment_octets(attachment: Attachment) -> int:
     return len(attachment) if isinstance(attachment, bytes) else text_octets(attachment.text)
 
 
-__all__ = ["attachment_octets", "attachments_octets", "text_octets"]
+__all__ = ["ATTACHMENT_OCTETS", "attachment_octets", "attachments_octets", "text_octets"]

@@ -177,6 +177,7 @@ class Answering(Verbs):
                 callbackArgs=(event.id,),
                 errbackArgs=(event.id,),
             )
+            self.machine.later(event.id)
         else:
             self._answer(event.id, result)
 
