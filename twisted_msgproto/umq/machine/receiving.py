@@ -67,6 +67,12 @@ it is for people, and 31 of a mebi-character each could wait for the last attach
 """
 
 
+UNKNOWN_TOPICS: Final = 64
+"""While this many topics wait to be forgotten, another that was never ours is not remembered: the
+peer chooses those, and 1,024 take 100 KB of each connection (``NB-02``).
+"""
+
+
 @dataclass(slots=True)
 class PeerAttribute:
     """Holds the value of an attribute, with its attachments (``UM-15``).
@@ -363,13 +369,16 @@ class Peer(Arriving):
             self._discard(frame, events)
 
     def _unknown_update(self, topic: int, id: str) -> None:
-        """Say ``U`` once to an update that nobody wants, then be silent (UM-12, UM-14)."""
+        """Say ``U`` once to an update that nobody wants, then be silent (UM-12, UM-14); to those
+        of a great many topics each time.
+        """
         if topic in self._closing:
             self.counters.late_updates += 1
             return
         self.counters.unknown_topics += 1
         self._out.append(encode(Unsubscribe(id)))
-        self._close_topic_here(topic)
+        if len(self._closing) < UNKNOWN_TOPICS:
+            self._close_topic_here(topic)
 
     def _on_topic_close(self, frame: Frame, events: list[Event]) -> None:
         topic = frame.number
