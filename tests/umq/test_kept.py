@@ -11,7 +11,7 @@ from twisted.trial.unittest import TestCase
 
 from tests.umq.pair import Pair
 from tests.umq.sides import feed, limits
-from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded
+from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused
 from twisted_msgproto.core.kept import KEPT_WEIGHT_OCTETS, SMALL_OCTETS, Kept
 from twisted_msgproto.net.backpressure import OctetBudget
 from twisted_msgproto.umq import CallFailed, Hub, MethodRegistry, UmqServerFactory
@@ -20,6 +20,7 @@ from twisted_msgproto.umq.application.methods import call_method, dump
 from twisted_msgproto.umq.machine.sending import LATE_OCTETS, TOPIC_WEIGHT_OCTETS
 from twisted_msgproto.umq.machine.sides import Client, Server
 from twisted_msgproto.umq.machine.weights import ATTACHMENT_OCTETS
+from twisted_msgproto.umq.protocol.exchange import AttachmentLost
 from twisted_msgproto.umq.terms.events import CallReceived, HelloReceived, KeptTooMuch
 from twisted_msgproto.umq.wire import UmqFault
 
@@ -335,6 +336,88 @@ class Sessions(TestCase):
             self.assertEqual(self.successResultOf(call), "done")
         self.assertEqual(self.budget.kept.octets, 0)
         self.assertEqual(both.server.machine._serving_octets, 0)
+
+    def streaming(self):
+        """Register methods that have attachments one by one; what they were given."""
+        streams = []
+
+        def take(request):
+            streams.append(request.stream)
+            return self.wait("")
+
+        def fail(request):
+            raise Refused("no")
+
+        self.methods.register(take, name="take", with_request=True, streamed=True)
+        self.methods.register(fail, name="fail", with_request=True, streamed=True)
+        return streams
+
+    def finish(self, *pairs):
+        """Answer all calls."""
+        for late in self.late:
+            late.callback("done")
+        for both in pairs:
+            both.pump()
+        self.assertEqual(self.budget.kept.octets, 0)
+
+    def test_attachments_that_an_application_has_not_taken_are_kept(self):
+        """NB-02, UM-19: what does not fit is as one that failed; a neighbour's small one is not."""
+        streams = self.streaming()
+        hog, good = self.pair(), self.pair()
+        hog.client.call('["take"]', [bytes(30_000)] * 3)
+        hog.pump()
+        self.assertGreater(self.budget.kept.octets, 90_000)
+        hog.client.call('["take"]', [bytes(30_000)])
+        good.client.call('["take"]', [bytes(1000)])
+        for both in (hog, good):
+            both.pump()
+        counters = hog.server_factory.counters
+        self.assertEqual(counters["turned_away:process-kept-octets"], 1)
+        hogs, refused, goods = streams
+        self.failureResultOf(refused.next(), AttachmentLost)
+        self.assertEqual(len(self.successResultOf(goods.next())), 1000)
+        for _ in range(3):
+            self.assertEqual(len(self.successResultOf(hogs.next())), 30_000)
+        self.assertLess(self.budget.kept.octets, 3 * (LATE_OCTETS + KEPT_WEIGHT_OCTETS) + 100)
+        self.finish(hog, good)
+
+    def test_who_waits_for_an_attachment_gets_it_whatever_is_kept(self):
+        """NB-02, UM-19: it is not kept."""
+        streams = self.streaming()
+        both, late = self.pair(), Deferred()
+        both.client.call('["take"]', [late])
+        both.pump()
+        self.budget.kept.bound(1000)
+        waiting = streams[0].next()
+        late.callback(bytes(30_000))
+        both.pump()
+        self.assertEqual(len(self.successResultOf(waiting)), 30_000)
+        self.finish(both)
+
+    def test_attachments_that_nobody_will_take_are_not_kept(self):
+        """NB-02: the call was refused; those that came count no more, others never do."""
+        self.streaming()
+        both = self.pair()
+        last = Deferred()
+        answer = both.client.call('["fail"]', [bytes(3000), last])
+        both.pump()
+        self.failureResultOf(answer, CallFailed)
+        self.assertEqual(self.budget.kept.octets, 0)
+        last.callback(bytes(3000))
+        both.pump()
+        self.assertEqual((self.budget.kept.octets, both.server._streams), (0, {}))
+        self.assertEqual(both.server._streamOctets, 0)
+
+    def test_what_an_application_takes_after_the_end_counts_nowhere(self):
+        """NB-02."""
+        streams = self.streaming()
+        both = self.pair()
+        answer = both.client.call('["take"]', [bytes(3000), Deferred()])
+        both.pump()
+        both.cut()
+        self.failureResultOf(answer, ConnectionClosed)
+        self.assertEqual(len(self.successResultOf(streams[0].next())), 3000)
+        self.assertEqual((self.budget.kept.octets, self.budget.kept.sessions), (0, 0))
 
     def held(self, canceller=None):
         """A pair whose server holds what came behind a call, until the Deferred fires."""

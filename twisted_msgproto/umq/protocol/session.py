@@ -286,6 +286,8 @@ class UmqSession(Serving):
         if not waiter.called:  # the callback of another answer may have cancelled it
             stream = self._streamOf(event) if self._streams else None
             waiter.callback(Reply(event.payload, event.attachments, stream))
+        else:
+            self._dropStream(event)
 
     def _onError(self, event: ErrorReceived) -> None:
         waiter: Any = event.waiter
@@ -303,6 +305,8 @@ class UmqSession(Serving):
             stream = self._streamOf(event) if self._streams else None
             update = Update(event.payload, event.attachments, stream)
             self._guarded(subscription._arrived, update)
+        else:
+            self._dropStream(event)
 
     def _onTopicClosed(self, event: TopicClosed) -> None:
         subscription = self.subscriptions.get(event.topic)
