@@ -62,7 +62,7 @@ def test_without_others_a_session_has_no_bound():
 STEPS = st.lists(
     st.tuples(
         st.integers(0, 9),
-        st.sampled_from(["add", "remove", "clear"]),
+        st.sampled_from(["add", "take", "remove", "clear"]),
         st.integers(0, LIMIT),
     ),
     max_size=200,
@@ -80,6 +80,10 @@ def test_all_together_never_keep_more_than_twice_the_limit_and_a_little_each__NB
         if step == "add" and session.fits(octets):
             session.add(octets)
             pieces.append(octets)
+        elif step == "take":
+            fits = session.fits(octets)
+            assert session.take(octets) is fits
+            pieces += [octets] * fits
         elif step == "remove" and pieces:
             session.remove(pieces.pop())
         elif step == "clear":

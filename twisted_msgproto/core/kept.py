@@ -77,6 +77,17 @@ class Keeping:
             share /= CROWD
         return self.octets + octets <= max(SMALL_OCTETS, share)
 
+    def take(self, octets: int) -> bool:
+        """Keep ``octets`` more if they fit: one call for both, since each message asks."""
+        every = self._every
+        if every.octets + octets > every.limit and not self.fits(octets):
+            return False
+        if octets and not self.octets:
+            every.sessions += 1
+        self.octets += octets
+        every.octets += octets
+        return True
+
     def add(self, octets: int) -> None:
         """Keep ``octets`` more from now on."""
         if octets:

@@ -29,7 +29,7 @@ that a peer with ever new names cannot fill the memory (``NB-02``).
 """
 
 NAME_OCTETS: Final = 320
-"""The answer about a name that takes more than this, about 255 characters, is not remembered, but
+"""The answer about a name that needs more than this, about 255 characters, is not remembered, but
 asked for each time: a name may be as long as a message (``NB-02``).
 """
 

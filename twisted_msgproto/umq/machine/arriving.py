@@ -48,7 +48,7 @@ class Arriving(Speaker):
     @property
     def whole(self) -> bool:
         """Return whether nothing waits for attachments, and none are to come."""
-        return not self._incoming.waiting and not len(self._incoming)
+        return not (self._incoming.waiting or self._incoming.announcements)
 
     def _fail(self, fault: UmqFault, events: list[Event]) -> None:
         """The peer broke the protocol: say ``F`` as the last command (``UM-08``, ``UM-18``)."""

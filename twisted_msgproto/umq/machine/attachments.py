@@ -29,13 +29,13 @@ Key = tuple[str, int | str]
 
 
 SLOTS_OCTETS: Final = 128
-"""Slots that are still to be filled take this much for each message, wanted or not."""
+"""Slots that are still to be filled need this much for each message, wanted or not."""
 
 WAITING_OCTETS: Final = 256
-"""A message that waits takes this much beside its own octets."""
+"""A message that waits needs this much beside its own octets."""
 
 QUEUE_OCTETS: Final = 768
-"""The queue of the messages of one key takes this much beside these."""
+"""The queue of the messages of one key needs this much beside these."""
 
 
 @dataclass(slots=True)
@@ -77,30 +77,31 @@ class Incoming:
     """Holds the peer's announcements, oldest first, and the order of delivery.
 
     Attributes:
+        announcements: those that have slots to fill.
         octets: of messages that wait here, with the attachments that are there.
         waiting: messages that wait here: for attachments or for an earlier message.
     """
 
-    __slots__ = ("_announcements", "_queues", "octets", "waiting")
+    __slots__ = ("_queues", "announcements", "octets", "waiting")
 
     def __init__(self) -> None:
         # An empty deque weighs 760 octets, and most peers never send an attachment.
-        self._announcements: deque[Announcement] | tuple[()] = ()
+        self.announcements: deque[Announcement] | tuple[()] = ()
         self._queues: dict[Key, deque[Announcement]] = {}
         self.octets = 0
         self.waiting = 0
 
     def __len__(self) -> int:
         """Return how many announcements have slots to fill."""
-        return len(self._announcements)
+        return len(self.announcements)
 
     @property
     def objects(self) -> int:
-        """Return what all of it takes beside its own octets: a thousand announcements without a
+        """Return what all of it needs beside its own octets: a thousand announcements without a
         text are a mebi-octet (``NB-02``).
         """
         return (
-            SLOTS_OCTETS * len(self._announcements)
+            SLOTS_OCTETS * len(self.announcements)
             + WAITING_OCTETS * self.waiting
             + QUEUE_OCTETS * len(self._queues)
         )
@@ -108,9 +109,9 @@ class Incoming:
     def announce(self, message: Message | None, count: int, key: Key | None = None) -> Announcement:
         """``count`` ≥ 1 slots of ``message``; None discards what will fill them."""
         announcement = Announcement(message, count, key)
-        announcements = self._announcements or deque()
+        announcements = self.announcements or deque()
         announcements.append(announcement)
-        self._announcements = announcements
+        self.announcements = announcements
         if message is not None:
             announcement.octets = _weight(message)
             self.octets += announcement.octets
@@ -132,7 +133,7 @@ class Incoming:
 
     def fill(self, attachment: Attachment) -> Filled:
         """Fill the first open slot of the oldest announcement; IndexError if there is none."""
-        announcements = self._announcements or deque()
+        announcements = self.announcements or deque()
         announcement = announcements[0]
         announcement.missing -= 1
         if not announcement.missing:
@@ -160,7 +161,7 @@ class Incoming:
         already.
         """
         filled = Filled()
-        for announcement in self._announcements:
+        for announcement in self.announcements:
             if announcement.message is message and not announcement.streamed:
                 announcement.streamed = True
                 self._release(announcement, filled)

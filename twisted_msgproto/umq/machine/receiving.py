@@ -69,7 +69,7 @@ it is for people, and 31 of a mebi-character each could wait for the last attach
 
 UNKNOWN_TOPICS: Final = 64
 """While this many topics wait to be forgotten, another that was never ours is not remembered: the
-peer chooses those, and 1,024 take 100 KB of each connection (``NB-02``).
+peer chooses those, and 1,024 fill 100 KB of each connection (``NB-02``).
 """
 
 
@@ -78,7 +78,7 @@ class PeerAttribute:
     """Holds the value of an attribute, with its attachments (``UM-15``).
 
     ``octets`` are those of its name and value in UTF-8 and of its attachments, ``weight`` is what
-    it takes here.
+    it occupies here.
     """
 
     value: str
@@ -263,9 +263,10 @@ class Peer(Arriving):
 
     def _serve(self, frame: Frame, events: list[Event]) -> bool:
         """May this call be served?  Its id is pending then (``UM-09``, ``UM-20``)."""
-        number, serving = frame.number, self._serving
+        id, serving = frame.id, self._serving
+        number = int(id, 36) if id else 0  # as frame.number, without a call
         if number in serving:
-            text = f"the call id {shown(frame.id)} is pending already"
+            text = f"the call id {shown(id)} is pending already"
             self._fail(UmqFault("duplicate", text), events)
             return False
         self.counters.calls += 1
@@ -273,17 +274,17 @@ class Peer(Arriving):
             self.counters.calls_refused += 1
             self._refuse(frame, Code.UNAVAILABLE, "too many calls are pending", events)
             return False
-        octets = text_octets(frame.payload)
-        if not self.kept.fits(octets + KEPT_WEIGHT_OCTETS):
-            self._refuse_kept(frame.id, events)
-            self._discard(frame, events)
-            return False
         if self._draining:
             self._refuse(frame, Code.UNAVAILABLE, "the server stops", events)
             return False
-        serving[number] = frame.id, octets
+        payload = frame.payload
+        octets = len(payload) if payload.isascii() else text_octets(payload)
+        if not self.kept.take(octets + KEPT_WEIGHT_OCTETS):
+            self._refuse_kept(id, events)
+            self._discard(frame, events)
+            return False
+        serving[number] = id, octets
         self._serving_octets += octets
-        self.kept.add(octets + KEPT_WEIGHT_OCTETS)
         return True
 
     def _weigh(self, message: CallReceived | CallbackReceived, events: list[Event]) -> bool:

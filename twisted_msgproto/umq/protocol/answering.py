@@ -145,8 +145,8 @@ class Answering(Verbs):
                 del self._streams[id(message)]
 
     def _streamed(self, stream: AttachmentStream, attachment: Attachment) -> None:
-        """Give an attachment to its stream: as one that failed if all sessions keep too much, and
-        nobody waits for it (``NB-02``).
+        """Deliver an attachment to its stream: as one that failed if all sessions keep too much,
+        and nobody waits for it (``NB-02``).
         """
         if not stream.awaited and not self.machine.kept.fits(attachment_octets(attachment)):
             self.refusedForOthers("streamed attachment")
@@ -154,11 +154,11 @@ class Answering(Verbs):
         stream.arrived(attachment)
 
     def refusedForOthers(self, what: str) -> None:
-        """What the peer asked for was refused: all sessions keep too much (``NB-02``)."""
+        """Tell that something of the peer was refused: all sessions keep too much (``NB-02``)."""
         raise NotImplementedError
 
     def _dropStream(self, message: object) -> None:
-        """Nobody takes the attachments of ``message``."""
+        """Nobody will ask for the attachments of ``message``."""
         stream = self._streamOf(message) if self._streams else None
         if stream is not None:
             stream.drop()

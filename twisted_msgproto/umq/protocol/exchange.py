@@ -153,7 +153,7 @@ class AttachmentStream:
 
     @property
     def awaited(self) -> bool:
-        """Somebody waits for the next that comes."""
+        """Return whether somebody waits for the next one."""
         return bool(self._waiting)
 
     def next(self) -> Deferred[bytes]:
@@ -193,7 +193,7 @@ class AttachmentStream:
             waiting.errback(AttachmentLost(attachment.text))
 
     def drop(self) -> None:
-        """Nobody takes what has come, and what still comes (``NB-02``)."""
+        """Nobody will ask for what has come, and what still comes (``NB-02``)."""
         self._dropped = self._lost = True
         octets = sum(map(_octets, self._arrived))
         self._arrived.clear()

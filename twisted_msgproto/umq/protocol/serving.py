@@ -54,8 +54,8 @@ class Serving(Answering):
         return result
 
     def _keepRest(self) -> None:
-        """Count what came behind a call for which the peer waits: an application may hold it for
-        long (``NB-02``).
+        """Count what came behind a call that is held, for as long as an application wants
+        (``NB-02``).
         """
         if self._rest is None:
             self._restOctets = 0

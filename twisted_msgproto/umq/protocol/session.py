@@ -126,7 +126,7 @@ class UmqSession(Serving):
         """
 
     def refusedForOthers(self, what: str) -> None:
-        """What the peer asked for was refused: all sessions keep too much (``NB-02``)."""
+        """Count that something of the peer was refused: all sessions keep too much (``NB-02``)."""
         self.factory.counters[f"limit:{KEPT_LIMIT}"] += 1
 
     # ── the connection's life ───────────────────────────────────────────────────────────────────
