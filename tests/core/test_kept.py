@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from twisted_msgproto.core.kept import SMALL_OCTETS, Keeping, Kept
 
 LIMIT = 100 * SMALL_OCTETS
+MUCH = 256 << 20
 
 
 def test_below_the_limit_one_session_may_keep_everything__NB_02():
@@ -61,7 +62,7 @@ def test_without_others_a_session_has_no_bound():
 STEPS = st.lists(
     st.tuples(
         st.integers(0, 9),
-        st.sampled_from(["add", "remove", "clear"]),
+        st.sampled_from(["add", "take", "remove", "clear"]),
         st.integers(0, LIMIT),
     ),
     max_size=200,
@@ -79,12 +80,63 @@ def test_all_together_never_keep_more_than_twice_the_limit_and_a_little_each__NB
         if step == "add" and session.fits(octets):
             session.add(octets)
             pieces.append(octets)
+        elif step == "take":
+            fits = session.fits(octets)
+            assert session.take(octets) is fits
+            pieces += [octets] * fits
         elif step == "remove" and pieces:
             session.remove(pieces.pop())
         elif step == "clear":
             session.clear()
+            sessions[number] = Keeping(every)
             pieces.clear()
         assert [one.octets for one in sessions] == [sum(some) for some in kept]
         assert every.octets == sum(map(sum, kept))
         assert every.sessions == sum(one.octets > 0 for one in sessions)
         assert every.octets <= 2 * LIMIT + SMALL_OCTETS * len(sessions)
+
+
+def test_ten_thousand_sessions_that_know_their_shares_keep_no_more_than_twice_the_limit__NB_02():
+    """NB-02: each came when there were fewer, and took its share: these were nine limits."""
+    every = Kept(MUCH)
+    sessions = []
+    for _ in range(10_000):
+        keeping = Keeping(every)
+        sessions.append(keeping)
+        for step in (1 << 26, 1 << 20, 1 << 16, 1 << 12):
+            while keeping.octets + step <= 1 << 26 and keeping.fits(step):
+                keeping.add(step)
+    assert every.octets <= 2 * MUCH + SMALL_OCTETS * 10_000
+    # Who comes then may keep what is little, and those that are few a share of it all.
+    good = Keeping(every)
+    assert good.fits(SMALL_OCTETS)
+    for keeping in sessions[5:]:
+        keeping.clear()
+    assert good.fits(MUCH // 20)
+
+
+def test_a_session_may_keep_its_share_while_others_keep_too_much__NB_02():
+    """NB-02: while too many do, it is a small one."""
+    every = Kept(1_000_000)
+    hog, good = Keeping(every), Keeping(every)
+    hog.add(1_000_000)
+    assert not hog.fits(1)
+    assert good.fits(500_000) and not good.fits(500_001)
+    good.add(500_000)
+    late = Keeping(every)
+    assert late.fits(1_000_000 // 60) and not late.fits(1_000_000 // 60 + 1)
+    good.clear()
+    hog.remove(1)
+    assert hog.fits(1)
+
+
+def test_what_comes_after_the_end_counts_nowhere__NB_02():
+    """NB-02: an application may let go of something, or take more, long after the connection."""
+    every = Kept(MUCH)
+    keeping = Keeping(every)
+    keeping.add(1000)
+    keeping.clear()
+    keeping.remove(500)
+    keeping.add(2000)
+    keeping.clear()
+    assert (every.octets, every.sessions) == (0, 0)

@@ -132,6 +132,17 @@ def test_who_stands_still_is_cut_off_for_who_moves__NB_03() -> None:
     assert sum(peer.cut for peer in still) == 29
 
 
+def test_what_a_peer_did_not_send_is_no_progress__NB_02() -> None:
+    """NB-02: a hundred octets that make us hold thousands of objects are a hundred octets."""
+    world = World()
+    heavy, sender = world.peer(), world.peer()
+    heavy.hold(1_000_000, objects=999_900)
+    heavy.hold(2_900_000, objects=2_899_900)
+    sender.hold(100_000)
+    sender.hold(1_200_000)
+    assert (heavy.cut, sender.cut) == (1, 0)
+
+
 def test_an_honest_sender_survives_any_number_who_stand_still__NB_03() -> None:
     """300 connections with 0.9 MB each stood still and stayed, and an honest one was reset."""
     world = World(256 << 20)

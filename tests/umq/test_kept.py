@@ -3,22 +3,25 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
+from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from tests.umq.pair import Pair
 from tests.umq.sides import feed, limits
-from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded
+from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused
 from twisted_msgproto.core.kept import KEPT_WEIGHT_OCTETS, SMALL_OCTETS, Kept
 from twisted_msgproto.net.backpressure import OctetBudget
 from twisted_msgproto.umq import CallFailed, Hub, MethodRegistry, UmqServerFactory
 from twisted_msgproto.umq.application.hub import NAME_CHARACTERS
 from twisted_msgproto.umq.application.methods import call_method, dump
-from twisted_msgproto.umq.machine.sending import TOPIC_WEIGHT_OCTETS
+from twisted_msgproto.umq.machine.sending import LATE_OCTETS, TOPIC_WEIGHT_OCTETS
 from twisted_msgproto.umq.machine.sides import Client, Server
-from twisted_msgproto.umq.terms.events import CallReceived, KeptTooMuch
+from twisted_msgproto.umq.machine.weights import ATTACHMENT_OCTETS
+from twisted_msgproto.umq.protocol.exchange import AttachmentLost
+from twisted_msgproto.umq.terms.events import CallReceived, HelloReceived, KeptTooMuch
 from twisted_msgproto.umq.wire import UmqFault
 
 LIMIT = 100_000
@@ -37,7 +40,7 @@ def opened(every, **changes):
 def counted(machine):
     """What this machine keeps, counted anew."""
     octets = sum(each + KEPT_WEIGHT_OCTETS for _, each in machine._serving.values())
-    octets += sum(each.octets + KEPT_WEIGHT_OCTETS for each in machine.attributes.values())
+    octets += sum(each.weight for each in machine.attributes.values())
     return octets + TOPIC_WEIGHT_OCTETS * len(machine._published)
 
 
@@ -116,6 +119,38 @@ def test_topics_of_all_sessions_have_one_bound__NB_02():
     assert every.octets == counted(hog)
 
 
+WIDE = "x" * 9999 + "\U0001f600"
+"""With its last character each character of this text takes four octets."""
+
+
+def test_a_text_counts_as_the_octets_that_it_takes__NB_02():
+    """NB-02: calls, attributes, and what waits for attachments counted characters."""
+    every = Kept()
+    machine = opened(every)
+    feed(machine, "C1:" + WIDE)
+    assert every.octets >= 40_000
+    feed(machine, f"S:{WIDE}={WIDE}")
+    assert every.octets >= 120_000
+    machine.result("1", "")
+    feed(machine, f"X:{WIDE}")
+    assert every.octets == 0
+    feed(machine, "A1:C1:" + WIDE, f"A1:S:{WIDE}={WIDE}", f"X:{WIDE}")
+    assert machine.held >= 160_000
+    # The limit of a session's attributes is told in octets of UTF-8, and is as it was.
+    assert len(feed(opened(Kept()), "S:a=" + "x" * ((1 << 20) - 5) + "\U0001f600")) == 1
+
+
+def test_many_small_attachments_count_as_what_they_take__NB_02():
+    """NB-02: 32 that failed without a text, or of an octet, take a kibi-octet and a half."""
+    every = Kept()
+    machine = opened(every)
+    feed(machine, "AW:C1:", *["-:"] * 32, "AW:S:a=", *[b""] * 32)
+    assert every.octets == 2 * (KEPT_WEIGHT_OCTETS + 32 * ATTACHMENT_OCTETS) + len("a")
+    machine.result("1", "")
+    feed(machine, "X:a")
+    assert every.octets == 0
+
+
 MESSAGES = st.sampled_from(
     [
         *("C1:x", "C2:" + "x" * 20_000, "A1:C3:x", "A2:C4:", "B5:1:x", "B6:9:x", "C7:"),
@@ -148,6 +183,35 @@ def test_it_is_always_known_what_all_sessions_keep__NB_02(steps):
     for machine in machines:
         machine.kept.clear()
     assert (every.octets, every.sessions) == (0, 0)
+
+
+def hello(every, *messages):
+    """A server that was said ``H``, with attachments."""
+    machine = Server(limits(), 0.0, every=every)
+    return machine, feed(machine, *messages)
+
+
+def test_a_hello_is_kept_while_the_application_decides__NB_02():
+    """NB-02: 10,000 of half a mebi-octet are 5 GB, for up to ten seconds."""
+    every = Kept(LIMIT)
+    big = ["A2:H1:" + WIDE, b"x" * 20_000, b"y"]
+    hogs = [hello(every, *big) for _ in range(3)]
+    assert [len(events) for _, events in hogs[:2]] == [1, 2]
+    machine, (told, fault) = hogs[1]
+    assert told == KeptTooMuch("log-in") and fault.reason == "process-kept-octets"
+    assert machine.data_to_send() == ["F0:8 too many log-ins wait: process-kept-octets"]
+    good, events = hello(every, "H1:user:password")
+    assert events == [HelloReceived(1, "user:password")]
+    assert 60_000 < every.octets < LIMIT
+    for machine in (hogs[0][0], good):
+        machine.welcome()
+    assert (every.octets, every.sessions) == (0, 0)
+    # One that is refused is kept until its connection has gone.
+    machine, events = hello(every, *big)
+    machine.fatal(1, "rejected")
+    assert every.octets > 60_000
+    machine.kept.clear()
+    assert every.octets == 0
 
 
 def test_a_client_keeps_within_the_same_bound__NB_02():
@@ -240,6 +304,170 @@ class Sessions(TestCase):
         self.assertEqual(self.budget.kept.octets, 0)
         self.failureResultOf(waiting, ConnectionClosed)
 
+    def test_nothing_is_kept_of_a_session_whose_application_raises_at_its_end(self):
+        """NB-02: it would count for ever."""
+
+        class Producer:
+            def stopProducing(self):
+                raise ZeroDivisionError
+
+        both = self.pair(Hub().methods)
+        self.call(both, "subscribe", "a", "A")
+        both.client.setAttribute("a", "x" * 1000)
+        both.pump()
+        [topic] = both.server.topics.values()
+        topic.registerProducer(Producer(), True)
+        with self.assertRaises(ZeroDivisionError):
+            both.server.sessionEnding(Failure(ConnectionClosed("gone")))
+        self.assertEqual(self.budget.kept.octets, 0)
+
+    def test_a_call_with_a_late_answer_counts_with_what_the_application_waits_with(self):
+        """NB-02: a Deferred and a request are a kibi-octet; a million calls counted as 264 MB."""
+        self.methods.register(lambda: succeed("at once"), name="now")
+        both = self.pair()
+        self.assertEqual(self.successResultOf(self.call(both, "now")), "at once")
+        self.assertEqual(self.budget.kept.octets, 0)
+        calls = [self.call(both, "wait", "x") for _ in range(10)]
+        self.assertGreater(self.budget.kept.octets, 10 * (LATE_OCTETS + KEPT_WEIGHT_OCTETS))
+        for late in self.late:
+            late.callback("done")
+        both.pump()
+        for call in calls:
+            self.assertEqual(self.successResultOf(call), "done")
+        self.assertEqual(self.budget.kept.octets, 0)
+        self.assertEqual(both.server.machine._serving_octets, 0)
+
+    def streaming(self):
+        """Register methods that have attachments one by one; what they were given."""
+        streams = []
+
+        def take(request):
+            streams.append(request.stream)
+            return self.wait("")
+
+        def fail(request):
+            raise Refused("no")
+
+        self.methods.register(take, name="take", with_request=True, streamed=True)
+        self.methods.register(fail, name="fail", with_request=True, streamed=True)
+        return streams
+
+    def finish(self, *pairs):
+        """Answer all calls."""
+        for late in self.late:
+            late.callback("done")
+        for both in pairs:
+            both.pump()
+        self.assertEqual(self.budget.kept.octets, 0)
+
+    def test_attachments_that_an_application_has_not_taken_are_kept(self):
+        """NB-02, UM-19: what does not fit is as one that failed; a neighbour's small one is not."""
+        streams = self.streaming()
+        hog, good = self.pair(), self.pair()
+        hog.client.call('["take"]', [bytes(30_000)] * 3)
+        hog.pump()
+        self.assertGreater(self.budget.kept.octets, 90_000)
+        hog.client.call('["take"]', [bytes(30_000)])
+        good.client.call('["take"]', [bytes(1000)])
+        for both in (hog, good):
+            both.pump()
+        counters = hog.server_factory.counters
+        self.assertEqual(counters["turned_away:process-kept-octets"], 1)
+        hogs, refused, goods = streams
+        self.failureResultOf(refused.next(), AttachmentLost)
+        self.assertEqual(len(self.successResultOf(goods.next())), 1000)
+        for _ in range(3):
+            self.assertEqual(len(self.successResultOf(hogs.next())), 30_000)
+        self.assertLess(self.budget.kept.octets, 3 * (LATE_OCTETS + KEPT_WEIGHT_OCTETS) + 100)
+        self.finish(hog, good)
+
+    def test_who_waits_for_an_attachment_gets_it_whatever_is_kept(self):
+        """NB-02, UM-19: it is not kept."""
+        streams = self.streaming()
+        both, late = self.pair(), Deferred()
+        both.client.call('["take"]', [late])
+        both.pump()
+        self.budget.kept.bound(1000)
+        waiting = streams[0].next()
+        late.callback(bytes(30_000))
+        both.pump()
+        self.assertEqual(len(self.successResultOf(waiting)), 30_000)
+        self.finish(both)
+
+    def test_attachments_that_nobody_will_take_are_not_kept(self):
+        """NB-02: the call was refused; those that came count no more, others never do."""
+        self.streaming()
+        both = self.pair()
+        last = Deferred()
+        answer = both.client.call('["fail"]', [bytes(3000), last])
+        both.pump()
+        self.failureResultOf(answer, CallFailed)
+        self.assertEqual(self.budget.kept.octets, 0)
+        last.callback(bytes(3000))
+        both.pump()
+        self.assertEqual((self.budget.kept.octets, both.server._streams), (0, {}))
+        self.assertEqual(both.server._streamOctets, 0)
+
+    def test_what_an_application_takes_after_the_end_counts_nowhere(self):
+        """NB-02."""
+        streams = self.streaming()
+        both = self.pair()
+        answer = both.client.call('["take"]', [bytes(3000), Deferred()])
+        both.pump()
+        both.cut()
+        self.failureResultOf(answer, ConnectionClosed)
+        self.assertEqual(len(self.successResultOf(streams[0].next())), 3000)
+        self.assertEqual((self.budget.kept.octets, self.budget.kept.sessions), (0, 0))
+
+    def held(self, canceller=None):
+        """A pair whose server holds what came behind a call, until the Deferred fires."""
+        both, done = self.pair(), Deferred(canceller)
+
+        def hold(request):
+            request.session.serveAfter(done)
+            return done
+
+        self.methods.register(hold, name="hold", with_request=True)
+        self.methods.register(len, name="length")
+        texts = ["x" * 4000] * 5
+        answers = [call_method(both.client, "hold")]
+        answers += [call_method(both.client, "length", text) for text in texts]
+        both.pump()
+        return both, done, answers
+
+    def test_what_came_behind_a_call_that_is_held_is_kept(self):
+        """NB-02: up to a whole read, for as long as the application holds it."""
+        both, done, answers = self.held()
+        self.assertEqual(both.server.machine.calls_serving, 1)
+        self.assertGreater(self.budget.kept.octets, 20_000)
+        self.assertLess(self.budget.kept.octets, 23_000)
+        good = self.pair()
+        self.assertEqual(self.successResultOf(self.call(good, "length", "abc")), 3)
+        done.callback("done")
+        both.advance(0)
+        self.assertEqual(
+            [self.successResultOf(answer) for answer in answers], ["done", *[4000] * 5]
+        )
+        self.assertEqual(self.budget.kept.octets, 0)
+
+    def test_what_is_held_twice_is_kept_once_and_until_the_end_at_most(self):
+        """NB-02: the second holds what the first has left; nothing of it is kept at the end."""
+        both, done, answers = self.held(lambda cancelled: None)
+        before = self.budget.kept.octets
+        second = Deferred()
+        both.server.serveAfter(second)
+        self.assertEqual(self.budget.kept.octets, before)
+        done.callback("done")
+        both.advance(0)
+        self.assertGreater(self.budget.kept.octets, 20_000)
+        both.deaf.add("client")
+        both.server.closeSession()
+        self.failureResultOf(second, CancelledError)
+        self.assertEqual(self.budget.kept.octets, 0)
+        for answer in answers[1:]:
+            both.cut()
+            self.failureResultOf(answer, ConnectionClosed)
+
     def test_a_client_counts_what_it_refuses(self):
         """NB-02."""
         both = self.pair()
@@ -278,6 +506,22 @@ class Sessions(TestCase):
         # What waited was sent or thrown away; a topic that has ended is kept no more.
         left = 2 * TOPIC_WEIGHT_OCTETS + len(deaf.server.topics) * TOPIC_WEIGHT_OCTETS
         self.assertEqual(self.budget.kept.octets, left)
+
+    def test_an_update_that_waits_counts_as_the_octets_that_it_takes(self):
+        """NB-02: and all of it is free when it was sent, or when the topic ends."""
+        hub = Hub()
+        both = self.pair(hub.methods)
+        both.client.subscribe(lambda id: dump(["subscribe", "a", id]), lambda update: None)
+        both.pump()
+        before = self.budget.kept.octets
+        both.deaf.add("client")
+        while not both.server.wire.unread:
+            hub.publish("a", "x" * 10_000)
+        hub.publish("a", WIDE)
+        self.assertGreaterEqual(self.budget.kept.octets, before + 40_000)
+        both.deaf.clear()
+        both.pump()
+        self.assertEqual(self.budget.kept.octets, before)
 
     def test_a_name_of_the_hub_has_a_bound(self):
         """NB-02: ten thousand names of any length would be kept for ever."""

@@ -1,10 +1,13 @@
 """UMQ's machines: attachments in and out, their order, their limits, their time."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.umq.sides import client, feed, limits, refused, server
 from twisted_msgproto.core.errors import LimitExceeded
-from twisted_msgproto.umq.machine.attachments import Slot
+from twisted_msgproto.umq.machine.attachments import SLOTS_OCTETS, Slot
+from twisted_msgproto.umq.machine.receiving import FAILURE_CHARACTERS
 from twisted_msgproto.umq.machine.sides import Client, Server
 from twisted_msgproto.umq.terms.events import (
     AttachmentArrived,
@@ -190,9 +193,10 @@ def test_attachments_one_by_one_on_request():
     ]
     assert machine.calls_pending == 0
     assert machine.stream(message) == []
-    assert machine.snapshot()["held_octets"] == 0
+    assert machine.snapshot()["held_octets"] == 1 + SLOTS_OCTETS  # the text stays (NB-02)
     assert feed(machine, b"2") == [AttachmentArrived(message, 1, b"2")]
     assert feed(machine, "-:lost") == [AttachmentArrived(message, 2, AttachmentFailure("lost"))]
+    assert machine.snapshot()["held_octets"] == 0
     refused(machine, b"4", reason="stray")
 
 
@@ -327,3 +331,77 @@ def test_after_the_end_slots_send_nothing():
     machine.data_to_send()
     machine.fill(slot, b"x")
     assert machine.data_to_send() == []
+
+
+def test_the_text_of_a_failed_attachment_counts_and_has_a_bound__NB_02():
+    """NB-02: 31 of them took 130 MB of a connection, which held 1 octet as far as it was told."""
+    machine = server()
+    wide = "\U0001f600" + "x" * ((1 << 20) - 1)
+    feed(machine, "AW:C1:x", f"-:{wide[:1000]}")
+    held = machine.held
+    assert held >= 4000
+    feed(machine, *["-:" + wide] * 30)
+    assert held + 30 * 4096 <= machine.held <= held + 30 * 5000
+    [call] = feed(machine, b"at last")
+    assert call.attachments[0] == AttachmentFailure(wide[:1000])
+    assert call.attachments[1] == AttachmentFailure(wide[:FAILURE_CHARACTERS])
+    assert machine.kept.octets > 30 * 4096  # until the call is answered
+
+
+def test_the_text_of_failed_attachments_counts_among_those_of_attributes__NB_02():
+    """NB-02, UM-20."""
+    machine = server(attributes_octets=3000)
+    feed(machine, "A2:S:a=b", "-:" + "x" * 5000, "-:")
+    assert machine.attributes["a"].octets == 2 + FAILURE_CHARACTERS
+    refused(machine, "A3:S:b=c", "-:" + "x" * 900, "-:" + "x" * 900, "-:" + "x" * 900, code=1)
+
+
+def test_slots_count_until_they_are_filled__NB_02():
+    """NB-02: those of a message that was refused, too, and the text of one that is streamed."""
+    machine = server(calls=1)
+    feed(machine, "C1:")
+    assert (machine.held, machine.whole) == (0, True)
+    feed(machine, "A2:C2:refused", b"1")
+    assert machine.objects == SLOTS_OCTETS
+    assert (machine.held, machine.whole) == (SLOTS_OCTETS, False)
+    feed(machine, b"2")
+    assert (machine.held, machine.whole) == (0, True)
+    machine.subscribe()
+    (announced,) = machine.receive_text("A2:T1:" + "x" * 1000, 0.0)
+    machine.stream(announced.message)
+    assert machine.held == 1000 + SLOTS_OCTETS
+    feed(machine, b"1")
+    assert machine.held == 1000 + SLOTS_OCTETS
+    feed(machine, b"2")
+    assert (machine.held, machine.whole) == (0, True)
+
+
+@given(st.lists(st.sampled_from([*"abc", "stream", "x", "-", "C", "R", "D"]), max_size=60))
+def test_what_is_held_is_nothing_when_all_attachments_are_there__NB_02(steps):
+    """NB-02: nothing is counted twice or given back twice, in any order."""
+    machine = server()
+    topic, number, announced = machine.subscribe(), 0, []
+    for step in steps:
+        text = {"a": "A2:S:a=v", "b": "A1:S:b=v", "c": "S:a=w", "x": "X:a", "D": f"D{topic}:"}
+        text |= {"C": f"A3:C{number}:p", "R": f"A1:T{topic}:u"}
+        if step == "stream":
+            if announced:
+                machine.stream(announced.pop(0).message)
+        elif step != "-":
+            number += 1
+            found = machine.receive_text(text[step], 0.0)
+            announced += [e for e in found if isinstance(e, AttachmentsAnnounced)]
+        elif len(machine._incoming):
+            feed(machine, b"four")
+        assert machine.held >= SLOTS_OCTETS * len(machine._incoming)
+    while len(machine._incoming):
+        feed(machine, b"four")
+    assert (machine.held, machine.whole, machine.fault) == (0, True, None)
+
+
+def test_a_call_that_was_answered_before_its_attachments_came_is_not_delivered():
+    """UM-10, UM-19: it raised KeyError."""
+    machine = server()
+    feed(machine, "A2:C1:x", b"1")
+    machine.error("1", "not today")
+    assert feed(machine, b"2", "C1:y") == [CallReceived("1", "y")]

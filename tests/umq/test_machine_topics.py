@@ -12,6 +12,7 @@ from twisted_msgproto.umq.terms.events import (
     TopicUnsubscribed,
     TopicUpdated,
 )
+from twisted_msgproto.umq.wire import base36
 
 # ── Topics ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -168,3 +169,21 @@ def test_attributes_of_ours():
     assert machine.data_to_send() == ["A1:S:key=va=lue", b"a", "X:key"]
     with pytest.raises(ValueError):
         machine.set_attribute("a=b", "c")
+
+
+def test_few_topics_that_were_never_ours_are_remembered__NB_02():
+    """NB-02, UM-14: a peer could have 1,024 remembered; further ones are answered each time."""
+    machine = server()
+    ids = [f"{number}X" for number in range(1, 1000)]
+    feed(machine, *(f"T{id}:x" for id in ids))
+    assert machine.data_to_send() == [f"U{id}:" for id in ids]
+    assert machine.snapshot()["closing"] == 64
+    feed(machine, *(f"T{id}:x" for id in ids))
+    assert machine.data_to_send() == [f"U{id}:" for id in ids[64:]]
+    # Topics that were ours end as ever, however many they are.
+    numbers = [machine.subscribe() for _ in range(200)]
+    for number in numbers:
+        machine.unsubscribe(number)
+    machine.data_to_send()
+    feed(machine, *(f"T{base36(number)}:late" for number in numbers))
+    assert machine.data_to_send() == []

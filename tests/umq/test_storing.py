@@ -1,16 +1,21 @@
 """The sink on Twisted: what is safe before it is answered, and what is not."""
 
 from twisted.internet.defer import Deferred, fail
+from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
 from tests.umq.echo import Echo, Sink, pair
+from tests.umq.pair import Pair
 from twisted_msgproto.core.errors import ConnectionClosed, Refused
+from twisted_msgproto.net.backpressure import OctetBudget
 from twisted_msgproto.net.turns import TURN_SECONDS
 from twisted_msgproto.umq import (
     CallFailed,
     MethodRegistry,
     UmqServer,
+    UmqServerFactory,
 )
+from twisted_msgproto.umq.machine.attachments import SLOTS_OCTETS, WAITING_OCTETS
 
 
 class Sinking(TestCase):
@@ -206,7 +211,9 @@ class Held(TestCase):
         late = Deferred()
         asked = both.client.call("x", [b"x" * 5_000, late, Deferred()])
         both.pump()
-        self.assertEqual(both.server_factory.budget.held.held, 5_001)
+        self.assertEqual(
+            both.server_factory.budget.held.held, 5_001 + SLOTS_OCTETS + WAITING_OCTETS
+        )
         self.assertNoResult(asked)
         late.callback(b"y" * 6_000)
         both.pump()
@@ -226,6 +233,38 @@ class Held(TestCase):
         self.successResultOf(answered)
         self.assertEqual(both.server_factory.budget.held.held, 0)
         both.close()
+
+    def test_announcements_without_a_text_are_held_as_what_they_take(self):
+        """NB-02: a thousand of them are a mebi-octet and were 4,096; who sends gets its answer."""
+        clock, budget, limit = Clock(), OctetBudget(), 1_000_000
+
+        def joined():
+            limits = {"process-held-octets": limit}
+            factory = UmqServerFactory(clock=clock, budget=budget, limits=limits)
+            factory.protocol = Echo
+            return Pair(factory, clock=clock)
+
+        hostile, good = [joined() for _ in range(6)], joined()
+        late = Deferred()
+        answer = good.client.call("count", [b"x" * 100_000, late])
+        good.pump()
+        for both in hostile:
+            for start in range(0, 1000, 100):
+                if not both.server._ended:
+                    both.server.received([f"A1:S:{n:04d}=" for n in range(start, start + 100)])
+                self.assertLessEqual(budget.held.held, limit)
+            good.client.setAttribute("steady", "")
+            good.pump()
+        cut = [both for both in hostile if both.server._ended]
+        self.assertGreaterEqual(len(cut), 5)
+        late.callback(b"y")
+        good.pump()
+        self.assertIn("x" * 100, self.successResultOf(answer).payload)
+        for both in (*hostile, good):
+            both.cut()
+        self.assertEqual(budget.held.held, 0)
+        clock.advance(60)  # the sum of those that were cut off is told
+        self.assertEqual(clock.getDelayedCalls(), [])
 
 
 class Turns(TestCase):

@@ -177,6 +177,13 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
         return 0
 
     @property
+    def objects(self) -> int:
+        """Return how many of the octets that are ``held`` did not come: they are the weight of the
+        objects.  A peer that makes us hold these has not sent them, so they are no progress.
+        """
+        return 0
+
+    @property
     def whole(self) -> bool:
         """Whether nothing is ``held`` and the machine is not ``unfinished``."""
         return not self.held and not self.unfinished

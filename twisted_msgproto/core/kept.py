@@ -21,10 +21,20 @@ SMALL_OCTETS: Final = 8 << 10
 """A session that keeps no more than this is never refused anything for what others keep."""
 
 
+CROWDED_SHARE: Final = 1.5
+"""Above this many limits shares are small.  They have to be: sessions that came when there were few
+keep what they have, and a limit / 1, / 2, / 3, … of 12,000 sessions is ten limits together.
+"""
+
+CROWD: Final = 20
+"""Shares are divided by this then, so that all that is added still is half a limit."""
+
+
 class Kept:
     """Counts what all sessions of a process keep.
 
-    All together keep at most twice ``limit``, and :data:`SMALL_OCTETS` for each session beside it.
+    All together (up to 12,000) keep at most twice ``limit``, and :data:`SMALL_OCTETS` for each
+    session beside it.
 
     Attributes:
         limit: octets; above it sessions with more than their share of it are refused.
@@ -59,9 +69,24 @@ class Keeping:
     def fits(self, octets: int) -> bool:
         """Whether this session may keep ``octets`` more."""
         every = self._every
-        if every.octets + octets <= every.limit:
+        limit, together = every.limit, every.octets + octets
+        if together <= limit:
             return True
-        return self.octets + octets <= max(SMALL_OCTETS, every.limit / max(every.sessions, 1))
+        share = limit / (every.sessions + (not self.octets))
+        if together > limit * CROWDED_SHARE:
+            share /= CROWD
+        return self.octets + octets <= max(SMALL_OCTETS, share)
+
+    def take(self, octets: int) -> bool:
+        """Keep ``octets`` more if they fit: one call for both, since each message asks."""
+        every = self._every
+        if every.octets + octets > every.limit and not self.fits(octets):
+            return False
+        if octets and not self.octets:
+            every.sessions += 1
+        self.octets += octets
+        every.octets += octets
+        return True
 
     def add(self, octets: int) -> None:
         """Keep ``octets`` more from now on."""
@@ -82,8 +107,11 @@ class Keeping:
                 every.sessions -= 1
 
     def clear(self) -> None:
-        """Keep nothing more: the session has ended."""
+        """Keep nothing more: the connection has gone.  What is still added or removed after that,
+        by those who hear of it late, is counted nowhere.
+        """
         self.remove(self.octets)
+        self._every = Kept()
 
 
 __all__ = ["KEPT_LIMIT", "KEPT_WEIGHT_OCTETS", "SMALL_OCTETS", "Keeping", "Kept"]

@@ -69,12 +69,13 @@ class Holder(Protocol):
 class _Account:
     """Notes what one holder holds, since when, and how much has moved meanwhile."""
 
-    __slots__ = ("began", "moved", "number", "octets", "outward", "stopped")
+    __slots__ = ("began", "moved", "number", "objects", "octets", "outward", "stopped")
 
     def __init__(self, number: int, now: float, reading: bool, outward: bool) -> None:
         self.number = number
         self.outward = outward
         self.octets = 0
+        self.objects = 0
         self.began = now
         self.moved = 0
         self.stopped = None if reading else now
@@ -143,12 +144,15 @@ class Ledger:
         self.limit = min(self.limit, limit)
         self.uncounted = int(min(UNCOUNTED_OCTETS, self.limit * UNCOUNTED_SHARE))
 
-    def hold(self, holder: Holder, octets: int, now: float, *, outward: bool = False) -> None:
+    def hold(
+        self, holder: Holder, octets: int, now: float, *, outward: bool = False, objects: int = 0
+    ) -> None:
         """Note that ``holder`` holds ``octets`` now, in all.
 
         It or others may be held back or cut off before this returns.  Fewer octets than before mean
         that a message was finished.  ``outward``: they wait to be read by the peer; then fewer mean
-        that it reads, and only that is progress.
+        that it reads, and only that is progress.  ``objects`` of the octets did not come from the
+        peer: they are what these are kept in, and no progress.
         """
         account = self._accounts.get(holder)
         if account is None:
@@ -166,7 +170,8 @@ class Ledger:
         elif grown < 0:
             account.begin(now)
         elif not outward:
-            account.moved += grown
+            account.moved += grown - objects + account.objects
+        account.objects = objects
         if self.held > self.limit * SOFT_SHARE:
             if grown > 0:
                 self._cut_late(now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import Any, ClassVar, Final, NamedTuple
 from typing import Protocol as Shape
 
@@ -22,9 +23,14 @@ CALL: Final = "call"
 ACTIONS: Final = (PUBLISH, SUBSCRIBE, CONSUME, CALL)
 """A client may do these things, if it is allowed to."""
 
-ANSWERS_MAX: Final = 1024
+ANSWERS_MAX: Final = 64
 """This many answers are remembered for one session; then all are forgotten and asked again, so
-that a peer with ever new names cannot fill the memory.
+that a peer with ever new names cannot fill the memory (``NB-02``).
+"""
+
+NAME_OCTETS: Final = 320
+"""The answer about a name that needs more than this, about 255 characters, is not remembered, but
+asked for each time: a name may be as long as a message (``NB-02``).
 """
 
 REFUSALS: Final = Topic("more refusals")
@@ -75,7 +81,8 @@ class IAuthoriser(Interface):
         a client could pile up questions.  What needs time belongs into the log-in.  Anything but
         True and False, and an exception, is logged as a failure and refuses.
 
-        An answer is remembered for the session, the action and the name.  To withdraw a permission,
+        An answer is remembered for the session, the action and the name; a few dozen of them, and
+        none about a very long name, so it may be asked again.  To withdraw a permission,
         end the client's sessions: ``factory.sessionsOf(user)`` finds them.
         """
 
@@ -142,9 +149,11 @@ class Permissions:
         key = (action, name)
         allowed = self._answers.get(key)
         if allowed is None:
-            if len(self._answers) >= ANSWERS_MAX:
-                self._answers.clear()
-            allowed = self._answers[key] = self._ask(action, name)
+            allowed = self._ask(action, name)
+            if getsizeof(name) <= NAME_OCTETS:
+                if len(self._answers) >= ANSWERS_MAX:
+                    self._answers.clear()
+                self._answers[key] = allowed
             if not allowed and self._told < LINES_MAX:
                 self._told += 1
                 self._tell(action, name)

@@ -35,13 +35,20 @@ class Arriving(Speaker):
 
     @property
     def held(self) -> int:
-        """Return octets of messages that wait for attachments, with those that are there."""
-        return self._incoming.octets
+        """Return octets of messages that wait for attachments, with those that are there and with
+        the objects that all this is made of (``NB-02``).
+        """
+        return self._incoming.octets + self._incoming.objects
+
+    @property
+    def objects(self) -> int:
+        """Return how many of these octets the peer has not sent."""
+        return self._incoming.objects
 
     @property
     def whole(self) -> bool:
-        """Return whether nothing waits for attachments."""
-        return not self._incoming.waiting
+        """Return whether nothing waits for attachments, and none are to come."""
+        return not (self._incoming.waiting or self._incoming.announcements)
 
     def _fail(self, fault: UmqFault, events: list[Event]) -> None:
         """The peer broke the protocol: say ``F`` as the last command (``UM-08``, ``UM-18``)."""

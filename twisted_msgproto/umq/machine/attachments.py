@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from ..terms.events import (
     Attachment,
@@ -20,10 +21,21 @@ from ..terms.events import (
     Message,
     TopicClosed,
 )
+from .weights import attachment_octets, text_octets
 
 Ordered = Message | TopicClosed | AttributeUnset
 Key = tuple[str, int | str]
 """Messages with the same key (a topic, or an attribute's name) are delivered in order."""
+
+
+SLOTS_OCTETS: Final = 128
+"""Slots that are still to be filled need this much for each message, wanted or not."""
+
+WAITING_OCTETS: Final = 256
+"""A message that waits needs this much beside its own octets."""
+
+QUEUE_OCTETS: Final = 768
+"""The queue of the messages of one key needs this much beside these."""
 
 
 @dataclass(slots=True)
@@ -43,12 +55,12 @@ class Announcement:
 
 
 def _weight(message: Ordered) -> int:
-    """Return what a waiting message's text weighs, about: its characters."""
+    """Return what a waiting message's text weighs."""
     if isinstance(message, AttributeSet):
-        return len(message.name) + len(message.value)
-    if isinstance(message, TopicClosed | AttributeUnset):
-        return 0
-    return len(message.payload)
+        return text_octets(message.name) + text_octets(message.value)
+    if isinstance(message, AttributeUnset):
+        return text_octets(message.name)
+    return 0 if isinstance(message, TopicClosed) else text_octets(message.payload)
 
 
 @dataclass(slots=True)
@@ -65,29 +77,41 @@ class Incoming:
     """Holds the peer's announcements, oldest first, and the order of delivery.
 
     Attributes:
-        octets: of attachments that wait here for the rest of their message.
+        announcements: those that have slots to fill.
+        octets: of messages that wait here, with the attachments that are there.
         waiting: messages that wait here: for attachments or for an earlier message.
     """
 
-    __slots__ = ("_announcements", "_queues", "octets", "waiting")
+    __slots__ = ("_queues", "announcements", "octets", "waiting")
 
     def __init__(self) -> None:
         # An empty deque weighs 760 octets, and most peers never send an attachment.
-        self._announcements: deque[Announcement] | tuple[()] = ()
+        self.announcements: deque[Announcement] | tuple[()] = ()
         self._queues: dict[Key, deque[Announcement]] = {}
         self.octets = 0
         self.waiting = 0
 
     def __len__(self) -> int:
         """Return how many announcements have slots to fill."""
-        return len(self._announcements)
+        return len(self.announcements)
+
+    @property
+    def objects(self) -> int:
+        """Return what all of it needs beside its own octets: a thousand announcements without a
+        text are a mebi-octet (``NB-02``).
+        """
+        return (
+            SLOTS_OCTETS * len(self.announcements)
+            + WAITING_OCTETS * self.waiting
+            + QUEUE_OCTETS * len(self._queues)
+        )
 
     def announce(self, message: Message | None, count: int, key: Key | None = None) -> Announcement:
         """``count`` ≥ 1 slots of ``message``; None discards what will fill them."""
         announcement = Announcement(message, count, key)
-        announcements = self._announcements or deque()
+        announcements = self.announcements or deque()
         announcements.append(announcement)
-        self._announcements = announcements
+        self.announcements = announcements
         if message is not None:
             announcement.octets = _weight(message)
             self.octets += announcement.octets
@@ -109,7 +133,7 @@ class Incoming:
 
     def fill(self, attachment: Attachment) -> Filled:
         """Fill the first open slot of the oldest announcement; IndexError if there is none."""
-        announcements = self._announcements or deque()
+        announcements = self.announcements or deque()
         announcement = announcements[0]
         announcement.missing -= 1
         if not announcement.missing:
@@ -121,11 +145,13 @@ class Incoming:
         announcement.filled += 1
         if announcement.delivered:
             filled.arrived.append(AttachmentArrived(message, announcement.filled - 1, attachment))
+            if not announcement.missing:
+                self.octets -= announcement.octets
             return filled
         message.attachments.append(attachment)
-        if isinstance(attachment, bytes):
-            announcement.octets += len(attachment)
-            self.octets += len(attachment)
+        octets = attachment_octets(attachment)
+        announcement.octets += octets
+        self.octets += octets
         if not announcement.missing:
             self._release(announcement, filled)
         return filled
@@ -135,7 +161,7 @@ class Incoming:
         already.
         """
         filled = Filled()
-        for announcement in self._announcements:
+        for announcement in self.announcements:
             if announcement.message is message and not announcement.streamed:
                 announcement.streamed = True
                 self._release(announcement, filled)
@@ -165,7 +191,9 @@ class Incoming:
         message = announcement.message
         assert message is not None  # only calls are forgotten, and they stand in no queue
         announcement.delivered = True
-        self.octets -= announcement.octets
+        left = _weight(message) if announcement.missing else 0  # it stays until all have come
+        self.octets -= announcement.octets - left
+        announcement.octets = left
         self.waiting -= 1
         filled.ready.append(message)
         if announcement.streamed and not isinstance(message, TopicClosed | AttributeUnset):

@@ -59,15 +59,32 @@ from ..wire import (
 from .arriving import Arriving
 from .attachments import Ordered
 from .sending import TOPIC_WEIGHT_OCTETS, Wire
+from .weights import ATTACHMENT_OCTETS, attachments_octets, text_octets
+
+FAILURE_CHARACTERS: Final = 1024
+"""Of the text that says why an attachment failed this many characters are remembered (``NB-02``):
+it is for people, and 31 of a mebi-character each could wait for the last attachment.
+"""
+
+
+UNKNOWN_TOPICS: Final = 64
+"""While this many topics wait to be forgotten, another that was never ours is not remembered: the
+peer chooses those, and 1,024 fill 100 KB of each connection (``NB-02``).
+"""
 
 
 @dataclass(slots=True)
 class PeerAttribute:
-    """Holds the value of an attribute, with its attachments (``UM-15``)."""
+    """Holds the value of an attribute, with its attachments (``UM-15``).
+
+    ``octets`` are those of its name and value in UTF-8 and of its attachments, ``weight`` is what
+    it occupies here.
+    """
 
     value: str
     attachments: list[Attachment]
     octets: int
+    weight: int
 
 
 class Peer(Arriving):
@@ -126,7 +143,7 @@ class Peer(Arriving):
             "callbacks": len(self._callbacks),
             "attributes": len(self.attributes),
             "announcements": len(self._incoming),
-            "held_octets": self._incoming.octets,
+            "held_octets": self.held,
             "slots": len(self._outgoing),
         }
 
@@ -234,7 +251,7 @@ class Peer(Arriving):
 
     def _on_attachment_error(self, frame: Frame, events: list[Event]) -> None:
         self.counters.attachments_failed += 1
-        self._fill(AttachmentFailure(frame.payload), events)
+        self._fill(AttachmentFailure(frame.payload[:FAILURE_CHARACTERS]), events)
 
     def _on_call(self, frame: Frame, events: list[Event]) -> None:
         if self._serve(frame, events):
@@ -246,9 +263,10 @@ class Peer(Arriving):
 
     def _serve(self, frame: Frame, events: list[Event]) -> bool:
         """May this call be served?  Its id is pending then (``UM-09``, ``UM-20``)."""
-        number, serving = frame.number, self._serving
+        id, serving = frame.id, self._serving
+        number = int(id, 36) if id else 0  # as frame.number, without a call
         if number in serving:
-            text = f"the call id {shown(frame.id)} is pending already"
+            text = f"the call id {shown(id)} is pending already"
             self._fail(UmqFault("duplicate", text), events)
             return False
         self.counters.calls += 1
@@ -256,27 +274,32 @@ class Peer(Arriving):
             self.counters.calls_refused += 1
             self._refuse(frame, Code.UNAVAILABLE, "too many calls are pending", events)
             return False
-        octets = len(frame.payload)
-        if not self.kept.fits(octets + KEPT_WEIGHT_OCTETS):
-            self._refuse_kept(frame.id, events)
-            self._discard(frame, events)
-            return False
         if self._draining:
             self._refuse(frame, Code.UNAVAILABLE, "the server stops", events)
             return False
-        serving[number] = frame.id, octets
+        payload = frame.payload
+        octets = len(payload) if payload.isascii() else text_octets(payload)
+        if not self.kept.take(octets + KEPT_WEIGHT_OCTETS):
+            self._refuse_kept(id, events)
+            self._discard(frame, events)
+            return False
+        serving[number] = id, octets
         self._serving_octets += octets
-        self.kept.add(octets + KEPT_WEIGHT_OCTETS)
         return True
 
     def _weigh(self, message: CallReceived | CallbackReceived, events: list[Event]) -> bool:
         """The attachments of a call weigh until it is answered (``UM-20``).
 
-        False, and the call is refused, if the process cannot keep them (``NB-02``).
+        False, and the call is refused, if the process cannot keep them (``NB-02``); also if the
+        call was answered before they came.
         """
-        octets = sum(len(entry) for entry in message.attachments if isinstance(entry, bytes))
+        attachments = message.attachments
+        octets = attachments_octets(attachments) + ATTACHMENT_OCTETS * len(attachments)
         number = wire.number(message.id)
-        id, before = self._serving[number]
+        served = self._serving.get(number)
+        if served is None:  # it was answered when it was announced
+            return False
+        id, before = served
         if not self.kept.fits(octets):
             self._forget_call(number)
             self._refuse_kept(id, events)
@@ -347,13 +370,16 @@ class Peer(Arriving):
             self._discard(frame, events)
 
     def _unknown_update(self, topic: int, id: str) -> None:
-        """Say ``U`` once to an update that nobody wants, then be silent (UM-12, UM-14)."""
+        """Say ``U`` once to an update that nobody wants, then be silent (UM-12, UM-14); to those
+        of a great many topics each time.
+        """
         if topic in self._closing:
             self.counters.late_updates += 1
             return
         self.counters.unknown_topics += 1
         self._out.append(encode(Unsubscribe(id)))
-        self._close_topic_here(topic)
+        if len(self._closing) < UNKNOWN_TOPICS:
+            self._close_topic_here(topic)
 
     def _on_topic_close(self, frame: Frame, events: list[Event]) -> None:
         topic = frame.number
@@ -405,11 +431,12 @@ class Peer(Arriving):
         before = self.attributes.pop(message.name, None)
         if before is not None:
             self._attributes_octets -= before.octets
-            self.kept.remove(before.octets + KEPT_WEIGHT_OCTETS)
+            self.kept.remove(before.weight)
         if isinstance(message, AttributeUnset):
             return True
         octets = len(message.name.encode()) + len(message.value.encode())
-        octets += sum(len(entry) for entry in message.attachments if isinstance(entry, bytes))
+        attachments = attachments_octets(message.attachments)
+        octets += attachments
         self._attributes_octets += octets
         if (
             len(self.attributes) >= self._limits["attributes"]
@@ -418,13 +445,16 @@ class Peer(Arriving):
             fault = UmqFault("attributes", "too many attributes", b"", Code.REJECTED)
             self._fail(fault, events)
             return False
-        if not self.kept.fits(octets + KEPT_WEIGHT_OCTETS):
+        weight = text_octets(message.name) + text_octets(message.value) + attachments
+        weight += KEPT_WEIGHT_OCTETS + ATTACHMENT_OCTETS * len(message.attachments)
+        if not self.kept.fits(weight):
             events.append(KeptTooMuch("attribute"))
             text = f"too many attributes: {KEPT_LIMIT}"
             self._fail(UmqFault("attributes", text, b"", Code.UNAVAILABLE), events)
             return False
-        self.kept.add(octets + KEPT_WEIGHT_OCTETS)
-        self.attributes[message.name] = PeerAttribute(message.value, message.attachments, octets)
+        self.kept.add(weight)
+        attribute = PeerAttribute(message.value, message.attachments, octets, weight)
+        self.attributes[message.name] = attribute
         return True
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────

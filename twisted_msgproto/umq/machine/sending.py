@@ -43,6 +43,10 @@ TOPIC_WEIGHT_OCTETS: Final = 2 << 10
 """An open topic takes this much: its objects here, at the session and at who publishes."""
 
 
+LATE_OCTETS: Final = 1 << 10
+"""A call whose answer comes later needs this much beside: what the application waits with."""
+
+
 @dataclass(slots=True)
 class OwnCall:
     """Holds a call of ours: who waits, and the announcement of its answer's attachments.
@@ -306,12 +310,25 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     ) -> None:
         if self._machine.state is not self.open_state:
             raise IllegalTransition(self._machine.state, CommandSent)
-        number = wire.number(id)
+        number = int(id, 36) if id else 0  # this and the end are written out: each call comes here
         served = self._serving.get(number)
         if served is None:
             raise ValueError(f"no call {id!r} is pending")
         self._send(kind, served[0], payload, attachments)
-        self._forget_call(number)
+        octets = self._serving.pop(number)[1]
+        self._serving_octets -= octets
+        self.kept.remove(octets + KEPT_WEIGHT_OCTETS)
+
+    def later(self, id: str) -> None:
+        """The answer to the peer's call ``id`` comes later, if it has not come yet: until then the
+        application's objects count as well (``NB-02``).
+        """
+        number = wire.number(id)
+        served = self._serving.get(number)
+        if served is not None:
+            self._serving[number] = served[0], served[1] + LATE_OCTETS
+            self._serving_octets += LATE_OCTETS
+            self.kept.add(LATE_OCTETS)
 
     def _forget_call(self, number: int) -> None:
         octets = self._serving.pop(number)[1]

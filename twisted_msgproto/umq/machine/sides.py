@@ -24,14 +24,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from ...core.kept import Kept
+from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_OCTETS, Kept
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition
-from ..terms.events import Event, HelloReceived, WelcomeReceived
+from ..terms.events import Event, HelloReceived, KeptTooMuch, WelcomeReceived
 from ..terms.states import CLIENT, SERVER, ClientState, HelloSent, ServerState, WelcomeSent
 from ..wire import VERSION, Code, Frame, Hello, UmqFault, Welcome, base36
 from .attachments import Ordered, Slot
 from .receiving import ACTIONS, Peer
+from .weights import attachments_octets, text_octets
 
 UNDECIDED: Final = "undecided"
 """A fault has this reason if nobody has said in time whether the client may come in."""
@@ -139,7 +140,16 @@ class Server(Peer):
         self._deliver(HelloReceived(version, frame.payload), frame.attachments, None, events)
 
     def _emit(self, message: Ordered, events: list[Event]) -> None:
-        if type(message) is HelloReceived:  # from H to W is our own time, which is limited too
+        if type(message) is HelloReceived:
+            # From H to W is our own time: it is limited, and H with its attachments is kept.
+            octets = text_octets(message.payload) + attachments_octets(message.attachments)
+            octets += KEPT_WEIGHT_OCTETS
+            if not self.kept.fits(octets):
+                events.append(KeptTooMuch("log-in"))
+                text = f"too many log-ins wait: {KEPT_LIMIT}"
+                self._fail(UmqFault(KEPT_LIMIT, text, b"", Code.UNAVAILABLE), events)
+                return
+            self.kept.add(octets)
             self.deadlines.set("hello", self.clock + self._limits["hello-seconds"])
         super()._emit(message, events)
 
@@ -159,6 +169,7 @@ class Server(Peer):
         self._send(Welcome, base36(self._version), payload, attachments)
         self._machine.step(WelcomeSent)
         self.deadlines.clear("hello")
+        self.kept.remove(self.kept.octets)  # of H: nothing else is kept before W
 
 
 Server.actions = {**ACTIONS, Hello: Server._on_hello}

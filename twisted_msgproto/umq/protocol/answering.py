@@ -10,10 +10,14 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from ...core.errors import LimitExceeded, Refused
+from ...core.kept import KEPT_LIMIT
 from ...core.message import Message
 from ...net.authorising import CALL, refusal_text
+from ..machine.weights import attachment_octets
 from ..terms.events import (
+    Attachment,
     AttachmentArrived,
+    AttachmentFailure,
     AttachmentsAnnounced,
     CallbackReceived,
     CallReceived,
@@ -82,7 +86,7 @@ class Answering(Verbs):
             self._authorise(event)
             self.admit(event)
         except Exception:
-            self._streamOf(event)
+            self._dropStream(event)
             self._refuse(event.id, Failure())
             return False
         return True
@@ -130,15 +134,34 @@ class Answering(Verbs):
             if len(message.attachments) == event.count:  # all of it came in one read
                 attachments, message.attachments = message.attachments, []
                 for attachment in attachments:
-                    stream.arrived(attachment)
+                    self._streamed(stream, attachment)
 
     def _onArrived(self, event: AttachmentArrived) -> None:
         kept = self._streams.get(id(event.message))
         if kept is not None:
             message, stream = kept
-            stream.arrived(event.attachment)
+            self._streamed(stream, event.attachment)
             if stream.complete and stream.taken:
                 del self._streams[id(message)]
+
+    def _streamed(self, stream: AttachmentStream, attachment: Attachment) -> None:
+        """Deliver an attachment to its stream: as one that failed if all sessions keep too much,
+        and nobody waits for it (``NB-02``).
+        """
+        if not stream.awaited and not self.machine.kept.fits(attachment_octets(attachment)):
+            self.refusedForOthers("streamed attachment")
+            attachment = AttachmentFailure(f"too much is kept: {KEPT_LIMIT}")
+        stream.arrived(attachment)
+
+    def refusedForOthers(self, what: str) -> None:
+        """Tell that something of the peer was refused: all sessions keep too much (``NB-02``)."""
+        raise NotImplementedError
+
+    def _dropStream(self, message: object) -> None:
+        """Nobody will ask for the attachments of ``message``."""
+        stream = self._streamOf(message) if self._streams else None
+        if stream is not None:
+            stream.drop()
 
     def _streamOf(self, message: object) -> AttachmentStream | None:
         """Return the attachments of ``message`` that come one by one; asked for once."""
@@ -156,6 +179,8 @@ class Answering(Verbs):
         pauses.
         """
         self._streamOctets += octets
+        kept = self.machine.kept
+        kept.add(octets) if octets > 0 else kept.remove(-octets)
         if self._streamOctets > self.limits["attachments-octets"] // 4:
             self._control.pause("stream")
         elif self._streamOctets == 0:
@@ -165,9 +190,12 @@ class Answering(Verbs):
 
     def _serve(self, event: CallReceived | CallbackReceived) -> None:
         """Ask the application for the answer to a call."""
+        stream = self._streamOf(event) if self._streams else None
         try:
-            result = self._ask(event)
+            result = self._ask(event, stream)
         except Exception:
+            if stream is not None:
+                stream.drop()
             self._refuse(event.id, Failure())
             return
         if isinstance(result, Deferred):
@@ -175,14 +203,14 @@ class Answering(Verbs):
                 self._answerLater,
                 self._refuseLater,
                 callbackArgs=(event.id,),
-                errbackArgs=(event.id,),
+                errbackArgs=(event.id, stream),
             )
+            self.machine.later(event.id)
         else:
             self._answer(event.id, result)
 
-    def _ask(self, event: CallReceived | CallbackReceived) -> Any:
+    def _ask(self, event: CallReceived | CallbackReceived, stream: AttachmentStream | None) -> Any:
         session: Any = self
-        stream = self._streamOf(event) if self._streams else None
         if isinstance(event, CallReceived):
             result = self.callReceived(
                 Request(session, event.id, event.payload, event.attachments, None, stream)
@@ -204,7 +232,9 @@ class Answering(Verbs):
             self._answer(id, result)
             self._settle()
 
-    def _refuseLater(self, failure: Failure, id: str) -> None:
+    def _refuseLater(self, failure: Failure, id: str, stream: AttachmentStream | None) -> None:
+        if stream is not None:
+            stream.drop()
         if self.machine.opened:
             self._time()
             self._refuse(id, failure)

@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 
 from ...core.errors import ConnectionClosed, PeerError, Refused
 from ..machine.attachments import Slot
+from ..machine.weights import ATTACHMENT_OCTETS, attachment_octets
 from ..terms.events import Attachment, AttachmentFailure
 
 if TYPE_CHECKING:
@@ -122,6 +123,10 @@ def plain(attachments: Sequence[Attachment]) -> list[bytes]:
     return [b"" if isinstance(entry, AttachmentFailure) else entry for entry in attachments]
 
 
+def _octets(attachment: Attachment) -> int:
+    return attachment_octets(attachment) + ATTACHMENT_OCTETS
+
+
 @dataclass(slots=True)
 class AttachmentStream:
     """Delivers the attachments of one message, one by one (``UM-19``).
@@ -138,12 +143,18 @@ class AttachmentStream:
     _asked: int = 0
     _lost: bool = False
     _came: int = 0
+    _dropped: bool = False
     taken: bool = False
 
     @property
     def complete(self) -> bool:
         """All have come."""
         return self._came == self.count
+
+    @property
+    def awaited(self) -> bool:
+        """Return whether somebody waits for the next one."""
+        return bool(self._waiting)
 
     def next(self) -> Deferred[bytes]:
         """Return the next attachment.
@@ -156,8 +167,8 @@ class AttachmentStream:
         self._asked += 1
         if self._arrived:
             attachment = self._arrived.popleft()
+            self.changed(-_octets(attachment))
             if isinstance(attachment, bytes):
-                self.changed(-len(attachment))
                 return succeed(attachment)
             return fail(AttachmentLost(attachment.text))
         if self._lost:
@@ -170,15 +181,23 @@ class AttachmentStream:
         """One more is there."""
         self._came += 1
         if not self._waiting:
+            if self._dropped:
+                return
             self._arrived.append(attachment)
-            if isinstance(attachment, bytes):
-                self.changed(len(attachment))
+            self.changed(_octets(attachment))
             return
         waiting = self._waiting.popleft()
         if isinstance(attachment, bytes):
             waiting.callback(attachment)
         else:
             waiting.errback(AttachmentLost(attachment.text))
+
+    def drop(self) -> None:
+        """Nobody will ask for what has come, and what still comes (``NB-02``)."""
+        self._dropped = self._lost = True
+        octets = sum(map(_octets, self._arrived))
+        self._arrived.clear()
+        self.changed(-octets)
 
     def lost(self) -> None:
         """The connection is gone: what is waited for has failed."""

@@ -5,9 +5,10 @@ One read may bring hundreds of calls, each of which an application answers in a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from math import inf
+from sys import getsizeof
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
@@ -27,6 +28,8 @@ class Serving(Answering):
     _rest: Iterator[Any] | None = None  # what else came, in order: a part of one read, mostly
     _serving: Any = None  # the call of the clock that goes on with them
     _holds: tuple[Deferred[Any], ...] = ()  # they have to fire before the next call is served
+    _restOctets = 0  # what the reads take of which the rest is a part
+    _restKept = 0  # as much of it as ``machine.kept`` counts now
 
     def serveAfter(self, done: Deferred[Any]) -> None:
         """Serve no more calls of this peer, and do not read it, before ``done`` has fired.
@@ -41,12 +44,32 @@ class Serving(Answering):
             self._rest = iter(())
         self._control.pause(SERVING)
         done.addBoth(self._serveAgain, done)
+        self._keepRest()
 
     def _serveAgain(self, result: Any, done: Deferred[Any]) -> Any:
         self._holds = tuple(held for held in self._holds if held is not done)
         if not self._ended:
+            self._keepRest()
             self._serveLater()
         return result
+
+    def _keepRest(self) -> None:
+        """Count what came behind a call that is held, for as long as an application wants
+        (``NB-02``).
+        """
+        if self._rest is None:
+            self._restOctets = 0
+        octets = self._restOctets if self._holds else 0
+        if octets != self._restKept:
+            kept = self.machine.kept
+            kept.remove(self._restKept)
+            kept.add(octets)
+            self._restKept = octets
+
+    def _restCame(self, inputs: Sequence[Any]) -> None:
+        """Some of what was read is to be followed later."""
+        self._restOctets += sum(map(getsizeof, inputs))
+        self._keepRest()
 
     def _goOn(self, events: Iterator[Any]) -> None:
         """Follow more events of the peer, in a turn of their own."""
@@ -116,6 +139,7 @@ class Serving(Answering):
         elif self._rest is not None:
             events, self._rest = self._rest, None
             self._goOn(self._whileTime(events))
+            self._keepRest()
         if self._ready or self._rest is not None:
             self._serveLater()
         elif not self._ended:
@@ -124,6 +148,7 @@ class Serving(Answering):
     def _serveNoMore(self) -> None:
         """The session is over: nobody would hear the answers."""
         self._ready = self._rest = None
+        self._keepRest()
         if self._serving is not None:
             self._serving.cancel()
             self._serving = None

@@ -126,7 +126,7 @@ class UmqSession(Serving):
         """
 
     def refusedForOthers(self, what: str) -> None:
-        """A call or attribute of the peer was refused: all sessions keep too much (``NB-02``)."""
+        """Count that something of the peer was refused: all sessions keep too much (``NB-02``)."""
         self.factory.counters[f"limit:{KEPT_LIMIT}"] += 1
 
     # ── the connection's life ───────────────────────────────────────────────────────────────────
@@ -165,8 +165,10 @@ class UmqSession(Serving):
 
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: all that is pending fails, then the application is told."""
-        self._failAll(reason)
-        self.machine.kept.clear()
+        try:
+            self._failAll(reason)
+        finally:  # whatever the application's producers raise
+            self.machine.kept.clear()
         super().sessionEnding(reason)
 
     def endInOrder(self) -> None:
@@ -224,6 +226,8 @@ class UmqSession(Serving):
             self._follow(events)
         else:  # before W is complete one input may bring much: all that waited for that
             self._followInTurns(events)
+            if self._rest is not None:
+                self._restCame(inputs)
         if self._over:
             self._lookUnread(waiting)
 
@@ -282,6 +286,8 @@ class UmqSession(Serving):
         if not waiter.called:  # the callback of another answer may have cancelled it
             stream = self._streamOf(event) if self._streams else None
             waiter.callback(Reply(event.payload, event.attachments, stream))
+        else:
+            self._dropStream(event)
 
     def _onError(self, event: ErrorReceived) -> None:
         waiter: Any = event.waiter
@@ -299,6 +305,8 @@ class UmqSession(Serving):
             stream = self._streamOf(event) if self._streams else None
             update = Update(event.payload, event.attachments, stream)
             self._guarded(subscription._arrived, update)
+        else:
+            self._dropStream(event)
 
     def _onTopicClosed(self, event: TopicClosed) -> None:
         subscription = self.subscriptions.get(event.topic)

@@ -12,6 +12,7 @@ from zope.interface import implementer
 
 from ...core.kept import KEPT_WEIGHT_OCTETS
 from ..machine.attachments import Slot
+from ..machine.weights import text_octets
 
 if TYPE_CHECKING:
     from .session import UmqSession
@@ -34,8 +35,9 @@ class Topic:
     def __init__(self, session: UmqSession, number: int, id: str) -> None:
         self._session = session
         self._number = number
-        self._queue: deque[tuple[str, Sequence[bytes | Slot], int]] = deque()
-        self._octets = 0
+        self._queue: deque[tuple[str, Sequence[bytes | Slot], int, int]] = deque()
+        self._octets = 0  # as topic-queue-octets counts them
+        self._weight = 0  # what they take
         self._producer: Any = None
         self._streaming = False
         self._asking: Any = None  # the call that asks a pull producer for its next update
@@ -64,12 +66,15 @@ class Topic:
             session._slowTopics[self] = None
             if self._producer is not None and self._streaming:
                 self._producer.pauseProducing()
-        octets = len(payload) + sum(len(body) for body in bodies if isinstance(body, bytes))
+        attached = sum(len(body) for body in bodies if isinstance(body, bytes))
+        octets = len(payload) + attached
+        weight = text_octets(payload) + attached + KEPT_WEIGHT_OCTETS
         kept = session.machine.kept
-        fits = kept.fits(octets + KEPT_WEIGHT_OCTETS)
-        kept.add(octets + KEPT_WEIGHT_OCTETS)
-        self._queue.append((payload, bodies, octets))
+        fits = kept.fits(weight)
+        kept.add(weight)
+        self._queue.append((payload, bodies, octets, weight))
         self._octets += octets
+        self._weight += weight
         limits = session.limits
         if (
             not fits
@@ -143,9 +148,10 @@ class Topic:
     # The session's side
 
     def _send(self) -> None:
-        payload, bodies, octets = self._queue.popleft()
+        payload, bodies, octets, weight = self._queue.popleft()
         self._octets -= octets
-        self._session.machine.kept.remove(octets + KEPT_WEIGHT_OCTETS)
+        self._weight -= weight
+        self._session.machine.kept.remove(weight)
         self._session._time()
         self._session.machine.publish(self._number, payload, bodies)
 
@@ -162,10 +168,10 @@ class Topic:
     def _end(self, reason: str) -> None:
         """The topic ends here, or has ended; ``reason`` as in ``closed``."""
         session = self._session
-        session.machine.kept.remove(self._octets + KEPT_WEIGHT_OCTETS * len(self._queue))
+        session.machine.kept.remove(self._weight)
         self.closed = reason
         self._queue.clear()
-        self._octets = 0
+        self._octets = self._weight = 0
         session._slowTopics.pop(self, None)
         session.topics.pop(self._number, None)
         if reason in ("closed", "slow") and session.machine.opened:

@@ -186,8 +186,8 @@ class CallsSafe:
 
 @dataclass(slots=True)
 class KeptTooMuch:
-    """A ``what`` of the peer was refused: the process keeps too much, and this session more than
-    its share (``NB-02``).
+    """A ``what`` of the peer (a call, an attribute, a log-in) was refused: the process keeps too
+    much, and this session more than its share (``NB-02``).
     """
 
     what: str
