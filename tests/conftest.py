@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.tools import java_classes, warm
+from tests.tools.cpu import CpuByFile
 from tests.tools.forms import LONG, SHORT
 from tests.tools.processes import (
     PROJECT,
@@ -83,6 +84,7 @@ def pytest_configure(config: pytest.Config) -> None:
     nothing is: a change is merged or not for what it does, and not by chance.
     """
     gc.disable()  # until all tests are collected: nothing of them goes
+    config.pluginmanager.register(CpuByFile())
     for name in JAVA_VARIABLES:
         os.environ.setdefault(name, java_classes.options())
     long = config.getoption("--long")
