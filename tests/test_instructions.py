@@ -135,6 +135,7 @@ def test_another_tree_than_the_one_asked_for_is_no_figure(
         instructions.measure(tmp_path, ["queue-1"])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("valgrind"), reason=instructions.HOW_TO_GET_IT)
 def test_the_same_row_costs_the_same_twice() -> None:
