@@ -149,11 +149,11 @@ class Answering(Verbs):
         and nobody waits for it (``NB-02``).
         """
         if not stream.awaited and not self.machine.kept.fits(attachment_octets(attachment)):
-            self.refusedForOthers("streamed attachment")
+            self._refusedForOthers("streamed attachment")
             attachment = AttachmentFailure(f"too much is kept: {KEPT_LIMIT}")
         stream.arrived(attachment)
 
-    def refusedForOthers(self, what: str) -> None:
+    def _refusedForOthers(self, what: str) -> None:
         """Tell that something of the peer was refused: all sessions keep too much (``NB-02``)."""
         raise NotImplementedError
 

@@ -125,7 +125,7 @@ class UmqSession(Serving):
         ``reason`` is one of those that :class:`~.subscriptions.Subscription` has.
         """
 
-    def refusedForOthers(self, what: str) -> None:
+    def _refusedForOthers(self, what: str) -> None:
         """Count that something of the peer was refused: all sessions keep too much (``NB-02``)."""
         self.factory.counters[f"limit:{KEPT_LIMIT}"] += 1
 
@@ -329,7 +329,7 @@ class UmqSession(Serving):
         self._guarded(self.attributeChanged, event.name, value)
 
     def _onKeptTooMuch(self, event: KeptTooMuch) -> None:
-        self.refusedForOthers(event.what)
+        self._refusedForOthers(event.what)
 
     def _onFatal(self, event: FatalReceived) -> None:
         self._tally["fatals"] += 1

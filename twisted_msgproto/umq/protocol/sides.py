@@ -154,8 +154,8 @@ class UmqServer(UmqSession):
         factory = self.factory
         return Server(factory.limits, self._now(), every=factory.budget.kept)
 
-    def refusedForOthers(self, what: str) -> None:
-        """As :meth:`UmqSession.refusedForOthers`; the operator is told."""
+    def _refusedForOthers(self, what: str) -> None:
+        """As :meth:`UmqSession._refusedForOthers`; the operator is told."""
         self.factory.limitMet(KEPT_LIMIT, what)
 
     def _onHello(self, hello: HelloReceived) -> None:
