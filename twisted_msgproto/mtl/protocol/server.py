@@ -269,6 +269,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             virtual_hosts=self._virtualHosts,
             counters=self.counters.settled,
             may=self._may,
+            every=self.budget.kept,
         )
 
     def _may(self, session: Session, reads: bool, resource: str) -> bool:
