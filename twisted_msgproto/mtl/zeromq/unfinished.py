@@ -400,9 +400,13 @@ class Unfinished:
 
     def make_room(self, descriptor: int, octets: int) -> None:
         """End this connection, whose unfinished message has ``octets``."""
+        self.end(descriptor, octets, self._made_room)
+
+    def end(self, descriptor: int, octets: int, told: Callable[[str, int], None]) -> None:
+        """End this connection for these octets; if it stands, ``told(host, octets)`` is called."""
         seen = self._seen.get(descriptor)
         if seen is not None:
-            self._cut(descriptor, seen, octets, self._made_room)
+            self._cut(descriptor, seen, octets, told)
 
     # ── one connection ──────────────────────────────────────────────────────────────────────────
 
