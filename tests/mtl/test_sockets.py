@@ -25,6 +25,8 @@ from twisted_msgproto.mtl.zeromq.bounded import (
 from twisted_msgproto.mtl.zeromq.connections import Connections
 from twisted_msgproto.mtl.zeromq.routing import LAST_WORDS_SECONDS, Routing
 from twisted_msgproto.mtl.zeromq.unfinished import Unfinished
+from twisted_msgproto.mtl.zeromq.unread import EveryUnread
+from twisted_msgproto.net.backpressure import OctetBudget
 
 
 def lease(client: Plain) -> tuple[str, str]:
@@ -272,6 +274,11 @@ class Reading(Routing, Bounded):
         self._names, self._identities, self._peers = {}, {}, {}
         self._ended, self._silent, self._waiting = {}, {}, None
         self.unfinished = Unfinished(self.clock, self._bounds, lambda *told: None, self._readSoon)
+        self._unread: dict[bytes, Any] = {}
+        self._frame_octets = 0
+        self._everyUnread = EveryUnread(
+            self.clock, OctetBudget(), self._backlogs, lambda *cut: None, lambda descriptor: None
+        )
         self.got: list[tuple[list[list[bytes]], dict[bytes, Peer]]] = []
         self.told: list[Any] = []
         self.sent: list[list[bytes]] = []

@@ -6,9 +6,11 @@ What is legal on a flow stands in :data:`~twisted_msgproto.mtl.terms.states.FLOW
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from ...core.kept import KEPT_WEIGHT_OCTETS
 from ...core.window import ReceiveWindow
 from ..terms.states import FlowState
 from ..wire import data
@@ -23,13 +25,30 @@ COMMANDS_REMEMBERED: Final = 256
 NAMES_REMEMBERED: Final = 1024
 """Resources of a writer whose names were looked at already."""
 
+LEASED_NAME_OCTETS: Final = 96
+"""Python needs this much for a string without characters, and for its place."""
+
+CHARACTER_OCTETS: Final = 4
+"""Python needs up to this much memory for each character of a name."""
+
+
+def name_weight(name: str) -> int:
+    """Return what one name of a flow counts among what its session keeps (``NB-02``)."""
+    return KEPT_WEIGHT_OCTETS + (CHARACTER_OCTETS + 1) * len(name)
+
+
+def lease_weight(resources: Sequence[str]) -> int:
+    """Return what a lease counts among what its session keeps (``NB-02``)."""
+    octets = KEPT_WEIGHT_OCTETS + LEASED_NAME_OCTETS * len(resources)
+    return octets + CHARACTER_OCTETS * sum(map(len, resources))
+
 
 @dataclass(slots=True, eq=False)
 class LeaseGrant:
     """A data lease: who may do what with it (``MT-11``).
 
     ``resources`` empty means all; ``confirm`` is True for ``full``.  ``profile`` is the one that
-    was selected when it was given.
+    was selected when it was given.  Its session keeps ``octets`` for it, until its flow ends.
     """
 
     token: str
@@ -39,6 +58,7 @@ class LeaseGrant:
     resources: tuple[str, ...]
     confirm: bool
     expires_at: float
+    octets: int = 0
 
     def covers(self, resource: str) -> bool:
         """This resource is among those of the lease and the profile has it."""
@@ -77,6 +97,7 @@ class Flow:
         commands: sequences of the last commands, which a Response may still be on its way for.
         state: where the connection stands.
         address: the network address behind it; "" if it is not known.
+        octets: what the session keeps for the names of the flow (``NB-02``).
     """
 
     peer: bytes
@@ -86,6 +107,7 @@ class Flow:
     commands: deque[int] = field(default_factory=lambda: deque(maxlen=COMMANDS_REMEMBERED))
     state: FlowState = FlowState.UNLEASED
     address: str = ""
+    octets: int = 0
 
     @property
     def session(self) -> Session:

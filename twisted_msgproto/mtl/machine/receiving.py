@@ -14,7 +14,7 @@ from ..terms.states import FLOW, ContentLost
 from ..wire import data
 from ..wire.data import CONTENT_HEADER_OCTETS_MIN, SEQUENCE_OCTETS, IllFormed
 from ..wire.fields import EMPTY
-from .flows import NAMES_REMEMBERED, Flow, Slice, Stored, WritingFlow
+from .flows import NAMES_REMEMBERED, Flow, Slice, Stored, WritingFlow, name_weight
 from .sessions import Place, Sessions
 
 
@@ -127,9 +127,16 @@ class Writers(Sessions):
             return 403 if grant.profile.knows(grant.session.virtual_host, resource) else 404
         if not (grant.resources or self._may(grant.session, False, resource)):
             return 403
+        kept, octets = flow.session.kept, name_weight(resource)
         if len(flow.names) >= NAMES_REMEMBERED:
             flow.names.clear()
-        flow.names[encoded] = resource
+            kept.remove(flow.octets)
+            flow.octets = 0
+        # Where too much is kept it is looked at again for each content (NB-02).
+        if kept.fits(octets):
+            flow.names[encoded] = resource
+            flow.octets += octets
+            kept.add(octets)
         return resource
 
     def _refuse_content(self, flow: Flow, sequence: int, code: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..wire import data
-from .flows import ReadingFlow
+from .flows import ReadingFlow, name_weight
 from .receiving import Writers
 
 
@@ -42,6 +42,8 @@ class Readers(Writers):
                 if summoned:
                     profile.dismiss(flow, command.resource)
                     del flow.summoned[command.resource]
+                    flow.octets -= name_weight(command.resource)
+                    flow.session.kept.remove(name_weight(command.resource))
                 self._respond(flow.peer, flow, command.sequence, 200 if summoned else 400)
             case data.Confirm() | data.Reject():
                 settled = None
@@ -60,17 +62,21 @@ class Readers(Writers):
         """Follow a Summon (``MT-16``); the Response is sent before any content (``MT-18``)."""
         flow.commands.append(command.sequence)
         resource, profile = command.resource, flow.grant.profile
+        octets = name_weight(resource)
         if (
             resource in flow.summoned
             or not resource
             or not flow.grant.covers(resource)
             or not (flow.grant.resources or self._may(flow.session, True, resource))
             or len(flow.summoned) >= self.limits.integer("lease-resources")
+            or not self._may_keep(flow.session, octets, "resource")
             or not profile.summon(flow, resource)
         ):
             self._respond(flow.peer, flow, command.sequence, 400)
             return
         flow.summoned[resource] = data.encode_name(resource)
+        flow.octets += octets
+        flow.session.kept.add(octets)
         self._respond(flow.peer, flow, command.sequence, 200)
         profile.ready(flow)
 

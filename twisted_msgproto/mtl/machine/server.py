@@ -29,6 +29,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ...core.connection import WorkLost
+from ...core.kept import Kept
 from ...core.limits import Limits
 from ..terms.events import ServerEvent
 from ..terms.limits import SERVER_LIMITS
@@ -76,13 +77,15 @@ class Server(Readers):
         data_port: int = 0,
         counters: dict[str, int] | None = None,
         may: May = everything,
+        every: Kept | None = None,
     ) -> None:
         """Make a broker.
 
         ``random(n)`` returns n octets that nobody can foresee.  ``mechanisms`` empty: clients need
         not authenticate.  ``virtual_hosts`` None: any.  ``may(session, reads, resource)`` says
         what clients may do: it is asked for each lease's resources, and where a lease is for all,
-        for each that is summoned or written to.
+        for each that is summoned or written to.  ``every`` bounds what the sessions of the process
+        keep for their peers (``NB-02``).
         """
         limits = Limits.of(SERVER_LIMITS) if limits is None else limits
         super().__init__(
@@ -95,6 +98,7 @@ class Server(Readers):
             data_port=data_port,
             counters=counters,
             may=may,
+            every=every,
         )
         self._heartbeat = limits["heartbeat"]
         self._liveness = limits["liveness"]
@@ -197,6 +201,8 @@ class Server(Readers):
             # What came before the end is still content.
             self._flush_writer(flow)
             self._withheld.pop(flow, None)
+            flow.names.clear()
+        flow.session.kept.remove(flow.octets + flow.grant.octets)
         self._end_if_left(flow.session)
 
     def peer_lost(self, peer: bytes, now: float) -> list[ServerEvent]:

@@ -17,10 +17,12 @@ from typing import Any, Final, NamedTuple
 
 from ...core.connection import Connection
 from ...core.deadlines import ManyDeadlines
+from ...core.kept import KEPT_LIMIT, Keeping, Kept
 from ...core.limits import Limits
 from ...core.machine import Machine
 from ..terms.events import (
     AuthenticationRequested,
+    KeptTooMuch,
     ServerEvent,
     SessionEnded,
     SessionEstablished,
@@ -40,7 +42,7 @@ from ..wire.control import (
     encode_reply,
 )
 from ..wire.data import IllFormed
-from .flows import Flow, LeaseGrant, WritingFlow
+from .flows import Flow, LeaseGrant, WritingFlow, lease_weight
 from .peers import UNKNOWN, Peer, is_automatic
 from .profile import Profile, by_name
 
@@ -107,6 +109,7 @@ class Session:
         left: the control connection has ended; the session lives as long as its flows.
         application: whatever the caller keeps with the session.
         permissions: what the caller remembers of the answers to ``may``.
+        kept: what leases and flows make the process keep for longer than a message (``NB-02``).
     """
 
     peer: bytes
@@ -129,6 +132,7 @@ class Session:
     flows: dict[bytes, Flow] = field(default_factory=dict)
     envelope: list[bytes] = field(default_factory=list)  # of the request under way
     asked_at: float = 0.0
+    kept: Keeping = field(default_factory=Keeping)
     refused: bool = False  # the reply waits for the time that a failure costs
     ended: bool = False
 
@@ -166,8 +170,10 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         data_port: int,
         counters: dict[str, int] | None,
         may: May = everything,
+        every: Kept | None = None,
     ) -> None:
         self.limits = limits
+        self._every = Kept() if every is None else every
         self.profiles = by_name(profiles)
         self.counters = Counter() if counters is None else counters
         self.fault = None
@@ -289,6 +295,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         session = Session(peer, self._session_names(), request.virtual_host, self._now, self._now)
         known = self._peers.get(peer, UNKNOWN)
         session.envelope, session.address, session.key = envelope, known.address, known.key
+        session.kept = Keeping(self._every)
         self._sessions[peer] = session
         self.counters["sessions_total"] += 1
         self._events.append(SessionOpened(session))
@@ -352,6 +359,9 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
                 raise Invalid(403, f"not allowed to {what} {resource}")
         if len(session.grants) + len(session.flows) >= self.limits.integer("session-leases"):
             raise Invalid(403, "too many leases")
+        octets = lease_weight(request.resources)
+        if not self._may_keep(session, octets, "lease"):
+            raise Invalid(403, f"too many leases: {KEPT_LIMIT}")
         token = self._random(TOKEN_OCTETS).hex()
         grant = LeaseGrant(
             token,
@@ -361,10 +371,19 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             request.resources,
             request.confirm == "full",
             self._now + self.limits["lease-unused"],
+            octets,
         )
+        session.kept.add(octets)
         self._leases[token] = session.grants[token] = grant
         self.deadlines.set(grant, grant.expires_at)
         self._answer(session, 202, port=self.data_port, lease=token)
+
+    def _may_keep(self, session: Session, octets: int, what: str) -> bool:
+        """Return whether a session may keep so much more for its client; if not, it is told of."""
+        if session.kept.fits(octets):
+            return True
+        self._events.append(KeptTooMuch(what))
+        return False
 
     def _ready(self, session: Session) -> None:
         session.machine.step(Granted)
@@ -439,6 +458,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         for token, grant in session.grants.items():
             del self._leases[token]
             self.deadlines.clear(grant)
+            session.kept.remove(grant.octets)
         session.grants.clear()
         for flow in list(session.flows.values()):
             self._end_flow(flow)
@@ -487,4 +507,5 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
 
     def _end_unused(self, grant: LeaseGrant) -> None:
         del self._leases[grant.token], grant.session.grants[grant.token]
+        grant.session.kept.remove(grant.octets)
         self.counters["leases_unused"] += 1

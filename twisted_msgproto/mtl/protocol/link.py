@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from ...core.errors import ConnectionClosed
+from ...core.kept import KEPT_LIMIT
 from ...core.message import MessageBatch
 from ...net import sasl
 from ...net.delivery import tell_not_stored
@@ -24,6 +25,7 @@ from ..machine.peers import Peer
 from ..terms.events import (
     AuthenticationRequested,
     ContentReceived,
+    KeptTooMuch,
     ServerEvent,
     SessionEnded,
     SessionEstablished,
@@ -164,6 +166,9 @@ class BrokerLink(Link):
     def _sessionRefused(self, event: SessionRefused) -> None:
         self.factory.limitMet(event.limit, "session")
 
+    def _keptTooMuch(self, event: KeptTooMuch) -> None:
+        self.factory.limitMet(KEPT_LIMIT, event.what)
+
     def _sessionEstablished(self, event: SessionEstablished) -> None:
         if self.factory.sessionLog is not None:
             self.factory.sessionLog.began(event.session.application)
@@ -244,6 +249,7 @@ class BrokerLink(Link):
         AuthenticationRequested: _authenticationRequested,
         SessionOpened: _sessionOpened,
         SessionRefused: _sessionRefused,
+        KeptTooMuch: _keptTooMuch,
         SessionEstablished: _sessionEstablished,
         SessionEnded: _sessionEnded,
     }

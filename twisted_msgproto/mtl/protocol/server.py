@@ -269,6 +269,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             virtual_hosts=self._virtualHosts,
             counters=self.counters.settled,
             may=self._may,
+            every=self.budget.kept,
         )
 
     def _may(self, session: Session, reads: bool, resource: str) -> bool:
@@ -338,6 +339,9 @@ class MtlServerFactory(MsgprotoServerFactory):
             "left": link.peersLeft,
             "together": together,
             "made_room": partial(self._endless, "process-held-octets"),
+            "budget": self.budget,
+            "unread": self._unread,
+            "curve": self._curve is not None,
         }
         content_octets = limits.integer("content-octets")
         bounds: dict[str, Any] = {
@@ -417,6 +421,23 @@ class MtlServerFactory(MsgprotoServerFactory):
             "{address}: cut off: {octets} octets of a message that has not ended"
             " ({limit} is {most})",
             reason="endless-message",
+            address=address,
+            octets=octets,
+            limit=limit,
+            most=self.limits.integer(limit),
+        )
+
+    def _unread(self, address: str, octets: int) -> None:
+        """A client was cut off that does not read what it is sent (NB-02)."""
+        limit = "process-held-octets"
+        self.counters["peers_lost"] += 1
+        self.countFault("unread", limit)
+        self.writeOf(
+            log,
+            address,
+            "{address}: cut off: it has not read {octets} octets that it was sent"
+            " ({limit} is {most})",
+            reason="unread",
             address=address,
             octets=octets,
             limit=limit,

@@ -44,6 +44,14 @@ class SessionRefused:
 
 
 @dataclass(slots=True)
+class KeptTooMuch:
+    """A client was refused ``what`` it wanted, because all sessions together keep too much for
+    their clients (``NB-02``)."""
+
+    what: str
+
+
+@dataclass(slots=True)
 class SessionEstablished:
     """The session's client is authenticated, or need not be."""
 
@@ -81,6 +89,7 @@ ServerEvent = (
     AuthenticationRequested
     | SessionOpened
     | SessionRefused
+    | KeptTooMuch
     | SessionEstablished
     | SessionEnded
     | ContentReceived

@@ -32,6 +32,10 @@ PROTOCOL_VERSION: Final = 1
 ENVELOPE_FRAMES_MAX: Final = 5
 """Identity, envelope, command and body are 8 frames at most (``MT-01``, ``MT-12``)."""
 
+ENVELOPE_OCTETS_MAX: Final = 255
+"""Octets of one frame of an envelope: ZeroMQ's identities have no more, and REQ's request ids have
+four.  A session keeps its last envelope (``NB-02``)."""
+
 STATUS: Final[Mapping[int, str]] = {
     200: "OK",
     201: "Ready",
@@ -124,6 +128,8 @@ def split_envelope(frames: Sequence[bytes]) -> int:
         raise IllFormed("frames", f"{len(frames)} frames are no request")
     if frames[count - 1] or b"" in frames[: count - 1]:
         raise IllFormed("frames", "not exactly two frames after the first empty one")
+    if any(len(frame) > ENVELOPE_OCTETS_MAX for frame in frames[:count]):
+        raise IllFormed("envelope", f"a frame of more than {ENVELOPE_OCTETS_MAX} octets")
     return count
 
 

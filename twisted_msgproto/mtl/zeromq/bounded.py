@@ -303,7 +303,9 @@ class Bounded:
         now = self.factory.reactor.seconds()
         some = False
         for peer in list(islice(self._backlogs, peers)):
-            backlog = self._backlogs.pop(peer)
+            backlog = self._backlogs.pop(peer, None)
+            if backlog is None:
+                continue  # what was done for another has ended it
             self._backlogs[peer] = backlog  # the last one now
             messages = backlog.messages
             for _ in range(READS_PER_TURN):

@@ -33,8 +33,11 @@ TCP_INFO: Final = struct.Struct("=24xI24xI")
 data came last."""
 
 KERNEL_SHARED_OCTETS: Final = 64 << 20
-"""The kernel is asked to hold about this much of all connections of a server; Linux takes twice as
-much.
+"""The kernel is asked to hold this much, divided by the connections that there are, of a new one;
+Linux takes twice as much.
+
+Those that came before keep their larger shares: a thousand may leave 240 MiB, and each further one
+:data:`KERNEL_OCTETS_LEAST`.
 
 libzmq reads whatever waits of one connection at once, and goes round all connections that have
 something.  So this much comes until it sees that a connection was cut off.  Measured with 1,000

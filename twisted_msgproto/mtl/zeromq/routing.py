@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import zmq
 
+from ...net.backpressure import OctetBudget
 from ..machine.peers import SERIAL_OCTETS, Peer, connection_name
 from .bounded import (
     FRAMES_KEPT,
@@ -22,6 +23,7 @@ from .connections import DESCRIPTOR, PROPERTY, Connections
 from .hooks import guarded
 from .together import Together
 from .unfinished import Unfinished
+from .unread import CURVE_OCTETS, FRAME_OCTETS, EveryUnread, Unread
 
 LAST_WORDS_SECONDS: Final = 0.1
 """From the end of a connection to when the socket is read on to the end of what it sent.
@@ -70,6 +72,9 @@ class Routing:
         endless: Callable[[str, int], None] = lambda host, octets: None,
         together: Together | None = None,
         made_room: Callable[[str, int], None] = lambda host, octets: None,
+        budget: OctetBudget | None = None,
+        unread: Callable[[str, int], None] = lambda host, octets: None,
+        curve: bool = False,
         **options: Any,
     ) -> None:
         """As :class:`Bounded`, and how connections end.
@@ -77,7 +82,9 @@ class Routing:
         ``leaving(peer)``: its connection has ended; what it sent before may still come.
         ``left(peers)``: that was all.  ``endless(host, octets)``: a connection was cut off, because
         so much of a message came which did not end; ``made_room(host, octets)``: because all
-        ``together`` hold too much.
+        ``together`` hold too much; ``unread(host, octets)``: because it did not read these
+        octets, and all hold too much by ``budget``, which counts them.  ``curve``: connections
+        have CURVE.
         """
         self._connections = connections
         self._leaving = leaving
@@ -97,7 +104,13 @@ class Routing:
             made_room=made_room,
             paused=lambda: self._paused,
         )
+        self._tellUnread = unread
+        self._frame_octets = FRAME_OCTETS + (CURVE_OCTETS if curve else 0)  # beside its own
+        self._unread: dict[bytes, Unread] = {}  # by name, of connections that stand
         super().__init__(factory, received, bounds, **options)  # type: ignore[call-arg]
+        self._everyUnread = EveryUnread(
+            factory.reactor, budget or OctetBudget(), self._backlogs, self._cutOff
+        )
 
     def _slice(self, messages: list[list[bytes]]) -> bool:
         """Read some messages; whether there may be more."""
@@ -147,6 +160,7 @@ class Routing:
                 self.unfinished.named(name, descriptor)
                 self._names[serial] = name
                 self._identities[name] = identity
+                self._unread[name] = Unread(self._everyUnread, name, descriptor)
             else:
                 self._end(name)
         return name
@@ -158,12 +172,24 @@ class Routing:
 
     def _end(self, name: bytes) -> None:
         """Nothing can be sent there any more; what it sent is read still."""
-        self._identities.pop(name, None)
-        self._backlogs.pop(name, None)
+        self._forget(name)
         self._ended[name] = None
         guarded(self._leaving, name)
         if self._waiting is None:
             self._waiting = self.factory.reactor.callLater(LAST_WORDS_SECONDS, self._waited)
+
+    def _forget(self, name: bytes) -> None:
+        """Send nothing more to this connection."""
+        self._identities.pop(name, None)
+        self._backlogs.pop(name, None)
+        unread = self._unread.pop(name, None)
+        if unread is not None:
+            self._everyUnread.forget(unread)
+
+    def _cutOff(self, peer: Unread, octets: int) -> None:
+        """End a connection for what its peer has not read; the monitor tells when it has ended."""
+        self._forget(peer.name)
+        self.unfinished.end(peer.descriptor, octets, self._tellUnread)
 
     def _waited(self) -> None:
         self._waiting = None
@@ -187,13 +213,25 @@ class Routing:
             self._end(peer)
 
     def _sent(self, peer: bytes, parts: list[bytes]) -> bool:
+        unread = self._unread.get(peer)
+        if unread is not None and unread.passed >= unread.check_at and not unread.has_room():
+            return peer not in self._unread  # what is for one that was cut off is dropped
         identity = self._identities.get(peer)
         if identity is None:
             if not peer.endswith(NO_SERIAL):
                 return True
             identity = peer[: -len(NO_SERIAL)]
-        sent: bool = super()._sent(peer, [identity, *parts[1:]])  # type: ignore[misc]
+        frames = parts[1:]
+        sent: bool = super()._sent(peer, [identity, *frames])  # type: ignore[misc]
+        if sent and unread is not None:
+            unread.passed += sum(map(len, frames)) + len(frames) * self._frame_octets
         return sent
+
+    def _wait(self, peer: bytes, backlog: Backlog, parts: list[bytes]) -> None:
+        super()._wait(peer, backlog, parts)  # type: ignore[misc]
+        unread = self._unread.get(peer)
+        if unread is not None:
+            self._everyUnread.waits(unread, backlog)
 
     def _deliver(self, messages: list[list[bytes]]) -> None:
         self.unfinished.read(messages)
@@ -202,6 +240,7 @@ class Routing:
     def shutdown(self) -> None:
         """Close the socket."""
         self.unfinished.shutdown()
+        self._everyUnread.shutdown()
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import zmq
 
 from ...net.ledger import MIN_RATE
+from ...net.memory import HEAP_OCTETS_MAX
 from .door import EVENT, shut_down, standing, waiting_in
 from .together import BUFFER_OCTETS, FRAME_TIMES, LOOK_SECONDS, Rank, Together, Weight
 
@@ -179,6 +180,8 @@ class Unfinished:
         self._buffers = (bounds.peer_messages + 2) * BUFFER_OCTETS
         self._frame = bounds.frame_octets
         self._together = together
+        # Larger frames have mappings of their own, which nobody counts.
+        self._counted = bounds.frame_octets <= HEAP_OCTETS_MAX - BUFFER_OCTETS
         self._min_rate = MIN_RATE if together is None else together.min_rate
         self._made_room = made_room
         self._paused = paused
@@ -286,7 +289,8 @@ class Unfinished:
     @property
     def _calm(self) -> bool:
         """Nothing has come in this round, and what libzmq holds is known to be little."""
-        return not self._moved and self._together is not None and self._together.little
+        together = self._together
+        return not self._moved and self._counted and together is not None and together.little
 
     def _note_heard(self) -> None:
         heard, self._heard = self._heard, set()
@@ -400,9 +404,13 @@ class Unfinished:
 
     def make_room(self, descriptor: int, octets: int) -> None:
         """End this connection, whose unfinished message has ``octets``."""
+        self.end(descriptor, octets, self._made_room)
+
+    def end(self, descriptor: int, octets: int, told: Callable[[str, int], None]) -> None:
+        """End this connection for these octets; if it stands, ``told(host, octets)`` is called."""
         seen = self._seen.get(descriptor)
         if seen is not None:
-            self._cut(descriptor, seen, octets, self._made_room)
+            self._cut(descriptor, seen, octets, told)
 
     # ── one connection ──────────────────────────────────────────────────────────────────────────
 
