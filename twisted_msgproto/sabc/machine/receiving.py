@@ -420,7 +420,7 @@ class Listener(Speaker[S]):
         """Follow a complete frame: its message is complete, or continues, or the frame is in
         error.
         """
-        incoming = self._current
+        incoming, self._current = self._current, NOTHING_YET
         self._receiving = False
         key = incoming.key
         if final:

@@ -88,7 +88,7 @@ Piece = Frame | FrameOpened | BodyContinued | FrameClosed | Fault
 
 
 _NO_FRAME: Final = Frame({})
-"""All decoders share this before their first frame; nobody is handed it."""
+"""All decoders share this while no head waits for its end; nobody is handed it."""
 
 
 class Decoder:
@@ -203,20 +203,27 @@ class Decoder:
 
     def feed(self, octets: bytes) -> None:
         """Add what came; ``next`` then hands out what it amounts to."""
-        start = self._start
-        if start:
-            del self._buffer[:start]
-            self._scan -= start
-            self._session_scan -= start
-            self._forward -= start
-            if self._run >= 0:
-                self._run -= start
-            self._start = 0
+        if self._start:
+            self._let_go()
         self._buffer += octets
 
     def next(self) -> Piece | None:
         """Return the next piece, or None when more octets are needed."""
-        return None if self._faulted else self._read()
+        piece = None if self._faulted else self._read()
+        if piece is None and self._start:
+            self._let_go()  # the peer may be silent from now on
+        return piece
+
+    def _let_go(self) -> None:
+        """Forget the octets that were handed out (NB-02)."""
+        start = self._start
+        del self._buffer[:start]
+        self._scan -= start
+        self._session_scan -= start
+        self._forward -= start
+        if self._run >= 0:
+            self._run -= start
+        self._start = 0
 
     def plain(
         self, prefix: bytes, octets_max: int, taken: Mapping[str, object], taken_max: int
@@ -427,7 +434,7 @@ class Decoder:
         self._between = end_octets > 0
         if not self._opened:
             self._read = self._read_head
-            frame = self._frame
+            frame, self._frame = self._frame, _NO_FRAME
             frame.body = body
             frame.final = final
             frame.end_octets = end_octets
@@ -444,7 +451,8 @@ class Decoder:
         """The end is not here: hand out the head, then whole parts of the ``decided`` octets."""
         if not self._opened:
             self._opened = True
-            return FrameOpened(self._frame)
+            frame, self._frame = self._frame, _NO_FRAME
+            return FrameOpened(frame)
         size = decided - decided % self._part_octets
         if size <= 0:
             return None
