@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,8 +13,11 @@ import pytest
 from twisted_msgproto.sabc.machine import Server
 from twisted_msgproto.sabc.terms.events import REQUEST, MessagesReceived
 from twisted_msgproto.sabc.wire import Error, encode
+from twisted_msgproto.sabc.wire.framing import read_frame
 
-from .sides import NOW, SESSION, msg, open_server, part
+from .pairs import Case
+from .sides import NOW, NUDGE, SESSION, msg, open_server, part
+from .vectors import CONNECT
 
 READ = 1 << 16
 BODY = b"x" * 900_000
@@ -29,6 +33,7 @@ def memory() -> Iterator[list[int]]:
     try:
         before = tracemalloc.get_traced_memory()[0]
         yield grown
+        gc.collect()
         grown.append(tracemalloc.get_traced_memory()[0] - before)
     finally:
         tracemalloc.stop()
@@ -82,3 +87,86 @@ def test_octets_that_were_handed_out_are_not_held_beside_the_message__NB_02() ->
     with memory() as grown:
         deal(server, reads(msg(BODY, msg_id="1")[:-1]))
     assert abs(grown[0] - server.held) < LITTLE
+
+
+def named(start: int, value: str = "") -> dict[str, str]:
+    """As many headers of our own as a frame may have beside those it needs."""
+    return {f"{number:x}": value for number in range(start, start + 29)}
+
+
+WIDE = "\N{GRINNING FACE}" + "x" * 200
+"""In memory each of its characters takes four octets."""
+
+
+@pytest.mark.parametrize("value", ["", "red", WIDE], ids=["no text", "short", "wide"])
+@pytest.mark.parametrize("framed", [False, True])
+def test_headers_of_messages_that_are_not_whole_count_with_what_they_take__NB_02(
+    value: str, framed: bool
+) -> None:
+    """NB-02, SA-18: each part may bring new ones, which are kept until the last part has come."""
+    server = open_server(framed=framed)
+    parts = [part(b"", msg_id="1", **named(start, value)) for start in range(0, 2900, 29)]
+    with memory() as grown:
+        for octets in parts:
+            server.receive([octets] if framed else octets, NOW)
+    assert not server.closed
+    assert grown[0] < server.held + LITTLE
+    end = msg(b"", msg_id="1")
+    (event,) = server.receive([end] if framed else end, NOW)
+    assert isinstance(event, MessagesReceived)
+    assert len(event.fields[0]) == 2900
+    assert (server.held, server.whole) == (0, True)
+
+
+def test_a_head_of_which_lines_have_come_counts__NB_02() -> None:
+    """NB-02: its lines are read as they come, and held as long as the blank line does not."""
+    server = open_server()
+    octets = msg(b"x", msg_id="1", **named(0, WIDE))
+    with memory() as grown:
+        server.receive(octets[: octets.index(b"\r\n\r\n") + 2], NOW)
+    assert not server.whole
+    assert len(octets) < grown[0] < server.held + LITTLE
+    server.receive(octets[octets.index(b"\r\n\r\n") + 2 :], NOW)
+    assert (server.held, server.whole) == (0, True)
+
+
+def test_a_refused_message_weighs_nothing__NB_02() -> None:
+    server = open_server()
+    refused = part(b"", msg_id="1", send_only="yes", ref_msg_id="2")
+    server.receive(refused + NUDGE, NOW)
+    assert (server.held, server.closed) == (0, False)
+    server.receive(msg(b"", msg_id="1", **named(0), **named(100)), NOW)
+    assert (server.held, server.closed) == (0, True)
+
+
+def test_a_frame_of_a_websocket_message_is_not_held_until_garbage_is_collected__NB_02() -> None:
+    """NB-02: each decoder is one of its own, and refers to itself."""
+    octets = msg(BODY, msg_id="1")
+    gc.disable()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        read_frame(octets)
+        assert tracemalloc.get_traced_memory()[0] - before < LITTLE
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+class AmongOthers(Case):
+    def test_those_with_headers_without_end_are_cut_off_and_a_good_one_is_served__NB_02(self):
+        """NB-02, FAULTS: by what all of them take, not by the octets they have sent."""
+        _, client = self.pair(process_held_octets=1 << 20)
+        crowd = [self.accept() for _ in range(4)]
+        for number, server in enumerate(crowd, 2):
+            server.dataReceived(CONNECT)
+            for start in range(0, 5800, 29):
+                if server.transport.connected and not server.transport.aborted:
+                    headers = named(start, WIDE[:2])
+                    session = f"secret-{number}"
+                    server.dataReceived(part(b"", session=session, msg_id="1", **headers))
+        self.assertLess(self.factory.budget.held.held, 1 << 20)
+        self.assertEqual([server.transport.aborted for server in crowd], [True] * 4)
+        answer = client.request(b"Hola")
+        self.pump()
+        self.assertEqual(self.successResultOf(answer).body, b"")

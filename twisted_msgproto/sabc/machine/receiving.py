@@ -219,6 +219,8 @@ class Listener(Speaker[S]):
     def _take(self, piece: Piece, now: float, events: list[Event]) -> None:
         if isinstance(piece, FrameOpened):
             self._open_frame(piece.frame, now, events)
+            if not self.closed:
+                self._current.weigh(piece.frame.headers)
         elif isinstance(piece, BodyContinued):
             self._continue(piece.octets, now, events)
         elif isinstance(piece, FrameClosed):
@@ -230,6 +232,8 @@ class Listener(Speaker[S]):
         else:
             self._open_frame(piece, now, events)
             if not self.closed:
+                if not piece.final:
+                    self._current.weigh(piece.headers)
                 self._continue(piece.body, now, events)
             if not self.closed:
                 self._close_frame(piece.final, piece.end_octets, now, events)

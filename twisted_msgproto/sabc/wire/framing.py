@@ -39,7 +39,7 @@ from . import (
     Frame,
     Message,
 )
-from .lines import LENIENT, STRICT, quick_head, read_header
+from .lines import LENIENT, STRICT, quick_head, read_header, weight
 
 _DIGITS = re.compile(r"[0-9]{1,10}", re.ASCII)
 _CR, _LF = 13, 10
@@ -195,6 +195,14 @@ class Decoder:
         return len(self._buffer) - self._start
 
     @property
+    def weight(self) -> int:
+        """Return what an unfinished frame takes in memory: what is ``held``, and a head of which
+        lines have been read (NB-02).
+        """
+        held = len(self._buffer) - self._start
+        return held if self._kind is None else held + self._head + weight(self._headers)
+
+    @property
     def has_body(self) -> bool | None:
         """Return whether the frame whose head is being read has a body; None: its command is not
         here.
@@ -213,6 +221,14 @@ class Decoder:
         if piece is None and self._start:
             self._let_go()  # the peer may be silent from now on
         return piece
+
+    def end(self) -> None:
+        """Forget everything; nothing is read any more.
+
+        A decoder refers to itself, so it would hold its octets until garbage is collected (NB-02).
+        """
+        self._buffer.clear()
+        del self._read
 
     def _let_go(self) -> None:
         """Forget the octets that were handed out (NB-02)."""
@@ -288,6 +304,8 @@ class Decoder:
 
     def _fail(self, problem: tuple[str, str], octets: bytes = b"") -> Fault:
         self._faulted = True
+        self._kind = None
+        self._headers = {}
         self._buffer.clear()
         self._start = 0
         return Fault(problem[0], problem[1], octets)
@@ -593,6 +611,13 @@ def read_frame(
     mark comes back with ``final=False``.
     """
     decoder = Decoder(bounds, part_octets=len(octets) + 1, lenient=lenient, framed=True)
+    try:
+        return _only_frame(decoder, octets, lenient)
+    finally:
+        decoder.end()
+
+
+def _only_frame(decoder: Decoder, octets: bytes, lenient: bool) -> Frame | Fault:
     decoder.feed(octets)
     piece = decoder.next()
     if piece is None:
