@@ -27,7 +27,7 @@ class PartialData:
         missing: pairs that are not read yet; 0 once the frame is here.
         start: the frame's first octets, for the log.
         octets: how much of the frame was read so far, its header included.
-        texts_octets: what its keys and values take in memory.
+        texts_octets: what its keys and values occupy in memory.
         key: it was read, and its value was not; None between pairs.
         invalid_texts: keys and values that were not UTF-8; their octets are kept as surrogates.
     """
@@ -48,7 +48,7 @@ class PartialData:
 
     @property
     def held_octets(self) -> int:
-        """Return what it takes in memory: for short texts ten times its octets (NB-02)."""
+        """Return what it occupies in memory: for short texts ten times its octets (NB-02)."""
         return self.texts_octets + getsizeof(self.pairs)
 
     def read(

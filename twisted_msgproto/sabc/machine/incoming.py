@@ -17,7 +17,7 @@ class Incoming:
         key: (is a response, id); None for an ERROR and for what carries no id.
         id: the id to name in events.
         size: octets of all its frames so far, heads and end marks included (``SA-22``).
-        weight: what its headers so far take in memory beside, where more of it has to come.
+        weight: what its headers so far occupy in memory beside, where more of it has to come.
         cut: it is above the limit; what was kept is delivered when its true end has come.
         muted: nothing of it is to be delivered (any more); it is read to its true end.
         heard: when the last octets of it came.

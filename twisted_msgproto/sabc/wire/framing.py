@@ -196,7 +196,7 @@ class Decoder:
 
     @property
     def weight(self) -> int:
-        """Return what an unfinished frame takes in memory: what is ``held``, and a head of which
+        """Return what an unfinished frame occupies in memory: what is ``held``, and a head of which
         lines have been read (NB-02).
         """
         held = len(self._buffer) - self._start

@@ -20,7 +20,7 @@ HEADER_WEIGHT_OCTETS: Final = 80
 
 
 def weight(headers: Mapping[str, str]) -> int:
-    """Return what headers take in memory, which may be ten times what they are on the wire."""
+    """Return what headers occupy in memory, which may be ten times what they are on the wire."""
     texts = sum(map(getsizeof, headers)) + sum(map(getsizeof, headers.values()))
     return texts + HEADER_WEIGHT_OCTETS * len(headers)
 
