@@ -77,6 +77,8 @@ class BrokerQueue:
         waiting: the places of letters that wait.
         passed: the places of letters that wait, and that no consumer wants.
         in_flight: this many letters are with consumers.
+        away: the places of those among them that are not in memory.
+        returned: places that wait, and came back when they were not in memory.
         octets: the weight of everything, waiting or in flight.
         letters: place → letter, of those that are in memory, waiting or in flight.
         in_memory: the weight of ``letters``.
@@ -93,6 +95,7 @@ class BrokerQueue:
     __slots__ = (
         "_memory",
         "alone",
+        "away",
         "filters",
         "in_flight",
         "in_memory",
@@ -102,6 +105,7 @@ class BrokerQueue:
         "name",
         "octets",
         "passed",
+        "returned",
         "subscribers",
         "takers",
         "tries",
@@ -116,6 +120,8 @@ class BrokerQueue:
         self.waiting = Places()
         self.passed = Places()
         self.in_flight = 0
+        self.away = Places()
+        self.returned = Places()
         self.octets = 0
         self.letters: dict[int, Letter] = {}
         self.in_memory = 0
@@ -176,6 +182,21 @@ class BrokerQueue:
                 octets += letter.octets
         self.in_memory -= octets
         self._memory.used -= octets
+        return octets
+
+    def send_away(self, letters: Sequence[Letter]) -> None:
+        """Hold these letters in flight in memory no longer: if they return, they are read back."""
+        self.drop([letter.place for letter in letters])
+        for letter in letters:
+            self.away.insert(Row(letter.place, letter.octets, int(letter.arrived)))
+
+    def landed(self, places: Sequence[int]) -> int:
+        """Forget these letters, which were in flight; return what they weighed."""
+        octets = self.drop(places)
+        if self.away.count:
+            for place in places:
+                row = self.away.remove(place)
+                octets += 0 if row is None else row.weight
         return octets
 
     def ready_run(self, most: int) -> list[Letter]:

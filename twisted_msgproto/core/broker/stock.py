@@ -316,6 +316,9 @@ class Stock:
                 queue.tries.pop(place, None)
         if queue.alone:
             queue.alone.difference_update(places)
+        if queue.returned.count:
+            for place in places:
+                queue.returned.remove(place)
         events = self._events
         if events and isinstance(last := events[-1], Settled) and last.name is queue.name:
             last.places.extend(places)
@@ -359,6 +362,8 @@ class Stock:
             letter, tries = source.letters.get(row.place), source.tries.pop(row.place, 0)
             if with_tries and tries:
                 to.tries[row.place] = tries
+            if source.returned.remove(row.place) is not None:
+                to.returned.insert(row)
             if letter is not None:
                 letter.tries = tries if with_tries else 0
                 source.drop((row.place,))
@@ -405,6 +410,7 @@ class Stock:
         came = [letter for letter in letters if letter.place in loading]
         for letter in came:
             letter.tries = queue.tries.get(letter.place, 0)
+            letter.again = queue.returned.remove(letter.place) is not None
         queue.keep(came)
         for place in unreadable:
             row = queue.waiting.remove(place) if place in loading else None
