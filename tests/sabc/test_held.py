@@ -12,7 +12,7 @@ import pytest
 
 from twisted_msgproto.sabc.machine import Server
 from twisted_msgproto.sabc.terms.events import REQUEST, MessagesReceived
-from twisted_msgproto.sabc.wire import Error, encode
+from twisted_msgproto.sabc.wire import Connect, Error, encode
 from twisted_msgproto.sabc.wire.framing import read_frame
 
 from .pairs import Case
@@ -170,3 +170,27 @@ class AmongOthers(Case):
         answer = client.request(b"Hola")
         self.pump()
         self.assertEqual(self.successResultOf(answer).body, b"")
+
+    def test_a_crowd_with_headers_on_connect_is_refused_and_a_good_one_is_served__NB_02(self):
+        """NB-02: they are kept as long as the connection is there; few ones are never refused."""
+        self.serve(process_kept_octets=100_000)
+        kept = self.factory.budget.kept
+        octets = encode(Connect({"client-id": "me", **named(0, WIDE)}))
+        crowd = [self.accept() for _ in range(9)]
+        for server in crowd:
+            server.dataReceived(octets)
+        fit = [server for server in crowd if server.established]
+        self.assertEqual(fit, crowd[:4])
+        self.assertTrue(100_000 < kept.octets <= 200_000, kept.octets)
+        self.assertIn(b"too many headers: process-kept-octets", crowd[4].transport.value())
+        self.assertEqual(crowd[0].connectHeaders, named(0, WIDE))
+        crowd[4].dataReceived(encode(Connect({"client-id": "me", "colour": "red"})))
+        self.assertEqual(crowd[4].connectHeaders, {"colour": "red"})
+        good = self.accept()
+        good.dataReceived(encode(Connect({"client-id": "good", **named(0, "of mine")})))
+        self.assertTrue(good.established)
+        for server in (*crowd, good):
+            self.lose(server)
+        self.assertEqual((kept.octets, kept.sessions), (0, 0))
+        self.assertEqual(self.factory.counters["turned_away:process-kept-octets"], 5)
+        self.clock.advance(60)  # the sum of what was refused is logged
