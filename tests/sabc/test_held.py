@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from twisted_msgproto.net.delivery import BATCH_WEIGHT_OCTETS
 from twisted_msgproto.sabc.machine import Server
 from twisted_msgproto.sabc.terms.events import REQUEST, MessagesReceived
 from twisted_msgproto.sabc.wire import Connect, Error, encode
 from twisted_msgproto.sabc.wire.framing import read_frame
 
-from .pairs import Case
+from .pairs import Case, HeldCase
 from .sides import NOW, NUDGE, SESSION, msg, open_server, part
 from .vectors import CONNECT
 
@@ -151,6 +152,57 @@ def test_a_frame_of_a_websocket_message_is_not_held_until_garbage_is_collected__
     finally:
         tracemalloc.stop()
         gc.enable()
+
+
+MESSAGES = {
+    "plain": lambda n: msg(b"", msg_id=f"{n}".zfill(900)),
+    "plain and short": lambda n: msg(b"body", msg_id=f"{n}"),
+    "odd": lambda n: msg(b"x", msg_id=f"{n}".zfill(900), send_only="yes"),
+    "headers": lambda n: msg(b"", msg_id=f"{n}", send_only="yes", **named(0, "yes")),
+    "headers in parts": lambda n: (
+        part(b"", msg_id=f"{n}", **named(0, "yes")) + msg(b"", msg_id=f"{n}")
+    ),
+}
+
+
+@pytest.mark.parametrize("made", MESSAGES.values(), ids=MESSAGES)
+@pytest.mark.parametrize("alone", [False, True], ids=["together", "alone"])
+def test_ids_and_headers_count_while_the_sink_is_slow__NB_02(made: Any, alone: bool) -> None:
+    """NB-02, NB-01: messages without bodies wait for the disk as well."""
+    server = open_server()
+    octets = [made(number) for number in range(200)]
+    reads = octets if alone else [b"".join(octets)]
+    told: list[Any] = []
+    with memory() as grown:
+        for some in reads:
+            told += server.receive(some, NOW)
+    assert sum(len(event.ids) for event in told) == 200
+    counted = sum(event.octets + event.weight + BATCH_WEIGHT_OCTETS for event in told)
+    assert grown[0] < 2 * counted
+    assert sum(event.weight for event in told) <= sum(map(len, octets)) + 200 * 29 * 150
+
+
+class Slow(HeldCase):
+    def test_senders_of_headers_wait_for_the_sink_and_a_good_one_is_served__NB_02(self):
+        """NB-02, NB-01, NB-03: they are not read above their share of ``process-octets``."""
+        good, client = self.pair(process_octets=200_000)
+        crowd = [self.accept() for _ in range(3)]
+        for number, server in enumerate(crowd, 2):
+            server.dataReceived(CONNECT)
+            for id in range(100):
+                if server.transport.producerState == "producing":
+                    session = f"secret-{number}"
+                    octets = msg(session=session, msg_id=f"{id}", send_only="yes", **named(0))
+                    server.dataReceived(octets)
+        states = [server.transport.producerState for server in crowd]
+        self.assertEqual(states, ["paused"] * 3)
+        answer = client.request(b"Hola")
+        self.pump()
+        self.assertEqual(good.transport.producerState, "producing")
+        for _ in range(len(self.sink.waiting)):
+            self.sink.safe()
+        self.pump()
+        self.assertEqual(self.successResultOf(answer).body, b"")
 
 
 class AmongOthers(Case):

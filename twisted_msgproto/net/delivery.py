@@ -79,8 +79,11 @@ class Delivery:
         self.unsafe_octets = 0
         self.unsafe_batches = 0
 
-    def deliver(self, hook: Hook, batch: MessageBatch, place: Any) -> None:
-        """Deliver ``batch`` to ``hook``; ``place`` is where it stands in what the peer sent."""
+    def deliver(self, hook: Hook, batch: MessageBatch, place: Any, weight: int = 0) -> None:
+        """Deliver ``batch`` to ``hook``; ``place`` is where it stands in what the peer sent.
+
+        While it waits it counts as its octets, ``weight`` and :data:`BATCH_WEIGHT_OCTETS`.
+        """
         traffic, count = self._traffic, batch.count
         traffic.messages += count
         traffic.octets += batch.octets
@@ -95,7 +98,7 @@ class Delivery:
             traffic.latencies[0] += count
             self._safe(place)  # at once, without a callback
             return
-        octets = batch.octets + BATCH_WEIGHT_OCTETS
+        octets = batch.octets + weight + BATCH_WEIGHT_OCTETS
         if not self.unsafe_batches:
             self._budget.senders += 1
         self.unsafe_octets += octets

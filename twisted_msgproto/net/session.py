@@ -112,13 +112,16 @@ class Session(SessionHooks, OrderlyLink):
         """Return whether the session stands."""
         return self._established and not self._ended
 
-    def deliver(self, batch: MessageBatch, place: Any) -> None:
-        """Deliver a batch; the machine is told when what stood at ``place`` is safe, or lost."""
+    def deliver(self, batch: MessageBatch, place: Any, weight: int = 0) -> None:
+        """Deliver a batch; the machine is told when what stood at ``place`` is safe, or lost.
+
+        ``weight`` is what it counts beside its octets while it waits for the sink.
+        """
         tally = self._tally
         self.messageCount += batch.count
         tally["events"] += batch.count
         tally["octets"] += batch.octets
-        self._delivery.deliver(self.batchReceived, batch, place)
+        self._delivery.deliver(self.batchReceived, batch, place, weight)
 
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: the application is told of a session that stood."""

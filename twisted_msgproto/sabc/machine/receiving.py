@@ -50,6 +50,7 @@ from .sending import S, Speaker
 _PIECES_A_MESSAGE = 16  # how finely a message that is still coming is measured against its limit
 
 _CUT: Final = "the peer has cut the message to what it takes"
+_FIELD_WEIGHT_OCTETS: Final = 150  # a header of one's own counts as so much beside its octets
 _MORE_THAN_TWICE: Final = Fault("message-octets", "the message is more than twice too large")
 
 _NO_FIELDS: Final[Mapping[str, str]] = {}
@@ -161,7 +162,7 @@ class Listener(Speaker[S]):
             or (self.expires is not None and now >= self.expires)
         ):
             return
-        unanswered = self._unanswered
+        unanswered, held = self._unanswered, self._decoder.held
         found = self._decoder.plain(
             self._request_prefix, self.message_octets, unanswered, self._unanswered_max
         )
@@ -171,7 +172,10 @@ class Listener(Speaker[S]):
         unanswered.update(dict.fromkeys(ids, False))
         self.counters.requests += len(ids)
         octets = sum(map(len, bodies))
-        events.append(MessagesReceived(REQUEST, ids, [_NO_FIELDS] * len(ids), bodies, None, octets))
+        weight = held - self._decoder.held - octets
+        events.append(
+            MessagesReceived(REQUEST, ids, [_NO_FIELDS] * len(ids), bodies, None, octets, weight)
+        )
 
     def _quick(self, frame: Message, now: float, events: list[Event]) -> bool:
         """Deal with a request or an answer in one frame, with no header but the two it needs.
@@ -202,12 +206,14 @@ class Listener(Speaker[S]):
                 last.fields.append(_NO_FIELDS)
                 last.bodies.append(frame.body)
                 last.octets += len(frame.body)
+                last.weight += frame.head_octets
                 if last.truncated is not None:
                     last.truncated.append(False)
             else:
                 body = frame.body
+                weight = frame.head_octets
                 events.append(
-                    MessagesReceived(REQUEST, [id], [_NO_FIELDS], [body], None, len(body))
+                    MessagesReceived(REQUEST, [id], [_NO_FIELDS], [body], None, len(body), weight)
                 )
             return True
         id = headers.get(REF_MSG_ID)
@@ -508,7 +514,10 @@ class Listener(Speaker[S]):
         last.ids.append(id)
         last.fields.append(incoming.fields)
         last.bodies.append(body)
-        last.octets += len(body)
+        octets = len(body)
+        last.octets += octets
+        size = self.message_octets if truncated else incoming.size
+        last.weight += size - octets + _FIELD_WEIGHT_OCTETS * len(incoming.fields)
 
     def _answered(
         self, id: str, fields: Mapping[str, str], body: bytes, truncated: bool, events: list[Event]

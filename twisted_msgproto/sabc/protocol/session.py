@@ -217,7 +217,7 @@ class SabcSession(Verbs):
             None,  # no attachments
             event.truncated,
         )
-        self.deliver(batch, event.place)
+        self.deliver(batch, event.place, event.weight)
 
     def _safe(self, place: Any) -> None:
         """Messages at ``place`` are safe; send-only ones reach their hook after the end too."""
