@@ -28,6 +28,7 @@ from ..terms.events import (
 )
 from ..terms.tables import BAD_REQUEST, MISPLACED, TOO_LARGE, TOO_MANY, UNAUTHORIZED, UNAVAILABLE
 from ..wire import (
+    BLANK,
     ERROR_CODE,
     MSG_ID,
     MSG_MORE,
@@ -162,7 +163,7 @@ class Listener(Speaker[S]):
             or (self.expires is not None and now >= self.expires)
         ):
             return
-        unanswered, held = self._unanswered, self._decoder.held
+        unanswered = self._unanswered
         found = self._decoder.plain(
             self._request_prefix, self.message_octets, unanswered, self._unanswered_max
         )
@@ -172,7 +173,7 @@ class Listener(Speaker[S]):
         unanswered.update(dict.fromkeys(ids, False))
         self.counters.requests += len(ids)
         octets = sum(map(len, bodies))
-        weight = held - self._decoder.held - octets
+        weight = sum(map(len, ids)) + len(ids) * (len(self._request_prefix) + len(BLANK))
         events.append(
             MessagesReceived(REQUEST, ids, [_NO_FIELDS] * len(ids), bodies, None, octets, weight)
         )

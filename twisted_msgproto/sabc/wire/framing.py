@@ -211,35 +211,22 @@ class Decoder:
 
     def feed(self, octets: bytes) -> None:
         """Add what came; ``next`` then hands out what it amounts to."""
-        if self._start:
-            self._let_go()
         self._buffer += octets
 
     def next(self) -> Piece | None:
         """Return the next piece, or None when more octets are needed."""
         piece = None if self._faulted else self._read()
         if piece is None and self._start:
-            self._let_go()  # the peer may be silent from now on
+            # The peer may be silent from now on, so what was handed out is forgotten (NB-02).
+            start = self._start
+            del self._buffer[:start]
+            self._scan -= start
+            self._session_scan -= start
+            self._forward -= start
+            if self._run >= 0:
+                self._run -= start
+            self._start = 0
         return piece
-
-    def end(self) -> None:
-        """Forget everything; nothing is read any more.
-
-        A decoder refers to itself, so it would hold its octets until garbage is collected (NB-02).
-        """
-        self._buffer.clear()
-        del self._read
-
-    def _let_go(self) -> None:
-        """Forget the octets that were handed out (NB-02)."""
-        start = self._start
-        del self._buffer[:start]
-        self._scan -= start
-        self._session_scan -= start
-        self._forward -= start
-        if self._run >= 0:
-            self._run -= start
-        self._start = 0
 
     def plain(
         self, prefix: bytes, octets_max: int, taken: Mapping[str, object], taken_max: int
@@ -612,27 +599,25 @@ def read_frame(
     """
     decoder = Decoder(bounds, part_octets=len(octets) + 1, lenient=lenient, framed=True)
     try:
-        return _only_frame(decoder, octets, lenient)
-    finally:
-        decoder.end()
-
-
-def _only_frame(decoder: Decoder, octets: bytes, lenient: bool) -> Frame | Fault:
-    decoder.feed(octets)
-    piece = decoder.next()
-    if piece is None:
-        if decoder.has_body is not False:
-            return Fault(*_INCOMPLETE_HEAD)
-        decoder.feed(CRLF if octets.endswith(b"\n") else BLANK)
+        decoder.feed(octets)
         piece = decoder.next()
-    if isinstance(piece, FrameOpened):
-        frame = piece.frame
-        frame.body = octets[len(octets) - decoder.held :]
-        frame.final = False
-        return frame
-    if not isinstance(piece, Frame):
-        return piece if isinstance(piece, Fault) else Fault(*_INCOMPLETE_HEAD)
-    behind = decoder.next() if decoder.held and (lenient or not piece.has_body) else None
-    if decoder.held or behind is not None:  # a fault, too, leaves nothing to hold
-        return Fault(*(_AFTER_END if piece.has_body else _AFTER_BODYLESS))
-    return piece
+        if piece is None:
+            if decoder.has_body is not False:
+                return Fault(*_INCOMPLETE_HEAD)
+            decoder.feed(CRLF if octets.endswith(b"\n") else BLANK)
+            piece = decoder.next()
+        if isinstance(piece, FrameOpened):
+            frame = piece.frame
+            frame.body = octets[len(octets) - decoder.held :]
+            frame.final = False
+            return frame
+        if not isinstance(piece, Frame):
+            return piece if isinstance(piece, Fault) else Fault(*_INCOMPLETE_HEAD)
+        behind = decoder.next() if decoder.held and (lenient or not piece.has_body) else None
+        if decoder.held or behind is not None:  # a fault, too, leaves nothing to hold
+            return Fault(*(_AFTER_END if piece.has_body else _AFTER_BODYLESS))
+        return piece
+    finally:
+        # A decoder refers to itself: else it would hold the octets until garbage is collected.
+        decoder._buffer.clear()
+        del decoder._read
