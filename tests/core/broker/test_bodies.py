@@ -222,6 +222,33 @@ def test_what_comes_back_and_is_not_in_memory_is_read_at_its_place__NB_02() -> N
     assert not any(queue.returned or queue.away for queue in one._queues.values())
 
 
+def test_what_is_being_read_back_for_all_queues_is_within_the_memory__NB_02() -> None:
+    """NB-02: a thousand queues would read a gigabyte back for a consumer with room for one."""
+    one = broker(durable=True, broker_memory=LIMIT)
+    queues = [QueueName("tests", f"{number}") for number in range(20)]
+    for number, name in enumerate(queues):
+        places = range(number * 100, number * 100 + 10)
+        one.restore(name, places, [5000] * 10, [0] * 10, NOW)
+    reader = subscribed(one, *queues, window=1)
+    asked = wanted(one)
+    assert all(asked[name] for name in queues), "nobody starves"
+    assert sum(map(len, asked.values())) * 5000 <= LIMIT + 20 * 5000
+    one.purge(queues[0], 10)
+    assert one.unsubscribe(reader, queues[0], NOW)
+    assert one.forget(queues[0])
+    for name in queues[1:]:
+        one.loaded(name, letters(asked[name], body=bytes(5000 - LETTER_OCTETS)))
+    assert one.memory.expected == sum(queue.expected for queue in one._queues.values())
+    served = 0
+    while reader.unsettled:
+        served += len(reader.unsettled)
+        reader.settle(one)
+        for name, places in wanted(one).items():
+            one.loaded(name, letters(places, body=bytes(5000 - LETTER_OCTETS)))
+    assert served == 190
+    assert (one.memory.expected, held(one)) == (0, 0)
+
+
 def test_without_a_log_what_is_in_flight_stays_in_memory() -> None:
     one = broker(broker_memory=LIMIT)
     subscribed(one)

@@ -11,13 +11,20 @@ from .terms import DEAD, Consumer, Figures, Letter, QueueName, Waiting
 
 
 class Memory:
-    """Counts the octets of all letters in memory, of all queues of a broker."""
+    """Counts the octets of all letters in memory, of all queues of a broker.
 
-    __slots__ = ("limit", "used")
+    Attributes:
+        limit: octets; see the limit ``broker-memory``.
+        used: octets of letters in memory.
+        expected: octets of letters that are being read back.
+    """
+
+    __slots__ = ("expected", "limit", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self.expected = 0
 
 
 class Wish(NamedTuple):
@@ -85,6 +92,7 @@ class BrokerQueue:
         tries: place → tries, where there was one.
         alone: places that are delivered one at a time, because a push with them has failed.
         loading: places that are being read; None: nothing is.
+        expected: their weight, when they were asked for.
         subscribers: its consumers.
         filters: this many of them do not want everything.
         takers: those of them that may have room, in turn.
@@ -96,6 +104,7 @@ class BrokerQueue:
         "_memory",
         "alone",
         "away",
+        "expected",
         "filters",
         "in_flight",
         "in_memory",
@@ -129,6 +138,7 @@ class BrokerQueue:
         self.tries: dict[int, int] = {}
         self.alone: set[int] = set()
         self.loading: set[int] | None = None
+        self.expected = 0
         self.subscribers: dict[Subscriber, Wish] = {}
         self.filters = 0
         self.takers: OrderedDict[Subscriber, None] = OrderedDict()
@@ -172,6 +182,11 @@ class BrokerQueue:
             octets += letter.octets
         self.in_memory += octets
         self._memory.used += octets
+
+    def expect(self, octets: int) -> None:
+        """Count what is being read back for it now; 0: nothing is any more (NB-02)."""
+        self._memory.expected += octets - self.expected
+        self.expected = octets
 
     def drop(self, places: Iterable[int]) -> int:
         """Hold these in memory no longer; return what they weighed there."""

@@ -154,6 +154,7 @@ class Stock:
         queue = self._queues.get(name)
         if queue is None or queue.subscribers or queue.withheld or len(queue):
             return False
+        queue.expect(0)
         del self._queues[name]
         self._counted -= not queue.for_dead
         self._idles.clear(name)
@@ -383,7 +384,9 @@ class Stock:
         """Ask for the bodies of the next letters, unless some are being read."""
         if queue.loading is not None:
             return
-        left = min(READ_OCTETS, self.memory.limit - self.memory.used - queue.in_memory)
+        memory, expected = self.memory, 0
+        left = memory.limit - memory.used - memory.expected - queue.in_memory
+        left = min(READ_OCTETS, left)
         wanted: list[int] = []
         rows = queue.waiting.head(READ_PLACES)
         for place, octets in zip(rows.places, rows.weights, strict=True):
@@ -392,7 +395,9 @@ class Stock:
                 if wanted and left < 0:
                     break
                 wanted.append(place)
+                expected += octets
         queue.loading = set(wanted)
+        queue.expect(expected)
         self._events.append(Wanted(queue.name, wanted))
 
     def loaded(
@@ -407,6 +412,7 @@ class Stock:
         if queue is None or queue.loading is None:
             return
         loading, queue.loading = queue.loading, None
+        queue.expect(0)
         came = [letter for letter in letters if letter.place in loading]
         for letter in came:
             letter.tries = queue.tries.get(letter.place, 0)
