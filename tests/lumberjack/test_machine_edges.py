@@ -1,5 +1,7 @@
 """What seldom happens to the machines of Lumberjack."""
 
+import struct
+import tracemalloc
 from dataclasses import astuple
 
 import pytest
@@ -50,6 +52,34 @@ def test_octets_of_a_frame_that_is_not_whole_are_held__NB_02():
     assert (reader.held, reader.whole) == (len(octets) - 1, False)
     reader.receive(octets[-1:], 0.0)
     assert (reader.held, reader.whole) == (0, True)
+
+
+PAIRS = {
+    "short": [(b"%x" % number, b"ab") for number in range(1023)],
+    "no text": [(b"%x" % number, b"") for number in range(1023)],
+    "not UTF-8": [(b"%x\xff" % number, b"\xff\xff") for number in range(1023)],
+    "wide": [(b"%x" % number, "\N{GRINNING FACE}".encode() + b"x" * 200) for number in range(1023)],
+}
+
+
+def without_end(pairs):
+    """A D frame of these pairs, and of one more that never comes."""
+    texts = b"".join(struct.pack(">I", len(text)) + text for pair in pairs for text in pair)
+    return b"2D" + struct.pack(">II", 1, len(pairs) + 1) + texts
+
+
+@pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
+def test_pairs_of_a_frame_that_is_not_whole_count_with_what_they_take__NB_02(pairs):
+    """NB-02, LJ-17: ten times their octets, which one octet a minute makes wait for hours."""
+    reader, octets = Reader(), without_end(pairs)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        reader.receive(octets, 0.0)
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert len(octets) < grown < reader.held + 4096
 
 
 def test_what_never_will_be_safe_is_not_acknowledged_nor_what_follows__LJ_13():

@@ -1,5 +1,7 @@
 """The server protocol on a string transport and a clock: hooks, sink, timers, back-pressure."""
 
+import struct
+
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
@@ -428,6 +430,22 @@ class Unfinished(Case):
         server.dataReceived(b"x")
         self.assertEqual(self.factory.counters["faults"], 1)
         self.lose(server)
+
+    def test_pairs_without_end_are_cut_off_and_a_good_writer_is_acknowledged__NB_02(self):
+        """NB-02: a thousand pairs of a D frame take ten times the octets that have come."""
+        good, transport = self.connect(process_held_octets=300_000)
+        pairs = b"".join(struct.pack(">I", 2) + b"%02x" % (n % 256) for n in range(2046))
+        begun = b"2D" + struct.pack(">II", 1, 1024) + pairs
+        crowd = [self.another() for _ in range(5)]
+        for server, _ in crowd:
+            server.dataReceived(begun)
+        self.assertTrue(any(theirs.disconnected for _, theirs in crowd))
+        good.dataReceived(encode_window(1) + encode_json([1], [b"{}"]))
+        self.sink.safe()
+        self.assertEqual(transport.value(), encode_ack(1))
+        for server, _ in crowd:
+            server.connectionLost(Failure(ConnectionDone()))
+        self.lose(good)
 
 
 class Refused(Case):

@@ -330,3 +330,15 @@ def test_the_decoder_uses_the_compiled_form_where_there_is_one() -> None:
     run = decoder.feed(encode_data([1], [{"a": "b"}]))[0]
     assert isinstance(run, wire.Data)
     assert (type(run.pairs) is list) is not scan.COMPILED
+
+
+@pytest.mark.parametrize("pairs", [{f"{n}": "v" for n in range(33)}, {"k" * 1021: "v"}])
+def test_only_few_keys_are_held_for_the_next_frame__NB_02(pairs: dict[str, str]) -> None:
+    """NB-02: a thousand keys of 1 KiB are 2 MB, of a connection that may be silent for hours."""
+    limits = DataLimits(1024, 1 << 10, 1 << 20, 64 << 20)
+    keys: list[scan.KnownKey] = []
+    for some, held in ((pairs, 0), ({"a": "1", "b": "2"}, 2)):
+        octets = encode_data([1], [some])
+        run = scan.data_run_python(octets, 0, len(octets), 9, 9999, limits, keys)
+        assert list(run.pairs) == [some]
+        assert len(keys) == held

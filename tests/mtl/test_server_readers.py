@@ -89,6 +89,17 @@ def test_confirm_and_reject_single_and_multiple() -> None:
     assert broker.dropped == {"nothing-to-settle": 4}
 
 
+def test_what_was_sent_to_a_reader_is_held_by_the_broker_alone__NB_02() -> None:
+    """NB-02: or a reader that confirms nothing fills the memory beside ``broker-memory``."""
+    broker = Broker()
+    reader = broker.reader()
+    write(broker, 1, 2)
+    assert bodies(broker.got(reader)) == [b"1", b"2"]
+    flow: Any = broker.server._flows[reader]
+    contents = [content for _, content in flow.unconfirmed.values()]
+    assert [(content.properties, content.body) for content in contents] == [(b"", b"")] * 2
+
+
 def test_confirming_is_for_confirmed_readers_only() -> None:
     """MT-19"""
     broker = Broker()

@@ -93,6 +93,26 @@ class Keeps(TestCase):
         while not file.exists() or file.read_bytes() == before:
             await deferLater(reactor, 0.01)
 
+    async def test_what_left_the_memory_in_flight_comes_back_from_the_disk__NB_02(self) -> None:
+        """NB-02: a consumer has read everything, has acknowledged nothing, and goes."""
+        sink, broker = self.start(broker_memory=5000)
+        broker.declare(ORDERS, kept=True)
+        first, second = Reader(), Reader()
+        broker.subscribe(first, ORDERS)
+        sent = [b"%d" % number + bytes(1000) for number in range(40)]
+        for body in sent:
+            await sink.put(batch(body))
+        self.assertEqual([letter.body for letter in first.letters], sent)
+        self.assertLess(broker.snapshot()["broker_memory"], 5000)
+        broker.settle(first, [0])
+        broker.subscribe(second, ORDERS)
+        broker.gone(first, orderly=True)
+        while len(second.letters) < 39:
+            await deferLater(reactor, 0.01)
+        self.assertEqual([letter.body for letter in second.letters], sent[1:])
+        self.assertTrue(all(letter.again for letter in second.letters))
+        self.assertLess(broker.snapshot()["broker_memory"], 5000)
+
     async def test_accepted_means_that_the_name_is_on_disk(self) -> None:
         """BK: the name is synced before the first ack"""
         sink, broker = self.start()

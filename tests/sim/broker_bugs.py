@@ -128,6 +128,16 @@ def memory_is_not_freed() -> AbstractContextManager[object]:
     return mock.patch.object(BrokerQueue, "drop", drop)
 
 
+def in_flight_stays_in_memory() -> AbstractContextManager[object]:
+    """What a consumer does not acknowledge is held in memory, whatever the limit (NB-02)."""
+    return mock.patch.object(Broker, "_make_room", lambda self, least: None)
+
+
+def away_is_not_counted_off() -> AbstractContextManager[object]:
+    """What is acknowledged when it is not in memory still counts in its queue (NB-02)."""
+    return mock.patch.object(BrokerQueue, "landed", BrokerQueue.drop)
+
+
 def written_too_early() -> AbstractContextManager[object]:
     """A letter is noted as done with when it is delivered."""
     carry_out = Broker._carry_out
@@ -190,6 +200,8 @@ BROKER_BUGS: dict[str, Bug] = {
     "unwanted-for-ever": unwanted_for_ever,
     "passes-what-is-not-read": passes_what_is_not_read,
     "memory-is-not-freed": memory_is_not_freed,
+    "in-flight-stays-in-memory": in_flight_stays_in_memory,
+    "away-is-not-counted-off": away_is_not_counted_off,
     "written-too-early": written_too_early,
     "dead-letters-are-not-told": dead_letters_are_not_told,
     "senders-wait-for-ever": senders_wait_for_ever,

@@ -465,7 +465,13 @@ class Watched:
             for story in self.stories.values()
             if story.state.state is LetterState.IN_FLIGHT
         )
-        if figures["broker_memory"] != waiting + flying:
+        expected = sum(queue.expected for queue in self.broker._queues.values())
+        if self.broker.memory.expected != expected or (expected and not self.wanted):
+            raise Violation(f"{self.broker.memory.expected} octets are expected, not {expected}")
+        held = figures["broker_memory"] - waiting
+        if self.durable and not 0 <= held <= min(flying, self.broker.memory.limit):
+            raise Violation(f"{held} octets in flight are in memory, of {flying} (NB-02)")
+        if not self.durable and held != flying:
             raise Violation(f"{figures['broker_memory']} octets counted, not {waiting + flying}")
         everything = sum(row.octets for row in rows) + flying
         if figures["broker_octets"] != everything:

@@ -151,3 +151,107 @@ def test_a_broker_has_its_letters_in_memory_alone_unless_it_is_told_otherwise() 
     one.publish(ORDERS, letters([0]), NOW)
     assert one.full(ORDERS) and one.peek(ORDERS, 1)[0].letter
     assert not Broker(limits, durable=True).full(ORDERS)
+
+
+LARGE = bytes(10_000)
+LIMIT = 100_000
+
+
+def read_back(one: Broker, name: QueueName = ORDERS) -> None:
+    """Read what is wanted until nothing is."""
+    while places := wanted(one).get(name):
+        one.loaded(name, letters(places, body=LARGE))
+
+
+def held(one: Broker) -> int:
+    figures = one.snapshot()
+    assert isinstance(figures["broker_memory"], int)
+    return figures["broker_memory"]
+
+
+def test_what_nobody_acknowledges_leaves_the_memory_and_a_neighbour_is_served__NB_02() -> None:
+    """NB-02: a consumer reads a gigabyte of many queues and acknowledges nothing."""
+    one = broker(durable=True, broker_memory=LIMIT)
+    queues = [QueueName("tests", f"{number}") for number in range(17)]
+    hog = subscribed(one, *queues)
+    good = subscribed(one)
+    most = 0
+    for round in range(20):
+        for number, name in enumerate(queues):
+            one.publish(name, letters([round * 100 + number], body=LARGE), NOW)
+        one.publish(ORDERS, letters([round * 100 + 50], body=LARGE), NOW)
+        good.settle(one)
+        most = max(most, held(one))
+    assert len(hog.got) == 20 * 17
+    assert good.places == [round * 100 + 50 for round in range(20)]
+    assert wanted(one) == {}, "the neighbour's letters came from memory"
+    assert 0 < most <= LIMIT
+    assert one.snapshot()["broker_in_flight"] == 20 * 17
+    hog.settle(one)
+    figures = one.snapshot()
+    assert (figures["broker_memory"], figures["broker_octets"], figures["broker_strays"]) == (
+        0,
+    ) * 3
+
+
+def test_what_comes_back_and_is_not_in_memory_is_read_at_its_place__NB_02() -> None:
+    """NB-02: in order, with its tries, and marked as delivered before."""
+    one = broker(durable=True, broker_memory=LIMIT, tries=2)
+    first = subscribed(one, window=40)
+    for place in range(50):
+        one.publish(ORDERS, letters([place], body=LARGE), NOW)
+    assert first.places == list(range(40))
+    first.settle(one, 3)
+    first.reject(one, 5)
+    read_back(one)
+    assert first.places == [*range(41), 5]
+    one.gone(first, NOW, orderly=True)
+    second = subscribed(one)
+    read_back(one)
+    assert second.places == [place for place in range(50) if place != 3]
+    assert [each.place for _, each in second.got if each.again] == [*range(3), *range(4, 41)]
+    assert [each.place for _, each in second.got if each.tries] == [5]
+    second.reject(one, 5)
+    assert [row.place for row in one.peek(ORDERS.dead, 9)] == [5]
+    second.settle(one)
+    third = subscribed(one, ORDERS.dead)
+    read_back(one, ORDERS.dead)
+    assert [(each.place, each.again, each.tries) for _, each in third.got] == [(5, True, 2)]
+    third.settle(one)
+    assert held(one) == one.snapshot()["broker_octets"] == 0
+    assert not any(queue.returned or queue.away for queue in one._queues.values())
+
+
+def test_what_is_being_read_back_for_all_queues_is_within_the_memory__NB_02() -> None:
+    """NB-02: a thousand queues would read a gigabyte back for a consumer with room for one."""
+    one = broker(durable=True, broker_memory=LIMIT)
+    queues = [QueueName("tests", f"{number}") for number in range(20)]
+    for number, name in enumerate(queues):
+        places = range(number * 100, number * 100 + 10)
+        one.restore(name, places, [5000] * 10, [0] * 10, NOW)
+    reader = subscribed(one, *queues, window=1)
+    asked = wanted(one)
+    assert all(asked[name] for name in queues), "nobody starves"
+    assert sum(map(len, asked.values())) * 5000 <= LIMIT + 20 * 5000
+    one.purge(queues[0], 10)
+    assert one.unsubscribe(reader, queues[0], NOW)
+    assert one.forget(queues[0])
+    for name in queues[1:]:
+        one.loaded(name, letters(asked[name], body=bytes(5000 - LETTER_OCTETS)))
+    assert one.memory.expected == sum(queue.expected for queue in one._queues.values())
+    served = 0
+    while reader.unsettled:
+        served += len(reader.unsettled)
+        reader.settle(one)
+        for name, places in wanted(one).items():
+            one.loaded(name, letters(places, body=bytes(5000 - LETTER_OCTETS)))
+    assert served == 190
+    assert (one.memory.expected, held(one)) == (0, 0)
+
+
+def test_without_a_log_what_is_in_flight_stays_in_memory() -> None:
+    one = broker(broker_memory=LIMIT)
+    subscribed(one)
+    for place in range(20):
+        one.publish(ORDERS, letters([place], body=LARGE), NOW)
+    assert held(one) == one.snapshot()["broker_octets"] > LIMIT

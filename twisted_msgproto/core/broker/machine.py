@@ -21,6 +21,9 @@ from .turns import LETTER_STEPS, SERVED_MAX, ConsumerRaised, Hands, planned
 TURN_STEPS: Final = 100_000
 """The broker does this many steps in one call, of about 0.1 µs each; the rest waits for a turn."""
 
+SOFT_SHARE: Final = 0.75
+"""Above this share of the memory's limit letters in flight leave the memory of a durable broker."""
+
 
 class Broker(Stock):
     """Holds all queues of one server, or of several that share them, and knows their consumers.
@@ -38,6 +41,9 @@ class Broker(Stock):
         self._awake: OrderedDict[BrokerQueue, None] = OrderedDict()
         self._going = False
         self._batches = 0
+        # Those that have letters in memory, perhaps; who was delivered to first stands first.
+        self._carrying: dict[Subscriber, None] = {}
+        self._memory_soft = int(self.memory.limit * SOFT_SHARE)
 
     def _awaken(self, queue: BrokerQueue) -> None:
         self._awake[queue] = None
@@ -157,6 +163,7 @@ class Broker(Stock):
             self.go_on()
 
     def _lose(self, subscriber: Subscriber, now: float, tried: set[int]) -> None:
+        self._carrying.pop(subscriber, None)
         for queue in list(subscriber.queues):
             self._part(subscriber, queue, now)
         self._put_back(self._release(subscriber, list(subscriber.held)), tried)
@@ -230,7 +237,7 @@ class Broker(Stock):
             else:
                 self.counters.acknowledged += count
             queue.in_flight -= count
-            self._done_with(queue, places, queue.drop(places))
+            self._done_with(queue, places, queue.landed(places))
 
     def _put_back(self, released: Released, tried: set[int]) -> None:
         """These deliveries failed; the places in ``tried`` have had a try."""
@@ -243,12 +250,19 @@ class Broker(Stock):
             tries: dict[int, int] = {}
             dead: list[Row] = []
             for place in sorted(places):
-                letter = queue.letters[place]
-                letter.again = True
-                row = Row(place, letter.octets, int(letter.arrived))
+                letter = queue.letters.get(place)
+                if letter is None:
+                    row = queue.away.remove(place)
+                    assert row is not None
+                    queue.returned.insert(row)
+                else:
+                    letter.again = True
+                    row = Row(place, letter.octets, int(letter.arrived))
                 if place in tried:
-                    letter.tries = tries[place] = queue.tries.get(place, 0) + 1
-                    if letter.tries >= self._tries_max and not queue.for_dead:
+                    tries[place] = queue.tries.get(place, 0) + 1
+                    if letter is not None:
+                        letter.tries = tries[place]
+                    if tries[place] >= self._tries_max and not queue.for_dead:
                         dead.append(row)
                         continue
                 queue.waiting.insert(row)
@@ -331,6 +345,28 @@ class Broker(Stock):
                 held = subscriber.held
                 places = [letter.place for letter in letters if letter.place in held]
                 self._finish(self._release(subscriber, places))
+            elif self._durable:
+                self._carrying[subscriber] = None
+        if self._durable and self.memory.used > self._memory_soft:
+            self._make_room(len(hands))
+
+    def _make_room(self, least: int) -> None:
+        """Send away what consumers hold: of ``least`` of them, and of more above the limit (NB-02).
+
+        A consumer that acknowledges nothing would fill the memory else.
+        """
+        carrying, memory = self._carrying, self.memory
+        while carrying and (least > 0 or memory.used > memory.limit):
+            least -= 1
+            subscriber = next(iter(carrying))
+            del carrying[subscriber]
+            lots: dict[BrokerQueue, list[Letter]] = {}
+            for place, (_, queue) in subscriber.held.items():
+                letter = queue.letters.get(place)
+                if letter is not None:
+                    lots.setdefault(queue, []).append(letter)
+            for queue, letters in lots.items():
+                queue.send_away(letters)
 
     def _push_failed(
         self,

@@ -11,13 +11,20 @@ from .terms import DEAD, Consumer, Figures, Letter, QueueName, Waiting
 
 
 class Memory:
-    """Counts the octets of all letters in memory, of all queues of a broker."""
+    """Counts the octets of all letters in memory, of all queues of a broker.
 
-    __slots__ = ("limit", "used")
+    Attributes:
+        limit: octets; see the limit ``broker-memory``.
+        used: octets of letters in memory.
+        expected: octets of letters that are being read back.
+    """
+
+    __slots__ = ("expected", "limit", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self.expected = 0
 
 
 class Wish(NamedTuple):
@@ -77,12 +84,15 @@ class BrokerQueue:
         waiting: the places of letters that wait.
         passed: the places of letters that wait, and that no consumer wants.
         in_flight: this many letters are with consumers.
+        away: the places of those among them that are not in memory.
+        returned: places that wait, and came back when they were not in memory.
         octets: the weight of everything, waiting or in flight.
         letters: place → letter, of those that are in memory, waiting or in flight.
         in_memory: the weight of ``letters``.
         tries: place → tries, where there was one.
         alone: places that are delivered one at a time, because a push with them has failed.
         loading: places that are being read; None: nothing is.
+        expected: their weight, when they were asked for.
         subscribers: its consumers.
         filters: this many of them do not want everything.
         takers: those of them that may have room, in turn.
@@ -93,6 +103,8 @@ class BrokerQueue:
     __slots__ = (
         "_memory",
         "alone",
+        "away",
+        "expected",
         "filters",
         "in_flight",
         "in_memory",
@@ -102,6 +114,7 @@ class BrokerQueue:
         "name",
         "octets",
         "passed",
+        "returned",
         "subscribers",
         "takers",
         "tries",
@@ -116,6 +129,8 @@ class BrokerQueue:
         self.waiting = Places()
         self.passed = Places()
         self.in_flight = 0
+        self.away = Places()
+        self.returned = Places()
         self.octets = 0
         self.letters: dict[int, Letter] = {}
         self.in_memory = 0
@@ -123,6 +138,7 @@ class BrokerQueue:
         self.tries: dict[int, int] = {}
         self.alone: set[int] = set()
         self.loading: set[int] | None = None
+        self.expected = 0
         self.subscribers: dict[Subscriber, Wish] = {}
         self.filters = 0
         self.takers: OrderedDict[Subscriber, None] = OrderedDict()
@@ -167,6 +183,11 @@ class BrokerQueue:
         self.in_memory += octets
         self._memory.used += octets
 
+    def expect(self, octets: int) -> None:
+        """Count what is being read back for it now; 0: nothing is any more (NB-02)."""
+        self._memory.expected += octets - self.expected
+        self.expected = octets
+
     def drop(self, places: Iterable[int]) -> int:
         """Hold these in memory no longer; return what they weighed there."""
         remove, octets = self.letters.pop, 0
@@ -176,6 +197,21 @@ class BrokerQueue:
                 octets += letter.octets
         self.in_memory -= octets
         self._memory.used -= octets
+        return octets
+
+    def send_away(self, letters: Sequence[Letter]) -> None:
+        """Hold these letters in flight in memory no longer: if they return, they are read back."""
+        self.drop([letter.place for letter in letters])
+        for letter in letters:
+            self.away.insert(Row(letter.place, letter.octets, int(letter.arrived)))
+
+    def landed(self, places: Sequence[int]) -> int:
+        """Forget these letters, which were in flight; return what they weighed."""
+        octets = self.drop(places)
+        if self.away.count:
+            for place in places:
+                row = self.away.remove(place)
+                octets += 0 if row is None else row.weight
         return octets
 
     def ready_run(self, most: int) -> list[Letter]:

@@ -154,6 +154,7 @@ class Stock:
         queue = self._queues.get(name)
         if queue is None or queue.subscribers or queue.withheld or len(queue):
             return False
+        queue.expect(0)
         del self._queues[name]
         self._counted -= not queue.for_dead
         self._idles.clear(name)
@@ -316,6 +317,9 @@ class Stock:
                 queue.tries.pop(place, None)
         if queue.alone:
             queue.alone.difference_update(places)
+        if queue.returned.count:
+            for place in places:
+                queue.returned.remove(place)
         events = self._events
         if events and isinstance(last := events[-1], Settled) and last.name is queue.name:
             last.places.extend(places)
@@ -359,6 +363,8 @@ class Stock:
             letter, tries = source.letters.get(row.place), source.tries.pop(row.place, 0)
             if with_tries and tries:
                 to.tries[row.place] = tries
+            if source.returned.remove(row.place) is not None:
+                to.returned.insert(row)
             if letter is not None:
                 letter.tries = tries if with_tries else 0
                 source.drop((row.place,))
@@ -378,7 +384,9 @@ class Stock:
         """Ask for the bodies of the next letters, unless some are being read."""
         if queue.loading is not None:
             return
-        left = min(READ_OCTETS, self.memory.limit - self.memory.used - queue.in_memory)
+        memory, expected = self.memory, 0
+        left = memory.limit - memory.used - memory.expected - queue.in_memory
+        left = min(READ_OCTETS, left)
         wanted: list[int] = []
         rows = queue.waiting.head(READ_PLACES)
         for place, octets in zip(rows.places, rows.weights, strict=True):
@@ -387,7 +395,9 @@ class Stock:
                 if wanted and left < 0:
                     break
                 wanted.append(place)
+                expected += octets
         queue.loading = set(wanted)
+        queue.expect(expected)
         self._events.append(Wanted(queue.name, wanted))
 
     def loaded(
@@ -402,9 +412,11 @@ class Stock:
         if queue is None or queue.loading is None:
             return
         loading, queue.loading = queue.loading, None
+        queue.expect(0)
         came = [letter for letter in letters if letter.place in loading]
         for letter in came:
             letter.tries = queue.tries.get(letter.place, 0)
+            letter.again = queue.returned.remove(letter.place) is not None
         queue.keep(came)
         for place in unreadable:
             row = queue.waiting.remove(place) if place in loading else None

@@ -197,7 +197,7 @@ class Decoder:
 
     @property
     def held_octets(self) -> int:
-        """Return how many octets the decoder holds."""
+        """Return how many octets the decoder holds, in memory where that is more."""
         outer = self._levels[0]
         held = self._gathered.octets + len(outer.octets) - outer.position
         if len(self._levels) > 1:
@@ -207,7 +207,7 @@ class Decoder:
             held += outermost.octets
             held += sum([getattr(frame, "octets", SHORT.size) for frame in self._kept])
         if self._partial is not None:
-            held += self._partial.octets
+            held += self._partial.held_octets
         return held
 
     @property

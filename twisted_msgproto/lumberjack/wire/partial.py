@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from sys import getsizeof
 from typing import NamedTuple
 
 from . import scan
@@ -26,6 +27,7 @@ class PartialData:
         missing: pairs that are not read yet; 0 once the frame is here.
         start: the frame's first octets, for the log.
         octets: how much of the frame was read so far, its header included.
+        texts_octets: what its keys and values occupy in memory.
         key: it was read, and its value was not; None between pairs.
         invalid_texts: keys and values that were not UTF-8; their octets are kept as surrogates.
     """
@@ -35,6 +37,7 @@ class PartialData:
     pair_count: int
     start: bytes
     octets: int = LONG.size
+    texts_octets: int = 0
     pairs: dict[str, str] = field(default_factory=dict)
     key: str | None = None
     invalid_texts: int = 0
@@ -42,6 +45,11 @@ class PartialData:
 
     def __post_init__(self) -> None:
         self.missing = self.pair_count
+
+    @property
+    def held_octets(self) -> int:
+        """Return what it occupies in memory: for short texts ten times its octets (NB-02)."""
+        return self.texts_octets + getsizeof(self.pairs)
 
     def read(
         self, octets: bytes, position: int, limits: scan.DataLimits
@@ -78,6 +86,7 @@ class PartialData:
                 self.invalid_texts += 1
                 text = raw.decode("utf-8", "surrogateescape")
             position = text_end
+            self.texts_octets += getsizeof(text)
             if key is None:
                 key = text
             else:

@@ -34,6 +34,12 @@ _WINDOW_SIZE: Final = 6
 KnownKey = tuple[bytes | tuple[bytes, ...], int, str]
 """A key as it stands in a D frame, length first; the size of that; the key as text."""
 
+KNOWN_KEYS_MAX: Final = 32
+KNOWN_KEYS_OCTETS: Final = 1024
+"""A frame of no more keys and octets is remembered for the next read: shippers have ten keys or so.
+More would cost a silent connection up to 2 MiB (NB-02).
+"""
+
 _NO_KEY: Final[KnownKey] = ((), 0, "")
 """Stands where no key is known: no octets ever start with an empty tuple."""
 
@@ -216,8 +222,13 @@ def data_run_python(
             all_pairs.append(pairs)
     except (struct.error, ValueError):
         pass  # cut short, above a limit, or not UTF-8: UnicodeDecodeError is a ValueError
-    keys[:] = known_keys
+    keys[:] = known_keys if _are_few(known_keys) else ()
     return DataRun(position, PackedNumbers("q", sequences), all_pairs, pair_count, unusual)
+
+
+def _are_few(keys: list[KnownKey]) -> bool:
+    """Whether a connection may hold these for its next frame, however long it is silent."""
+    return len(keys) <= KNOWN_KEYS_MAX and sum([size for _, size, _ in keys]) <= KNOWN_KEYS_OCTETS
 
 
 def _known_key(key: str) -> KnownKey:

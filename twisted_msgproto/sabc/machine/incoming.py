@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Mapping
 from typing import Final
+
+from ..wire import RESERVED
+from ..wire.lines import weight
 
 
 class Incoming:
@@ -13,12 +17,24 @@ class Incoming:
         key: (is a response, id); None for an ERROR and for what carries no id.
         id: the id to name in events.
         size: octets of all its frames so far, heads and end marks included (``SA-22``).
+        weight: what its headers so far occupy in memory beside, where more of it has to come.
         cut: it is above the limit; what was kept is delivered when its true end has come.
         muted: nothing of it is to be delivered (any more); it is read to its true end.
         heard: when the last octets of it came.
     """
 
-    __slots__ = ("cut", "fields", "heard", "id", "key", "muted", "parts", "send_only", "size")
+    __slots__ = (
+        "cut",
+        "fields",
+        "heard",
+        "id",
+        "key",
+        "muted",
+        "parts",
+        "send_only",
+        "size",
+        "weight",
+    )
 
     def __init__(self, key: tuple[bool, str] | None, id: str | None, now: float) -> None:
         self.key = key
@@ -27,6 +43,7 @@ class Incoming:
         self.parts: list[bytes] = []
         self.send_only = False
         self.size = 0
+        self.weight = 0
         self.cut = False
         self.muted = False
         self.heard = now
@@ -36,6 +53,13 @@ class Incoming:
         self.muted = True
         self.parts = []
         self.fields = {}
+        self.weight = 0
+
+    def weigh(self, headers: Mapping[str, str]) -> None:
+        """Count headers of a frame that does not end the message: they wait with it (NB-02)."""
+        if not self.muted:
+            own = {name: value for name, value in headers.items() if name not in RESERVED}
+            self.weight += weight(own)
 
 
 NOTHING_YET: Final = Incoming(None, None, 0.0)

@@ -28,6 +28,7 @@ from ..terms.events import (
 )
 from ..terms.tables import BAD_REQUEST, MISPLACED, TOO_LARGE, TOO_MANY, UNAUTHORIZED, UNAVAILABLE
 from ..wire import (
+    BLANK,
     ERROR_CODE,
     MSG_ID,
     MSG_MORE,
@@ -50,6 +51,7 @@ from .sending import S, Speaker
 _PIECES_A_MESSAGE = 16  # how finely a message that is still coming is measured against its limit
 
 _CUT: Final = "the peer has cut the message to what it takes"
+_FIELD_WEIGHT_OCTETS: Final = 150  # a header of one's own counts as so much beside its octets
 _MORE_THAN_TWICE: Final = Fault("message-octets", "the message is more than twice too large")
 
 _NO_FIELDS: Final[Mapping[str, str]] = {}
@@ -171,7 +173,10 @@ class Listener(Speaker[S]):
         unanswered.update(dict.fromkeys(ids, False))
         self.counters.requests += len(ids)
         octets = sum(map(len, bodies))
-        events.append(MessagesReceived(REQUEST, ids, [_NO_FIELDS] * len(ids), bodies, None, octets))
+        weight = sum(map(len, ids)) + len(ids) * (len(self._request_prefix) + len(BLANK))
+        events.append(
+            MessagesReceived(REQUEST, ids, [_NO_FIELDS] * len(ids), bodies, None, octets, weight)
+        )
 
     def _quick(self, frame: Message, now: float, events: list[Event]) -> bool:
         """Deal with a request or an answer in one frame, with no header but the two it needs.
@@ -202,12 +207,14 @@ class Listener(Speaker[S]):
                 last.fields.append(_NO_FIELDS)
                 last.bodies.append(frame.body)
                 last.octets += len(frame.body)
+                last.weight += frame.head_octets
                 if last.truncated is not None:
                     last.truncated.append(False)
             else:
                 body = frame.body
+                weight = frame.head_octets
                 events.append(
-                    MessagesReceived(REQUEST, [id], [_NO_FIELDS], [body], None, len(body))
+                    MessagesReceived(REQUEST, [id], [_NO_FIELDS], [body], None, len(body), weight)
                 )
             return True
         id = headers.get(REF_MSG_ID)
@@ -219,6 +226,8 @@ class Listener(Speaker[S]):
     def _take(self, piece: Piece, now: float, events: list[Event]) -> None:
         if isinstance(piece, FrameOpened):
             self._open_frame(piece.frame, now, events)
+            if not self.closed:
+                self._current.weigh(piece.frame.headers)
         elif isinstance(piece, BodyContinued):
             self._continue(piece.octets, now, events)
         elif isinstance(piece, FrameClosed):
@@ -230,6 +239,8 @@ class Listener(Speaker[S]):
         else:
             self._open_frame(piece, now, events)
             if not self.closed:
+                if not piece.final:
+                    self._current.weigh(piece.headers)
                 self._continue(piece.body, now, events)
             if not self.closed:
                 self._close_frame(piece.final, piece.end_octets, now, events)
@@ -420,7 +431,7 @@ class Listener(Speaker[S]):
         """Follow a complete frame: its message is complete, or continues, or the frame is in
         error.
         """
-        incoming = self._current
+        incoming, self._current = self._current, NOTHING_YET
         self._receiving = False
         key = incoming.key
         if final:
@@ -504,7 +515,10 @@ class Listener(Speaker[S]):
         last.ids.append(id)
         last.fields.append(incoming.fields)
         last.bodies.append(body)
-        last.octets += len(body)
+        octets = len(body)
+        last.octets += octets
+        size = self.message_octets if truncated else incoming.size
+        last.weight += size - octets + _FIELD_WEIGHT_OCTETS * len(incoming.fields)
 
     def _answered(
         self, id: str, fields: Mapping[str, str], body: bytes, truncated: bool, events: list[Event]

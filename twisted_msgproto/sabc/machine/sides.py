@@ -133,15 +133,19 @@ class Side(Listener[S]):
 
     @property
     def held(self) -> int:
-        """Return the octets of incomplete frames and messages."""
+        """Return the octets of incomplete frames and messages, and the weight of their headers."""
         most = self.message_octets
-        kept = [min(incoming.size, most) for incoming in self._waiting() if not incoming.muted]
-        return self._decoder.held + sum(kept)
+        kept = [
+            min(incoming.size, most) + incoming.weight
+            for incoming in self._waiting()
+            if not incoming.muted
+        ]
+        return self._decoder.weight + sum(kept)
 
     @property
     def whole(self) -> bool:
         """Return whether nothing is ``held``."""
-        return not (self._receiving or self._unfinished or self._decoder.held)
+        return not (self._receiving or self._unfinished or self._decoder.weight)
 
     @property
     def faulted(self) -> bool:

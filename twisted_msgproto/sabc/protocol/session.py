@@ -216,6 +216,7 @@ class SabcSession(Verbs):
             event.bodies,
             None,  # no attachments
             event.truncated,
+            weight=event.weight,
         )
         self.deliver(batch, event.place)
 

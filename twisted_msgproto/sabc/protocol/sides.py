@@ -33,6 +33,7 @@ from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, Refused
+from ...core.kept import KEPT_LIMIT, Keeping
 from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn
 from ...net.authorising import CALL, PUBLISH
@@ -42,7 +43,8 @@ from ...net.factory import MsgprotoServerFactory, SessionFactory, host_of
 from ...net.sink import IMessageSink
 from ..machine import Client, Server
 from ..terms.events import ConnectReceived, ConnectRefused, SessionGranted
-from ..terms.tables import SERVER, Serving
+from ..terms.tables import SERVER, UNAVAILABLE, Serving
+from ..wire.lines import weight
 from .exchange import Body, Response
 from .session import LIMITS, PROTOCOL, SabcSession, log
 
@@ -62,6 +64,7 @@ class SabcServer(SabcSession):
     connectHeaders: Mapping[str, str] = MappingProxyType({})
     _login: Deferred[Any] | None = None
     _logout: Callable[[], Any] | None = None
+    _keeping: Keeping | None = None
 
     def authorise(self, request: ConnectReceived) -> Any:
         """Return who the client is (``SA-07``, ``SA-08``): its client-id or None; or a Deferred for
@@ -106,9 +109,25 @@ class SabcServer(SabcSession):
             self.loseSession()
 
     def _connecting(self, event: ConnectReceived) -> None:
+        if event.headers and not self._keeps(event.headers):
+            self.factory.limitMet(KEPT_LIMIT, "CONNECT with many headers")
+            self.factory.counters["rejected"] += 1
+            self.machine.reject(self._now(), UNAVAILABLE, f"too many headers: {KEPT_LIMIT}")
+            return
         self.connectHeaders = event.headers
         self._login = maybeDeferred(self.authorise, event)
         self._login.addCallbacks(self._accepted, self._rejected)
+
+    def _keeps(self, headers: Mapping[str, str]) -> bool:
+        """Keep these for the session; False if all sessions together keep too much (NB-02)."""
+        if self._keeping is None:
+            self._keeping = Keeping(self.factory.budget.kept)
+        self._keeping.remove(self._keeping.octets)  # those of an attempt that was refused
+        octets = weight(headers)
+        if not self._keeping.fits(octets):
+            return False
+        self._keeping.add(octets)
+        return True
 
     def _accepted(self, clientId: str | None) -> None:
         self._login = None
@@ -150,6 +169,8 @@ class SabcServer(SabcSession):
         login, self._login = self._login, None
         if login is not None:
             login.cancel()
+        if self._keeping is not None:
+            self._keeping.clear()
         logout, self._logout = self._logout, None
         if logout is not None:
             maybeDeferred(logout).addErrback(

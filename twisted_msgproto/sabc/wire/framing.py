@@ -39,7 +39,7 @@ from . import (
     Frame,
     Message,
 )
-from .lines import LENIENT, STRICT, quick_head, read_header
+from .lines import LENIENT, STRICT, quick_head, read_header, weight
 
 _DIGITS = re.compile(r"[0-9]{1,10}", re.ASCII)
 _CR, _LF = 13, 10
@@ -88,7 +88,7 @@ Piece = Frame | FrameOpened | BodyContinued | FrameClosed | Fault
 
 
 _NO_FRAME: Final = Frame({})
-"""All decoders share this before their first frame; nobody is handed it."""
+"""All decoders share this while no head waits for its end; nobody is handed it."""
 
 
 class Decoder:
@@ -195,6 +195,14 @@ class Decoder:
         return len(self._buffer) - self._start
 
     @property
+    def weight(self) -> int:
+        """Return what an unfinished frame occupies in memory: what is ``held``, and a head of which
+        lines have been read (NB-02).
+        """
+        held = len(self._buffer) - self._start
+        return held if self._kind is None else held + self._head + weight(self._headers)
+
+    @property
     def has_body(self) -> bool | None:
         """Return whether the frame whose head is being read has a body; None: its command is not
         here.
@@ -203,8 +211,14 @@ class Decoder:
 
     def feed(self, octets: bytes) -> None:
         """Add what came; ``next`` then hands out what it amounts to."""
-        start = self._start
-        if start:
+        self._buffer += octets
+
+    def next(self) -> Piece | None:
+        """Return the next piece, or None when more octets are needed."""
+        piece = None if self._faulted else self._read()
+        if piece is None and self._start:
+            # The peer may be silent from now on, so what was handed out is forgotten (NB-02).
+            start = self._start
             del self._buffer[:start]
             self._scan -= start
             self._session_scan -= start
@@ -212,11 +226,7 @@ class Decoder:
             if self._run >= 0:
                 self._run -= start
             self._start = 0
-        self._buffer += octets
-
-    def next(self) -> Piece | None:
-        """Return the next piece, or None when more octets are needed."""
-        return None if self._faulted else self._read()
+        return piece
 
     def plain(
         self, prefix: bytes, octets_max: int, taken: Mapping[str, object], taken_max: int
@@ -281,6 +291,8 @@ class Decoder:
 
     def _fail(self, problem: tuple[str, str], octets: bytes = b"") -> Fault:
         self._faulted = True
+        self._kind = None
+        self._headers = {}
         self._buffer.clear()
         self._start = 0
         return Fault(problem[0], problem[1], octets)
@@ -427,7 +439,7 @@ class Decoder:
         self._between = end_octets > 0
         if not self._opened:
             self._read = self._read_head
-            frame = self._frame
+            frame, self._frame = self._frame, _NO_FRAME
             frame.body = body
             frame.final = final
             frame.end_octets = end_octets
@@ -444,7 +456,8 @@ class Decoder:
         """The end is not here: hand out the head, then whole parts of the ``decided`` octets."""
         if not self._opened:
             self._opened = True
-            return FrameOpened(self._frame)
+            frame, self._frame = self._frame, _NO_FRAME
+            return FrameOpened(frame)
         size = decided - decided % self._part_octets
         if size <= 0:
             return None
@@ -585,21 +598,26 @@ def read_frame(
     mark comes back with ``final=False``.
     """
     decoder = Decoder(bounds, part_octets=len(octets) + 1, lenient=lenient, framed=True)
-    decoder.feed(octets)
-    piece = decoder.next()
-    if piece is None:
-        if decoder.has_body is not False:
-            return Fault(*_INCOMPLETE_HEAD)
-        decoder.feed(CRLF if octets.endswith(b"\n") else BLANK)
+    try:
+        decoder.feed(octets)
         piece = decoder.next()
-    if isinstance(piece, FrameOpened):
-        frame = piece.frame
-        frame.body = octets[len(octets) - decoder.held :]
-        frame.final = False
-        return frame
-    if not isinstance(piece, Frame):
-        return piece if isinstance(piece, Fault) else Fault(*_INCOMPLETE_HEAD)
-    behind = decoder.next() if decoder.held and (lenient or not piece.has_body) else None
-    if decoder.held or behind is not None:  # a fault, too, leaves nothing to hold
-        return Fault(*(_AFTER_END if piece.has_body else _AFTER_BODYLESS))
-    return piece
+        if piece is None:
+            if decoder.has_body is not False:
+                return Fault(*_INCOMPLETE_HEAD)
+            decoder.feed(CRLF if octets.endswith(b"\n") else BLANK)
+            piece = decoder.next()
+        if isinstance(piece, FrameOpened):
+            frame = piece.frame
+            frame.body = octets[len(octets) - decoder.held :]
+            frame.final = False
+            return frame
+        if not isinstance(piece, Frame):
+            return piece if isinstance(piece, Fault) else Fault(*_INCOMPLETE_HEAD)
+        behind = decoder.next() if decoder.held and (lenient or not piece.has_body) else None
+        if decoder.held or behind is not None:  # a fault, too, leaves nothing to hold
+            return Fault(*(_AFTER_END if piece.has_body else _AFTER_BODYLESS))
+        return piece
+    finally:
+        # A decoder refers to itself: else it would hold the octets until garbage is collected.
+        decoder._buffer.clear()
+        del decoder._read

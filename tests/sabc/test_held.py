@@ -1,0 +1,248 @@
+"""What a session holds of what it has read, and how that is weighed (NB-02)."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from twisted_msgproto.net.delivery import BATCH_WEIGHT_OCTETS
+from twisted_msgproto.sabc.machine import Server
+from twisted_msgproto.sabc.terms.events import REQUEST, MessagesReceived
+from twisted_msgproto.sabc.wire import Connect, Error, encode
+from twisted_msgproto.sabc.wire.framing import read_frame
+
+from .pairs import Case, HeldCase
+from .sides import NOW, NUDGE, SESSION, msg, open_server, part
+from .vectors import CONNECT
+
+READ = 1 << 16
+BODY = b"x" * 900_000
+LITTLE = 4096
+"""A session and its bookkeeping may have grown by this many octets."""
+
+
+@contextmanager
+def memory() -> Iterator[list[int]]:
+    """Give the octets that were allocated meanwhile and are still there."""
+    grown: list[int] = []
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        yield grown
+        gc.collect()
+        grown.append(tracemalloc.get_traced_memory()[0] - before)
+    finally:
+        tracemalloc.stop()
+
+
+def reads(octets: bytes) -> Iterator[bytes]:
+    """Octets as they come, in reads of their own."""
+    for at in range(0, len(octets), READ):
+        yield octets[at : at + READ]
+
+
+def deal(server: Server, octets: Iterable[bytes]) -> None:
+    """Read, and answer all that is asked at once."""
+    for some in octets:
+        for event in server.receive(some, NOW):
+            if isinstance(event, MessagesReceived):
+                server.made_safe(event.place, NOW)
+                if event.kind == REQUEST:
+                    server.acknowledge(event.ids)
+        server.data_to_send()
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        lambda: msg(BODY, msg_id="1"),
+        lambda: msg(BODY, msg_id="1", colour="red"),
+        lambda: part(BODY[::2], msg_id="1", a="b") + msg(BODY[::3], msg_id="1", c="d"),
+        lambda: msg(BODY, msg_id="1", ref_msg_id="2"),  # it is refused
+        lambda: encode(Error({"session-id": SESSION}, BODY)),
+    ],
+    ids=["plain", "with a header", "in parts", "refused", "error"],
+)
+@pytest.mark.parametrize("size", [READ, 2 * len(BODY)], ids=["in reads", "at once"])
+def test_a_silent_session_holds_nothing_of_what_it_has_dealt_with__NB_02(
+    frames: Any, size: int
+) -> None:
+    """NB-02: ten thousand answered messages of 1 MiB are no 10 GB until the next ones come."""
+    server = open_server()
+    octets = frames()
+    deal(server, reads(msg(b"warm", msg_id="0")))
+    with memory() as grown:
+        deal(server, (octets[at : at + size] for at in range(0, len(octets), size)))
+    assert server.whole and not server.closed
+    assert grown[0] < LITTLE
+
+
+def test_octets_that_were_handed_out_are_not_held_beside_the_message__NB_02() -> None:
+    """NB-02: what a message holds is what ``held`` says, in the middle of it as well."""
+    server = open_server()
+    with memory() as grown:
+        deal(server, reads(msg(BODY, msg_id="1")[:-1]))
+    assert abs(grown[0] - server.held) < LITTLE
+
+
+def named(start: int, value: str = "") -> dict[str, str]:
+    """As many headers of our own as a frame may have beside those it needs."""
+    return {f"{number:x}": value for number in range(start, start + 29)}
+
+
+WIDE = "\N{GRINNING FACE}" + "x" * 200
+"""In memory each of its characters takes four octets."""
+
+
+@pytest.mark.parametrize("value", ["", "red", WIDE], ids=["no text", "short", "wide"])
+@pytest.mark.parametrize("framed", [False, True])
+def test_headers_of_messages_that_are_not_whole_count_with_what_they_take__NB_02(
+    value: str, framed: bool
+) -> None:
+    """NB-02, SA-18: each part may bring new ones, which are kept until the last part has come."""
+    server = open_server(framed=framed)
+    parts = [part(b"", msg_id="1", **named(start, value)) for start in range(0, 2900, 29)]
+    with memory() as grown:
+        for octets in parts:
+            server.receive([octets] if framed else octets, NOW)
+    assert not server.closed
+    assert grown[0] < server.held + LITTLE
+    end = msg(b"", msg_id="1")
+    (event,) = server.receive([end] if framed else end, NOW)
+    assert isinstance(event, MessagesReceived)
+    assert len(event.fields[0]) == 2900
+    assert (server.held, server.whole) == (0, True)
+
+
+def test_a_head_of_which_lines_have_come_counts__NB_02() -> None:
+    """NB-02: its lines are read as they come, and held as long as the blank line does not."""
+    server = open_server()
+    octets = msg(b"x", msg_id="1", **named(0, WIDE))
+    with memory() as grown:
+        server.receive(octets[: octets.index(b"\r\n\r\n") + 2], NOW)
+    assert not server.whole
+    assert len(octets) < grown[0] < server.held + LITTLE
+    server.receive(octets[octets.index(b"\r\n\r\n") + 2 :], NOW)
+    assert (server.held, server.whole) == (0, True)
+
+
+def test_a_refused_message_weighs_nothing__NB_02() -> None:
+    server = open_server()
+    refused = part(b"", msg_id="1", send_only="yes", ref_msg_id="2")
+    server.receive(refused + NUDGE, NOW)
+    assert (server.held, server.closed) == (0, False)
+    server.receive(msg(b"", msg_id="1", **named(0), **named(100)), NOW)
+    assert (server.held, server.closed) == (0, True)
+
+
+def test_a_frame_of_a_websocket_message_is_not_held_until_garbage_is_collected__NB_02() -> None:
+    """NB-02: each decoder is one of its own, and refers to itself."""
+    octets = msg(BODY, msg_id="1")
+    gc.disable()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        read_frame(octets)
+        assert tracemalloc.get_traced_memory()[0] - before < LITTLE
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+MESSAGES = {
+    "plain": lambda n: msg(b"", msg_id=f"{n}".zfill(900)),
+    "plain and short": lambda n: msg(b"body", msg_id=f"{n}"),
+    "odd": lambda n: msg(b"x", msg_id=f"{n}".zfill(900), send_only="yes"),
+    "headers": lambda n: msg(b"", msg_id=f"{n}", send_only="yes", **named(0, "yes")),
+    "headers in parts": lambda n: (
+        part(b"", msg_id=f"{n}", **named(0, "yes")) + msg(b"", msg_id=f"{n}")
+    ),
+}
+
+
+@pytest.mark.parametrize("made", MESSAGES.values(), ids=MESSAGES)
+@pytest.mark.parametrize("alone", [False, True], ids=["together", "alone"])
+def test_ids_and_headers_count_while_the_sink_is_slow__NB_02(made: Any, alone: bool) -> None:
+    """NB-02, NB-01: messages without bodies wait for the disk as well."""
+    server = open_server()
+    octets = [made(number) for number in range(200)]
+    reads = octets if alone else [b"".join(octets)]
+    told: list[Any] = []
+    with memory() as grown:
+        for some in reads:
+            told += server.receive(some, NOW)
+    assert sum(len(event.ids) for event in told) == 200
+    counted = sum(event.octets + event.weight + BATCH_WEIGHT_OCTETS for event in told)
+    assert grown[0] < 2 * counted + LITTLE
+    assert sum(event.weight for event in told) <= sum(map(len, octets)) + 200 * 29 * 150
+
+
+class Slow(HeldCase):
+    def test_senders_of_headers_wait_for_the_sink_and_a_good_one_is_served__NB_02(self):
+        """NB-02, NB-01, NB-03: they are not read above their share of ``process-octets``."""
+        good, client = self.pair(process_octets=200_000)
+        crowd = [self.accept() for _ in range(3)]
+        for number, server in enumerate(crowd, 2):
+            server.dataReceived(CONNECT)
+            for id in range(100):
+                if server.transport.producerState == "producing":
+                    session = f"secret-{number}"
+                    octets = msg(session=session, msg_id=f"{id}", send_only="yes", **named(0))
+                    server.dataReceived(octets)
+        states = [server.transport.producerState for server in crowd]
+        self.assertEqual(states, ["paused"] * 3)
+        answer = client.request(b"Hola")
+        self.pump()
+        self.assertEqual(good.transport.producerState, "producing")
+        for _ in range(len(self.sink.waiting)):
+            self.sink.safe()
+        self.pump()
+        self.assertEqual(self.successResultOf(answer).body, b"")
+
+
+class AmongOthers(Case):
+    def test_those_with_headers_without_end_are_cut_off_and_a_good_one_is_served__NB_02(self):
+        """NB-02, FAULTS: by what all of them take, not by the octets they have sent."""
+        _, client = self.pair(process_held_octets=1 << 20)
+        crowd = [self.accept() for _ in range(4)]
+        for number, server in enumerate(crowd, 2):
+            server.dataReceived(CONNECT)
+            for start in range(0, 5800, 29):
+                if server.transport.connected and not server.transport.aborted:
+                    headers = named(start, WIDE[:2])
+                    session = f"secret-{number}"
+                    server.dataReceived(part(b"", session=session, msg_id="1", **headers))
+        self.assertLess(self.factory.budget.held.held, 1 << 20)
+        self.assertEqual([server.transport.aborted for server in crowd], [True] * 4)
+        answer = client.request(b"Hola")
+        self.pump()
+        self.assertEqual(self.successResultOf(answer).body, b"")
+
+    def test_a_crowd_with_headers_on_connect_is_refused_and_a_good_one_is_served__NB_02(self):
+        """NB-02: they are kept as long as the connection is there; few ones are never refused."""
+        self.serve(process_kept_octets=100_000)
+        kept = self.factory.budget.kept
+        octets = encode(Connect({"client-id": "me", **named(0, WIDE)}))
+        crowd = [self.accept() for _ in range(9)]
+        for server in crowd:
+            server.dataReceived(octets)
+        fit = [server for server in crowd if server.established]
+        self.assertEqual(fit, crowd[:4])
+        self.assertTrue(100_000 < kept.octets <= 200_000, kept.octets)
+        self.assertIn(b"too many headers: process-kept-octets", crowd[4].transport.value())
+        self.assertEqual(crowd[0].connectHeaders, named(0, WIDE))
+        crowd[4].dataReceived(encode(Connect({"client-id": "me", "colour": "red"})))
+        self.assertEqual(crowd[4].connectHeaders, {"colour": "red"})
+        good = self.accept()
+        good.dataReceived(encode(Connect({"client-id": "good", **named(0, "of mine")})))
+        self.assertTrue(good.established)
+        for server in (*crowd, good):
+            self.lose(server)
+        self.assertEqual((kept.octets, kept.sessions), (0, 0))
+        self.assertEqual(self.factory.counters["turned_away:process-kept-octets"], 5)
+        self.clock.advance(60)  # the sum of what was refused is logged
