@@ -26,9 +26,10 @@ from .prompt import prompt_write
 from .turns import TURN_SECONDS
 
 try:
+    from OpenSSL._util import ffi
     from OpenSSL._util import lib as openssl
 except ImportError:  # pragma: no cover - it is pyOpenSSL's own, and may go
-    openssl = None
+    ffi = openssl = None
 
 log = Logger(namespace="twisted_msgproto.tls")
 
@@ -68,6 +69,21 @@ def _set_curves(context: Any) -> None:
         context.set_tmp_ecdh(SECP256R1())
     if set_list is not None:
         openssl.ERR_clear_error()  # a list that is not known leaves an error for whoever asks next
+
+
+def renew(connection: Any) -> None:
+    """Give a connection of OpenSSL a new, empty input buffer if the old one is empty.
+
+    OpenSSL's buffers never become shorter, and pyOpenSSL has no method for another one.
+    """
+    old = getattr(connection, "_into_ssl", None)
+    if not old or not hasattr(openssl, "SSL_set_bio"):
+        return
+    if openssl.BIO_get_mem_data(old, ffi.new("char **")) == 0:
+        new = openssl.BIO_new(openssl.BIO_s_mem())
+        if new != ffi.NULL:
+            connection._into_ssl = new
+            openssl.SSL_set_bio(connection._ssl, new, connection._from_ssl)  # it frees the old one
 
 
 class _Connection(SSL.Connection):
@@ -117,6 +133,17 @@ costliest record of one octet needs a quarter of a millisecond.
 
 HEADER_OCTETS: Final = 5
 """A record of TLS begins with its type, its version and its length."""
+
+
+LARGE_OCTETS: Final = 16 << 10
+"""A connection has a large buffer in OpenSSL when it has read more than this at once."""
+
+LARGE_BUFFERS: Final = 64
+"""At most this many connections of an endpoint keep a large buffer; above it the connection that
+has had its own for longest gets a new, empty one.  OpenSSL's buffers never shrink, so each peer
+that once sent 64 KiB would make this process hold 76 KB for as long as it is connected
+(``NB-02``).  A new buffer after each read would cost some microseconds.
+"""
 
 
 def end_of_records(data: bytes, begin: int) -> int:
@@ -205,7 +232,7 @@ class TlsConnection(TLSMemoryBIOProtocol):
                     self._leave(records[0] if len(records) == 1 else b"".join(records))
 
     def dataReceived(self, data: bytes) -> None:
-        """Receive the octets of a read, or none in order to go on with those that wait."""
+        """Receive the octets of a read, or an empty read that continues with the waiting octets."""
         if self._unread:
             data = self._unread + data
             self._unread = b""
@@ -235,6 +262,8 @@ class TlsConnection(TLSMemoryBIOProtocol):
             octets = data if end - place == size else data[place:end]
             place = end
             super().dataReceived(octets)  # type: ignore[no-untyped-call]
+        if place > LARGE_OCTETS and self not in self.factory.large:
+            self.factory.grown(self)
         return place
 
     def _go_on_soon(self) -> None:
@@ -275,6 +304,7 @@ class TlsConnection(TLSMemoryBIOProtocol):
         """The transport is gone, and nobody refers to it any more."""
         self._gathered.clear()
         self._unread = b""
+        self.factory.large.pop(self, None)
         call, self._next_turn = self._next_turn, None
         if call is not None:
             call.cancel()
@@ -287,6 +317,7 @@ class TlsFactory(TLSMemoryBIOFactory):
 
     Attributes:
         spent: returns the CPU seconds that were spent so far; without a real reactor the clock's.
+        large: the connections with a large buffer, the eldest first.
     """
 
     protocol = TlsConnection
@@ -295,6 +326,7 @@ class TlsFactory(TLSMemoryBIOFactory):
         """Make it for ``factory``; ``creator`` makes connections, such as CertificateOptions."""
         super().__init__(creator, False, factory)
         self._written: list[TlsConnection] = []
+        self.large: dict[TlsConnection, None] = {}
         clock: Any = self._clock
         real = IReactorCore.providedBy(clock)
         self.spent: Callable[[], float] = time.thread_time if real else clock.seconds
@@ -302,6 +334,15 @@ class TlsFactory(TLSMemoryBIOFactory):
     def callInNextTurn(self, function: Callable[[], None]) -> Any:
         """Call ``function`` in the next turn of the reactor; return the call."""
         return self._clock.callLater(0, function)
+
+    def grown(self, connection: TlsConnection) -> None:
+        """Note that ``connection`` has a large buffer; above the limit the eldest one is freed."""
+        if connection.connected:
+            self.large[connection] = None
+            if len(self.large) > LARGE_BUFFERS:
+                eldest = next(iter(self.large))
+                del self.large[eldest]
+                renew(eldest.getHandle())  # type: ignore[no-untyped-call]
 
     def flushSoon(self, connection: TlsConnection) -> None:
         """Flush ``connection`` in the next turn of the reactor."""

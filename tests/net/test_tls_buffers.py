@@ -1,0 +1,151 @@
+"""What OpenSSL keeps of connections that once sent much, and are silent since."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.address import IPv4Address
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.ssl import PrivateCertificate
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+
+from tests.tools.certificates import Authority
+from twisted_msgproto.net import tls
+
+PEER = IPv4Address("TCP", "192.0.2.1", 4242)
+READ = bytes(range(256)) * 240
+
+
+class Allocated(ctypes.Structure):
+    """What ``mallinfo2`` of glibc returns."""
+
+    _fields_ = (
+        ("others", ctypes.c_size_t * 4),
+        ("mapped", ctypes.c_size_t),
+        ("former", ctypes.c_size_t * 2),
+        ("used", ctypes.c_size_t),
+        ("free", ctypes.c_size_t * 2),
+    )
+
+
+def allocated() -> int:
+    """The octets that C has allocated in this process."""
+    gc.collect()
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = Allocated
+    told = mallinfo2()
+    return int(told.used + told.mapped)
+
+
+class Counted(Protocol):
+    """Counts what came."""
+
+    came = b""
+
+    def dataReceived(self, data: bytes) -> None:
+        self.came += data
+
+
+class Served:
+    """A server's endpoint with TLS, in memory."""
+
+    def __init__(self, directory: Path) -> None:
+        pair = Authority(directory).server()
+        pem = pair.key.read_bytes() + pair.cert.read_bytes()
+        factory = Factory.forProtocol(Counted)
+        self.tls = tls.tls_with(PrivateCertificate.loadPEM(pem).options(), factory)
+        self.clock = self.tls._clock = Clock()
+        self.tls.spent = self.clock.seconds
+
+    def connection(self) -> tuple[Any, Any]:
+        """A connection, and what encrypts octets for it."""
+        served: Any = self.tls.buildProtocol(PEER)
+        transport = StringTransport()
+        served.makeConnection(transport)
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        engine = context.wrap_bio(incoming, outgoing)
+        shaken = False
+        while not shaken:
+            try:
+                engine.do_handshake()
+                shaken = True
+            except ssl.SSLWantReadError:
+                pass
+            served.dataReceived(outgoing.read())
+            incoming.write(transport.value())
+            transport.clear()
+
+        def encrypted(octets: bytes) -> bytes:
+            engine.write(octets)
+            return outgoing.read()
+
+        return served, encrypted
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
+    """Two of its connections may have a large buffer."""
+    monkeypatch.setattr(tls, "LARGE_BUFFERS", 2)
+    return Served(tmp_path)
+
+
+def test_who_once_sent_much_keeps_no_large_buffer_in_openssl__NB_02(served: Served) -> None:
+    """NB-02: each kept 76 KB for as long as it was connected."""
+    pairs = [served.connection() for _ in range(20)]
+    reads = [encrypted(READ) for _, encrypted in pairs]
+    before = allocated()
+    for (connection, _), octets in zip(pairs, reads, strict=True):
+        connection.dataReceived(octets)
+        assert connection.wrappedProtocol.came == READ
+        connection.wrappedProtocol.came = b""
+    assert allocated() - before < 20 * 16_000
+    assert list(served.tls.large) == [connection for connection, _ in pairs[-2:]]
+
+
+def test_who_lost_a_large_buffer_is_served_on__NB_02(served: Served) -> None:
+    """NB-02: also in the middle of a record, and the buffer is large again with the next read."""
+    pairs = [served.connection() for _ in range(4)]
+    half = len(READ) // 2
+    for turn in range(3):
+        reads = [encrypted(READ) for _, encrypted in pairs]
+        for begin, end in ((0, half), (half, None)):
+            for (connection, _), octets in zip(pairs, reads, strict=True):
+                connection.dataReceived(octets[begin:end])
+        for connection, _ in pairs:
+            assert connection.wrappedProtocol.came == READ * (turn + 1)
+    assert list(served.tls.large) == [connection for connection, _ in pairs[-2:]]
+
+
+def test_a_buffer_of_which_some_was_not_read_stays(served: Served) -> None:
+    connection, encrypted = served.connection()
+    openssl = connection.getHandle()
+    openssl.bio_write(encrypted(b"event"))
+    tls.renew(openssl)
+    connection.dataReceived(encrypted(b" and another"))
+    assert connection.wrappedProtocol.came == b"event and another"
+
+
+def test_without_what_pyopenssl_may_no_longer_have_nothing_is_renewed(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "openssl", None)
+    connection, encrypted = served.connection()
+    tls.renew(connection.getHandle())
+    connection.dataReceived(encrypted(READ))
+    assert connection.wrappedProtocol.came == READ
+
+
+def test_who_has_left_has_no_place_among_the_large_buffers(served: Served) -> None:
+    connection, encrypted = served.connection()
+    connection.dataReceived(encrypted(READ))
+    assert list(served.tls.large) == [connection]
+    connection.connectionLost()
+    assert not served.tls.large
