@@ -1,4 +1,4 @@
-"""What OpenSSL keeps of connections that once sent much, and are silent since."""
+"""What TLS keeps of a connection: OpenSSL's buffers, and what waits while it is paused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
 from tests.tools.certificates import Authority
+from tests.tools.small_link import MsgprotoServerFactoryOfLines, Sink
 from twisted_msgproto.net import tls
+from twisted_msgproto.net.ledger import SOFT_SHARE
 
 PEER = IPv4Address("TCP", "192.0.2.1", 4242)
 READ = bytes(range(256)) * 240
@@ -52,21 +54,30 @@ class Counted(Protocol):
         self.came += data
 
 
+class Line(StringTransport):
+    """A connection in memory."""
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """No socket is behind this."""
+
+    setTcpKeepAlive = setTcpNoDelay
+
+
 class Served:
     """A server's endpoint with TLS, in memory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, factory: Any = None) -> None:
         pair = Authority(directory).server()
         pem = pair.key.read_bytes() + pair.cert.read_bytes()
-        factory = Factory.forProtocol(Counted)
+        factory = factory or Factory.forProtocol(Counted)
         self.tls = tls.tls_with(PrivateCertificate.loadPEM(pem).options(), factory)
-        self.clock = self.tls._clock = Clock()
+        self.clock = self.tls._clock = getattr(factory, "clock", None) or Clock()
         self.tls.spent = self.clock.seconds
 
     def connection(self) -> tuple[Any, Any]:
         """A connection, and what encrypts octets for it."""
         served: Any = self.tls.buildProtocol(PEER)
-        transport = StringTransport()
+        transport = Line()
         served.makeConnection(transport)
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -149,3 +160,87 @@ def test_who_has_left_has_no_place_among_the_large_buffers(served: Served) -> No
     assert list(served.tls.large) == [connection]
     connection.connectionLost()
     assert not served.tls.large
+
+
+class Another:
+    """A peer of any protocol, as the ledger sees it."""
+
+    address = "192.0.2.2"
+    reading = True
+
+    def __init__(self) -> None:
+        self.cut = False
+
+    def holdBack(self, held_back: bool) -> None:
+        """It has nothing to say to that."""
+
+    def cutOff(self, octets: int, limit: float) -> None:
+        self.cut = True
+
+
+EVENT = b"x" * 999 + b"\n"
+
+
+def paused(directory: Path) -> tuple[Served, Any, Any]:
+    """A server of lines, a link that was paused within a read of 60 lines, and its TLS."""
+    sink = Sink(held=True)
+    factory = MsgprotoServerFactoryOfLines(sink, clock=Clock(), limits={"unsafe-octets": 1})
+    served = Served(directory, factory)
+    return served, one_more(served), sink
+
+
+def one_more(served: Served) -> Any:
+    """One more link of that server, paused as the first one is."""
+    connection, encrypted = served.connection()
+    link = connection.wrappedProtocol
+    connection.dataReceived(b"".join(encrypted(EVENT) for _ in range(60)))
+    assert link._control.reasons
+    return link
+
+
+def test_what_waits_for_a_paused_connection_counts_for_the_process__NB_02(tmp_path: Path) -> None:
+    """NB-02: 10,000 of them held up to 64 KiB each, and nobody counted that."""
+    served, link, sink = paused(tmp_path)
+    ledger = link.factory.budget.held
+    waits = len(link.transport._unread)
+    assert waits > 40_000
+    assert ledger.held == waits + link.machine.held
+    while len(sink.bodies) < 60 or link._control.reasons:
+        for waiting in sink.waiting:
+            waiting.called or waiting.callback(None)
+        served.clock.advance(0)
+    assert sink.bodies == [EVENT[:-1]] * 60
+    assert (ledger.held, link.wire.held) == (0, 0)
+    link.transport.connectionLost()
+
+
+def test_whom_we_do_not_read_is_not_late_for_what_waits__NB_02(tmp_path: Path) -> None:
+    """NB-02: the peer that stands still is cut off, and not the one that waits for our disk."""
+    served, link, _ = paused(tmp_path)
+    ledger = link.factory.budget.held
+    ledger.limit = ledger.held + 100_000
+    stands = Another()
+    ledger.hold(stands, 1, served.clock.seconds())
+    served.clock.advance(20)
+    ledger.hold(Another(), 99_000, served.clock.seconds())
+    assert (stands.cut, link._ended) == (True, False)
+    link.transport.connectionLost()
+    assert ledger.held == 99_000
+
+
+def test_all_whom_the_disk_kept_waiting_go_on_though_memory_is_short__NB_02(tmp_path: Path) -> None:
+    """NB-02: what waits for them is above three quarters of the limit, and nobody is cut off."""
+    served, first, sink = paused(tmp_path)
+    ledger = first.factory.budget.held
+    ledger.limit = 8 * ledger.held + 1
+    links = [first, *(one_more(served) for _ in range(7))]
+    assert ledger.held > SOFT_SHARE * ledger.limit
+    for _ in range(200):
+        for waiting in sink.waiting:
+            waiting.called or waiting.callback(None)
+        served.clock.advance(0.1)
+    assert len(sink.bodies) == 8 * 60
+    assert ledger.held == 0
+    for link in links:
+        assert not link._ended
+        link.transport.connectionLost()

@@ -177,6 +177,8 @@ class TlsConnection(TLSMemoryBIOProtocol):
     _missing = 0  # octets until the next record begins
     _paused = False  # by whoever reads this connection
     _next_turn: Any = None  # the call that goes on with what waits
+    _tell_rest: Callable[[int], None] | None = None  # told how much waits while this is paused
+    _told = 0  # octets that it was told of
     _octets = 0  # of what is gathered
     _records: list[bytes] | None = None  # what is encrypted just now
     _leave: Callable[[bytes], None]  # hands octets to the system
@@ -238,10 +240,25 @@ class TlsConnection(TLSMemoryBIOProtocol):
             self._unread = b""
         if self._next_turn is not None or self._paused:
             self._unread = data
-            return
-        place = self._deliver(data)
-        if place < len(data) and self.connected:
-            self._unread = data[place:]
+        else:
+            place = self._deliver(data)
+            if place < len(data) and self.connected:
+                self._unread = data[place:]
+        if self._paused or self._told:
+            self._countRest()
+
+    def tellRest(self, tell: Callable[[int], None]) -> None:
+        """Call ``tell(octets)`` when the number of octets changes that wait because this is
+        paused (``NB-02``).
+        """
+        self._tell_rest = tell
+
+    def _countRest(self) -> None:
+        rest = len(self._unread) if self._paused else 0
+        if rest != self._told:
+            self._told = rest
+            if self._tell_rest is not None:
+                self._tell_rest(rest)
 
     def _deliver(self, data: bytes) -> int:
         """Decrypt and deliver what one turn can process; return how many octets that were."""
@@ -276,6 +293,8 @@ class TlsConnection(TLSMemoryBIOProtocol):
             self.dataReceived(b"")  # as the socket does it: somebody may measure that
             if not self._paused and self._next_turn is None and self.connected:
                 self.transport.resumeProducing()
+        elif self.connected:
+            self._countRest()
 
     def pauseProducing(self) -> None:
         """Deliver nothing until :meth:`resumeProducing`."""
@@ -304,6 +323,7 @@ class TlsConnection(TLSMemoryBIOProtocol):
         """The transport is gone, and nobody refers to it any more."""
         self._gathered.clear()
         self._unread = b""
+        self._tell_rest = None
         self.factory.large.pop(self, None)
         call, self._next_turn = self._next_turn, None
         if call is not None:
