@@ -59,6 +59,9 @@ class Echo:
     def oversized(self) -> None:
         """The wire closes."""
 
+    def heldChanged(self) -> None:
+        """Nobody counts it."""
+
     def unread(self) -> None:
         """The wire drops the peer."""
 

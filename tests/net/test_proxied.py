@@ -21,7 +21,7 @@ from tests.tools.certificates import Authority
 from tests.tools.sinks import SafeSink
 from twisted_msgproto.lumberjack import LumberjackServerFactory
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
-from twisted_msgproto.net.proxied import ProxiedConnection
+from twisted_msgproto.net.proxied import HEADER_OCTETS_MAX, ProxiedConnection
 from twisted_msgproto.net.reloading import ServedEndpoint
 from twisted_msgproto.sabc import SabcServerFactory
 from twisted_msgproto.umq import UmqServerFactory
@@ -180,6 +180,37 @@ def test_a_connection_that_begins_otherwise_is_a_fault_and_no_traceback__NB_09(
         lines = [formatEvent(event) or "" for event in logged]
         assert len(lines) == 5, lines
         assert lines[0].startswith("192.0.2.1:4242: closed: it does not begin as a proxy does")
+
+
+def binary(extra: int) -> bytes:
+    """The beginning of a binary header for 192.0.2.9, with ``extra`` octets of extensions."""
+    addresses = bytes([192, 0, 2, 9, 192, 0, 2, 1, 0, 1, 0, 2])
+    return SIGNATURE + b"\x21\x11" + (len(addresses) + extra).to_bytes(2, "big") + addresses
+
+
+LARGEST = HEADER_OCTETS_MAX - len(binary(0))
+
+
+def test_a_header_of_more_than_16_kib_is_refused_before_it_is_here__NB_02() -> None:
+    """NB-02: up to 64 KiB of each connection waited for the rest of the header, uncounted."""
+    factory = LumberjackServerFactory(clock=Clock())
+    served = Served(factory)
+    assert not served.receives(binary(LARGEST + 1)).connected
+    assert not served.receives(binary(60_000) + bytes(60_000)).connected
+    assert factory.counters["fault:proxy"] == 2
+    good = served.receives(b"PROXY TCP4 192.0.2.9 192.0.2.1 1 2\r\n" + EVENT)
+    assert good.connected
+
+
+@pytest.mark.parametrize("extra", [0, 4000, LARGEST])
+def test_a_header_with_extensions_is_read_and_not_kept__NB_02(extra: int) -> None:
+    """NB-02: what a proxy tells of a client, such as its certificate, is not looked at."""
+    sink = SafeSink()
+    served = Served(LumberjackServerFactory(sink, clock=Clock()))
+    transport = served.receives(binary(extra) + bytes(extra // 2), bytes(extra - extra // 2), EVENT)
+    assert transport.connected
+    assert [batch.peer for batch in sink.batches] == ["192.0.2.9:1"]
+    assert transport.protocol._proxyInfo.header == b""
 
 
 def test_a_fault_of_the_server_is_not_the_proxys() -> None:

@@ -42,6 +42,7 @@ class Notes:
 
     def __init__(self):
         self.seen = []
+        self.held = []
         self.on_message = None
 
     def makeConnection(self, wire):
@@ -59,6 +60,9 @@ class Notes:
 
     def oversized(self):
         self.seen.append("oversized")
+
+    def heldChanged(self):
+        self.held.append(self.wire.held)
 
     def unread(self):
         self.seen.append("unread")
@@ -216,6 +220,38 @@ class Reading(TestCase):
         self.assertEqual(len(notes.messages()), 101)
         self.assertEqual(transport.producerState, "producing")
         self.assertEqual(notes.reads(), 3)
+
+    def test_what_waits_while_reading_is_paused_is_held__NB_02(self):
+        """NB-02: 10,000 paused connections held up to 64 KiB each, and nobody counted that."""
+        connection, transport, _ = server()
+        notes = connection.session
+        notes.wire.pauseProducing()
+        whole = client_frame(b"x" * 30_000)
+        connection.dataReceived(whole + whole[:20_000])
+        self.assertEqual(notes.held, [len(whole) + 20_000])
+        connection._encryptedRest(1000)  # as TLS says it
+        self.assertEqual(notes.held, [len(whole) + 20_000, len(whole) + 21_000])
+        connection._encryptedRest(0)
+        notes.wire.resumeProducing()
+        self.assertEqual(notes.messages(), ["x" * 30_000])
+        self.assertTrue(19_000 < notes.wire.held < 20_000)  # now it is an unfinished message
+        connection.dataReceived(whole[20_000:])
+        self.assertEqual((notes.wire.held, transport.producerState), (0, "producing"))
+        self.assertEqual(len(notes.held), 3)
+        lose(connection)
+
+    def test_who_pauses_within_a_read_holds_the_rest_of_it_until_it_resumes__NB_02(self):
+        """NB-02: a pong alone is no message, and ends the count all the same."""
+        connection, _, _ = server(alone=True)
+        notes = connection.session
+        notes.on_message = lambda notes: notes.wire.pauseProducing()
+        pong = bytes([0x8A, 0xFD]) + bytes(4 + 125)
+        connection.dataReceived(client_frame(b"first") + pong * 400)
+        self.assertEqual(notes.wire.held, 400 * len(pong))
+        notes.wire.resumeProducing()
+        self.assertEqual(notes.wire.held, 0)
+        self.assertEqual(notes.messages(), ["first"])
+        lose(connection)
 
     def test_before_the_session_stands_messages_come_one_by_one(self):
         """What follows may be larger, or not wanted at all."""

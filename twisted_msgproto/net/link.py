@@ -265,6 +265,7 @@ class Link(Protocol):
             self.unread,
             self.outputChanged,
             factory.outputLedger,
+            self.heldChanged,
         )
 
     def handshakeCompleted(self) -> None:
@@ -408,6 +409,11 @@ class Link(Protocol):
     def flush(self) -> None:
         """A verb has changed the machine: write what it has to say, and end when it has."""
         self._settle()
+
+    def heldChanged(self) -> None:
+        """The wire holds more or less than before, because reading is paused: count it."""
+        if not self._ended:
+            self._hold(self.machine.held + self.wire.held)
 
     def _lookUnfinished(self) -> None:
         """Continue in the next turn of the reactor, unless something else pauses reading.

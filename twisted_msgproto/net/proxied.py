@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Any, Final, TypeVar, cast
 
 from twisted.logger import Logger
+from twisted.protocols.haproxy._info import ProxyInfo
+from twisted.protocols.haproxy._v2parser import V2Parser
 from twisted.protocols.haproxy._wrapper import HAProxyProtocolWrapper, HAProxyWrappingFactory
 
 from .factory import SessionFactory, host_of, peer_name
@@ -22,6 +24,16 @@ FAULT: Final = "proxy"
 """Faults of this kind are counted under this name."""
 
 
+HEADER_OCTETS_MAX: Final = 16 << 10
+"""A binary header (version 2) has at most this many octets, as many as HAProxy's buffers have by
+default: a client's certificate fits.  The length field would allow 64 KiB, and the ledger does not
+count the octets of a header (``NB-02``).
+"""
+
+LENGTH: Final = slice(14, 16)
+"""A binary header contains its length here, without its own first 16 octets."""
+
+
 class ProxiedConnection(HAProxyProtocolWrapper):
     """Reads the header in front of one connection, and hands on what follows it."""
 
@@ -30,6 +42,16 @@ class ProxiedConnection(HAProxyProtocolWrapper):
 
     def dataReceived(self, data: bytes) -> None:
         """Receive octets; the transport calls this."""
+        if self._proxyInfo is not None:
+            self.wrappedProtocol.dataReceived(data)
+            return
+        if (  # Twisted's reader wants these octets with the first read
+            self._parser is None
+            and data.startswith(V2Parser.PREFIX)
+            and 16 + int.from_bytes(data[LENGTH]) > HEADER_OCTETS_MAX
+        ):
+            self._refuse()
+            return
         ends = self.disconnecting
         try:
             super().dataReceived(data)
@@ -38,7 +60,10 @@ class ProxiedConnection(HAProxyProtocolWrapper):
                 raise
             self._refuse()
         else:
-            if self._proxyInfo is None and self.disconnecting and not ends:
+            info = self._proxyInfo
+            if info is not None:  # the header itself would be kept as long as the connection
+                self._proxyInfo = ProxyInfo(b"", info.source, info.destination)
+            elif self.disconnecting and not ends:
                 self._refuse()
 
     def _refuse(self) -> None:

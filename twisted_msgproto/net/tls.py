@@ -26,9 +26,10 @@ from .prompt import prompt_write
 from .turns import TURN_SECONDS
 
 try:
+    from OpenSSL._util import ffi
     from OpenSSL._util import lib as openssl
 except ImportError:  # pragma: no cover - it is pyOpenSSL's own, and may go
-    openssl = None
+    ffi = openssl = None
 
 log = Logger(namespace="twisted_msgproto.tls")
 
@@ -68,6 +69,21 @@ def _set_curves(context: Any) -> None:
         context.set_tmp_ecdh(SECP256R1())
     if set_list is not None:
         openssl.ERR_clear_error()  # a list that is not known leaves an error for whoever asks next
+
+
+def renew(connection: Any) -> None:
+    """Give a connection of OpenSSL a new, empty input buffer if the old one is empty.
+
+    OpenSSL's buffers never become shorter, and pyOpenSSL has no method for another one.
+    """
+    old = getattr(connection, "_into_ssl", None)
+    if not old or not hasattr(openssl, "SSL_set_bio"):
+        return
+    if openssl.BIO_get_mem_data(old, ffi.new("char **")) == 0:
+        new = openssl.BIO_new(openssl.BIO_s_mem())
+        if new != ffi.NULL:
+            connection._into_ssl = new
+            openssl.SSL_set_bio(connection._ssl, new, connection._from_ssl)  # it frees the old one
 
 
 class _Connection(SSL.Connection):
@@ -119,6 +135,17 @@ HEADER_OCTETS: Final = 5
 """A record of TLS begins with its type, its version and its length."""
 
 
+LARGE_OCTETS: Final = 16 << 10
+"""A connection has a large buffer in OpenSSL when it has read more than this at once."""
+
+LARGE_BUFFERS: Final = 64
+"""At most this many connections of an endpoint keep a large buffer; above it the connection that
+has had its own for longest gets a new, empty one.  OpenSSL's buffers never shrink, so each peer
+that once sent 64 KiB would make this process hold 76 KB for as long as it is connected
+(``NB-02``).  A new buffer after each read would cost some microseconds.
+"""
+
+
 def end_of_records(data: bytes, begin: int) -> int:
     """Return where the next :data:`RECORDS` records end.
 
@@ -150,6 +177,8 @@ class TlsConnection(TLSMemoryBIOProtocol):
     _missing = 0  # octets until the next record begins
     _paused = False  # by whoever reads this connection
     _next_turn: Any = None  # the call that goes on with what waits
+    _tell_rest: Callable[[int], None] | None = None  # told how much waits while this is paused
+    _told = 0  # octets that it was told of
     _octets = 0  # of what is gathered
     _records: list[bytes] | None = None  # what is encrypted just now
     _leave: Callable[[bytes], None]  # hands octets to the system
@@ -205,16 +234,31 @@ class TlsConnection(TLSMemoryBIOProtocol):
                     self._leave(records[0] if len(records) == 1 else b"".join(records))
 
     def dataReceived(self, data: bytes) -> None:
-        """Receive the octets of a read, or none in order to go on with those that wait."""
+        """Receive the octets of a read, or an empty read that continues with the waiting octets."""
         if self._unread:
             data = self._unread + data
             self._unread = b""
         if self._next_turn is not None or self._paused:
             self._unread = data
-            return
-        place = self._deliver(data)
-        if place < len(data) and self.connected:
-            self._unread = data[place:]
+        else:
+            place = self._deliver(data)
+            if place < len(data) and self.connected:
+                self._unread = data[place:]
+        if self._paused or self._told:
+            self._countRest()
+
+    def tellRest(self, tell: Callable[[int], None]) -> None:
+        """Call ``tell(octets)`` when the number of octets changes that wait because this is
+        paused (``NB-02``).
+        """
+        self._tell_rest = tell
+
+    def _countRest(self) -> None:
+        rest = len(self._unread) if self._paused else 0
+        if rest != self._told:
+            self._told = rest
+            if self._tell_rest is not None:
+                self._tell_rest(rest)
 
     def _deliver(self, data: bytes) -> int:
         """Decrypt and deliver what one turn can process; return how many octets that were."""
@@ -235,6 +279,8 @@ class TlsConnection(TLSMemoryBIOProtocol):
             octets = data if end - place == size else data[place:end]
             place = end
             super().dataReceived(octets)  # type: ignore[no-untyped-call]
+        if place > LARGE_OCTETS and self not in self.factory.large:
+            self.factory.grown(self)
         return place
 
     def _go_on_soon(self) -> None:
@@ -247,6 +293,8 @@ class TlsConnection(TLSMemoryBIOProtocol):
             self.dataReceived(b"")  # as the socket does it: somebody may measure that
             if not self._paused and self._next_turn is None and self.connected:
                 self.transport.resumeProducing()
+        elif self.connected:
+            self._countRest()
 
     def pauseProducing(self) -> None:
         """Deliver nothing until :meth:`resumeProducing`."""
@@ -275,6 +323,8 @@ class TlsConnection(TLSMemoryBIOProtocol):
         """The transport is gone, and nobody refers to it any more."""
         self._gathered.clear()
         self._unread = b""
+        self._tell_rest = None
+        self.factory.large.pop(self, None)
         call, self._next_turn = self._next_turn, None
         if call is not None:
             call.cancel()
@@ -287,6 +337,7 @@ class TlsFactory(TLSMemoryBIOFactory):
 
     Attributes:
         spent: returns the CPU seconds that were spent so far; without a real reactor the clock's.
+        large: the connections with a large buffer, the eldest first.
     """
 
     protocol = TlsConnection
@@ -295,6 +346,7 @@ class TlsFactory(TLSMemoryBIOFactory):
         """Make it for ``factory``; ``creator`` makes connections, such as CertificateOptions."""
         super().__init__(creator, False, factory)
         self._written: list[TlsConnection] = []
+        self.large: dict[TlsConnection, None] = {}
         clock: Any = self._clock
         real = IReactorCore.providedBy(clock)
         self.spent: Callable[[], float] = time.thread_time if real else clock.seconds
@@ -302,6 +354,15 @@ class TlsFactory(TLSMemoryBIOFactory):
     def callInNextTurn(self, function: Callable[[], None]) -> Any:
         """Call ``function`` in the next turn of the reactor; return the call."""
         return self._clock.callLater(0, function)
+
+    def grown(self, connection: TlsConnection) -> None:
+        """Note that ``connection`` has a large buffer; above the limit the eldest one is freed."""
+        if connection.connected:
+            self.large[connection] = None
+            if len(self.large) > LARGE_BUFFERS:
+                eldest = next(iter(self.large))
+                del self.large[eldest]
+                renew(eldest.getHandle())  # type: ignore[no-untyped-call]
 
     def flushSoon(self, connection: TlsConnection) -> None:
         """Flush ``connection`` in the next turn of the reactor."""

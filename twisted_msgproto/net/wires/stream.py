@@ -24,6 +24,7 @@ class StreamWire(Wire):
 
     write: Callable[[bytes], None]  # a function of its own: it is called for every answer
     _answered = False  # whether the transport ends only when the peer has answered that: TLS
+    _held_changed: Callable[[], None] | None = None  # on TLS
     _closing = False  # such a transport was asked to end
 
     def __init__(
@@ -35,11 +36,16 @@ class StreamWire(Wire):
         stalled: Callable[[], None],
         changed: Callable[[bool], None],
         ledger: Ledger | None = None,
+        held: Callable[[], None] | None = None,
     ) -> None:
-        """Make a wire; one read returns at most ``read_octets``, and :class:`Output` describes
-        the rest.
+        """Make a wire; one read returns at most ``read_octets``, and ``held()`` is called when
+        :attr:`held` changes.  :class:`Output` describes the other arguments.
         """
         self._transport = transport
+        tell_rest = getattr(transport, "tellRest", None)
+        if tell_rest is not None:  # TLS, perhaps behind a proxy
+            self._held_changed = held
+            tell_rest(self._rests)
         self.output = Output(
             transport, clock, unread_seconds, stalled, changed=changed, ledger=ledger
         )
@@ -54,6 +60,12 @@ class StreamWire(Wire):
             self._answered = True
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
+
+    def _rests(self, octets: int) -> None:
+        """TLS holds this many octets because reading is paused."""
+        self.held = octets
+        if self._held_changed is not None:
+            self._held_changed()
 
     def readAtMost(self, octets: int) -> None:
         """From now on, one read returns at most ``octets``; TLS reads as it is used to."""

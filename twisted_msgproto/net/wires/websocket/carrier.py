@@ -126,6 +126,7 @@ class Carrier(_Mixin):
     oversize = False
 
     _held = 0  # octets of an incomplete message
+    _encrypted = 0  # octets that TLS holds because reading is paused
     _upgraded = False
     _arrived: list[Any]  # messages that the session has not been given yet
     _alone = True  # what comes belongs to no session yet, so each message is given by itself
@@ -253,6 +254,9 @@ class Carrier(_Mixin):
             ledger=factory.sessions.outputLedger,
         )
         self.send = prompt_write(self.transport, self.output.write)
+        tell_rest = getattr(self.transport, "tellRest", None)
+        if tell_rest is not None:
+            tell_rest(self._encryptedRest)
         self._keepalive = Keepalive(factory.keepalives, self._ask, self._gone)
         self.session.wire = self.wire = factory.wire(self)
         if factory.sessions.turnWatch is not None:
@@ -271,6 +275,7 @@ class Carrier(_Mixin):
         self._keepalive.heard = True  # whoever sends anything lives, a large message too (HO-04)
         if self._reading_paused or self._rest_call is not None:
             self.data += data
+            self._countRest()
             return
         if (  # an idle connection brings nothing else
             data[:2] == _EMPTY_PONG
@@ -307,7 +312,6 @@ class Carrier(_Mixin):
         else:
             self._turn_ends = inf
         self._steps = self._stretch
-        held = self._held
         try:
             if self.data:
                 data = self.data + data
@@ -321,8 +325,12 @@ class Carrier(_Mixin):
                         break
                     self.data += data[start : start + _SLICE]
                     self.consumeData()
-            if self._arrived or (self._held != held and self._upgraded):
+            if self._arrived or (
+                self._held != self.wire.held and self._upgraded and not self._reading_paused
+            ):
                 self._handOn()
+            if self._reading_paused:
+                self._countRest()
             if timed and self._stretch - self._steps > _STRETCH_MIN:
                 self._lookBack()
         except Exception:
@@ -338,6 +346,20 @@ class Carrier(_Mixin):
             self.abort("input which could not be parsed")
         finally:
             self._consuming = False
+
+    def _encryptedRest(self, octets: int) -> None:
+        """TLS holds this many octets because reading is paused."""
+        self._encrypted = octets
+        self._countRest()
+
+    def _countRest(self) -> None:
+        """Count what waits because reading is paused: 10,000 connections could each hold the rest
+        of a read (``NB-02``).
+        """
+        rest = self._encrypted + (len(self.data) if self._reading_paused else 0)
+        if self._held + rest != self.wire.held and self._upgraded and self.state == _OPEN:
+            self.wire.held = self._held + rest
+            self._guarded(self.session.heldChanged)
 
     def consumeData(self) -> None:
         """Process what was read, as autobahn's loop does, but stop where reading was paused.

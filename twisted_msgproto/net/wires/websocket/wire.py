@@ -48,6 +48,9 @@ class FramedSession(Shape):
         changed, and no more.
         """
 
+    def heldChanged(self) -> None:
+        """``wire.held`` has changed, though nothing can be read: reading is paused."""
+
     def oversized(self) -> None:
         """A message above the limit begins; when this returns the connection closes with 1009."""
 

@@ -1,0 +1,246 @@
+"""What TLS keeps of a connection: OpenSSL's buffers, and what waits while it is paused."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.address import IPv4Address
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.ssl import PrivateCertificate
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+
+from tests.tools.certificates import Authority
+from tests.tools.small_link import MsgprotoServerFactoryOfLines, Sink
+from twisted_msgproto.net import tls
+from twisted_msgproto.net.ledger import SOFT_SHARE
+
+PEER = IPv4Address("TCP", "192.0.2.1", 4242)
+READ = bytes(range(256)) * 240
+
+
+class Allocated(ctypes.Structure):
+    """What ``mallinfo2`` of glibc returns."""
+
+    _fields_ = (
+        ("others", ctypes.c_size_t * 4),
+        ("mapped", ctypes.c_size_t),
+        ("former", ctypes.c_size_t * 2),
+        ("used", ctypes.c_size_t),
+        ("free", ctypes.c_size_t * 2),
+    )
+
+
+def allocated() -> int:
+    """The octets that C has allocated in this process."""
+    gc.collect()
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = Allocated
+    told = mallinfo2()
+    return int(told.used + told.mapped)
+
+
+class Counted(Protocol):
+    """Counts what came."""
+
+    came = b""
+
+    def dataReceived(self, data: bytes) -> None:
+        self.came += data
+
+
+class Line(StringTransport):
+    """A connection in memory."""
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """No socket is behind this."""
+
+    setTcpKeepAlive = setTcpNoDelay
+
+
+class Served:
+    """A server's endpoint with TLS, in memory."""
+
+    def __init__(self, directory: Path, factory: Any = None) -> None:
+        pair = Authority(directory).server()
+        pem = pair.key.read_bytes() + pair.cert.read_bytes()
+        factory = factory or Factory.forProtocol(Counted)
+        self.tls = tls.tls_with(PrivateCertificate.loadPEM(pem).options(), factory)
+        self.clock = self.tls._clock = getattr(factory, "clock", None) or Clock()
+        self.tls.spent = self.clock.seconds
+
+    def connection(self) -> tuple[Any, Any]:
+        """A connection, and what encrypts octets for it."""
+        served: Any = self.tls.buildProtocol(PEER)
+        transport = Line()
+        served.makeConnection(transport)
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        engine = context.wrap_bio(incoming, outgoing)
+        shaken = False
+        while not shaken:
+            try:
+                engine.do_handshake()
+                shaken = True
+            except ssl.SSLWantReadError:
+                pass
+            served.dataReceived(outgoing.read())
+            incoming.write(transport.value())
+            transport.clear()
+
+        def encrypted(octets: bytes) -> bytes:
+            engine.write(octets)
+            return outgoing.read()
+
+        return served, encrypted
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
+    """Two of its connections may have a large buffer."""
+    monkeypatch.setattr(tls, "LARGE_BUFFERS", 2)
+    return Served(tmp_path)
+
+
+def test_who_once_sent_much_keeps_no_large_buffer_in_openssl__NB_02(served: Served) -> None:
+    """NB-02: each kept 76 KB for as long as it was connected."""
+    pairs = [served.connection() for _ in range(20)]
+    reads = [encrypted(READ) for _, encrypted in pairs]
+    before = allocated()
+    for (connection, _), octets in zip(pairs, reads, strict=True):
+        connection.dataReceived(octets)
+        assert connection.wrappedProtocol.came == READ
+        connection.wrappedProtocol.came = b""
+    assert allocated() - before < 20 * 16_000
+    assert list(served.tls.large) == [connection for connection, _ in pairs[-2:]]
+
+
+def test_who_lost_a_large_buffer_is_served_on__NB_02(served: Served) -> None:
+    """NB-02: also in the middle of a record, and the buffer is large again with the next read."""
+    pairs = [served.connection() for _ in range(4)]
+    half = len(READ) // 2
+    for turn in range(3):
+        reads = [encrypted(READ) for _, encrypted in pairs]
+        for begin, end in ((0, half), (half, None)):
+            for (connection, _), octets in zip(pairs, reads, strict=True):
+                connection.dataReceived(octets[begin:end])
+        for connection, _ in pairs:
+            assert connection.wrappedProtocol.came == READ * (turn + 1)
+    assert list(served.tls.large) == [connection for connection, _ in pairs[-2:]]
+
+
+def test_a_buffer_of_which_some_was_not_read_stays(served: Served) -> None:
+    connection, encrypted = served.connection()
+    openssl = connection.getHandle()
+    openssl.bio_write(encrypted(b"event"))
+    tls.renew(openssl)
+    connection.dataReceived(encrypted(b" and another"))
+    assert connection.wrappedProtocol.came == b"event and another"
+
+
+def test_without_what_pyopenssl_may_no_longer_have_nothing_is_renewed(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "openssl", None)
+    connection, encrypted = served.connection()
+    tls.renew(connection.getHandle())
+    connection.dataReceived(encrypted(READ))
+    assert connection.wrappedProtocol.came == READ
+
+
+def test_who_has_left_has_no_place_among_the_large_buffers(served: Served) -> None:
+    connection, encrypted = served.connection()
+    connection.dataReceived(encrypted(READ))
+    assert list(served.tls.large) == [connection]
+    connection.connectionLost()
+    assert not served.tls.large
+
+
+class Another:
+    """A peer of any protocol, as the ledger sees it."""
+
+    address = "192.0.2.2"
+    reading = True
+
+    def __init__(self) -> None:
+        self.cut = False
+
+    def holdBack(self, held_back: bool) -> None:
+        """It has nothing to say to that."""
+
+    def cutOff(self, octets: int, limit: float) -> None:
+        self.cut = True
+
+
+EVENT = b"x" * 999 + b"\n"
+
+
+def paused(directory: Path) -> tuple[Served, Any, Any]:
+    """A server of lines, a link that was paused within a read of 60 lines, and its TLS."""
+    sink = Sink(held=True)
+    factory = MsgprotoServerFactoryOfLines(sink, clock=Clock(), limits={"unsafe-octets": 1})
+    served = Served(directory, factory)
+    return served, one_more(served), sink
+
+
+def one_more(served: Served) -> Any:
+    """One more link of that server, paused as the first one is."""
+    connection, encrypted = served.connection()
+    link = connection.wrappedProtocol
+    connection.dataReceived(b"".join(encrypted(EVENT) for _ in range(60)))
+    assert link._control.reasons
+    return link
+
+
+def test_what_waits_for_a_paused_connection_counts_for_the_process__NB_02(tmp_path: Path) -> None:
+    """NB-02: 10,000 of them held up to 64 KiB each, and nobody counted that."""
+    served, link, sink = paused(tmp_path)
+    ledger = link.factory.budget.held
+    waits = len(link.transport._unread)
+    assert waits > 40_000
+    assert ledger.held == waits + link.machine.held
+    while len(sink.bodies) < 60 or link._control.reasons:
+        for waiting in sink.waiting:
+            waiting.called or waiting.callback(None)
+        served.clock.advance(0)
+    assert sink.bodies == [EVENT[:-1]] * 60
+    assert (ledger.held, link.wire.held) == (0, 0)
+    link.transport.connectionLost()
+
+
+def test_whom_we_do_not_read_is_not_late_for_what_waits__NB_02(tmp_path: Path) -> None:
+    """NB-02: the peer that stands still is cut off, and not the one that waits for our disk."""
+    served, link, _ = paused(tmp_path)
+    ledger = link.factory.budget.held
+    ledger.limit = ledger.held + 100_000
+    stands = Another()
+    ledger.hold(stands, 1, served.clock.seconds())
+    served.clock.advance(20)
+    ledger.hold(Another(), 99_000, served.clock.seconds())
+    assert (stands.cut, link._ended) == (True, False)
+    link.transport.connectionLost()
+    assert ledger.held == 99_000
+
+
+def test_all_whom_the_disk_kept_waiting_go_on_though_memory_is_short__NB_02(tmp_path: Path) -> None:
+    """NB-02: what waits for them is above three quarters of the limit, and nobody is cut off."""
+    served, first, sink = paused(tmp_path)
+    ledger = first.factory.budget.held
+    ledger.limit = 8 * ledger.held + 1
+    links = [first, *(one_more(served) for _ in range(7))]
+    assert ledger.held > SOFT_SHARE * ledger.limit
+    for _ in range(200):
+        for waiting in sink.waiting:
+            waiting.called or waiting.callback(None)
+        served.clock.advance(0.1)
+    assert len(sink.bodies) == 8 * 60
+    assert ledger.held == 0
+    for link in links:
+        assert not link._ended
+        link.transport.connectionLost()
