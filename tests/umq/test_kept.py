@@ -89,7 +89,7 @@ def test_too_many_attributes_end_the_session_that_has_more_than_its_share__NB_02
     assert feed(hog, "S:a=" + "x" * (LIMIT - KEPT_WEIGHT_OCTETS - 1))
     assert len(feed(good, "S:a=" + "x" * 1000)) == 1
     told, fault = feed(hog, "S:b=" + "x" * 1000)
-    assert told == KeptTooMuch("attribute")
+    assert told == KeptTooMuch("new attribute")
     assert type(fault) is UmqFault and fault.text == "too many attributes: process-kept-octets"
     assert hog.data_to_send()[-1].startswith("F0:8 ")
     assert every.octets == counted(good) + counted(hog)  # until its connection has gone

@@ -405,3 +405,18 @@ def test_a_call_that_was_answered_before_its_attachments_came_is_not_delivered()
     feed(machine, "A2:C1:x", b"1")
     machine.error("1", "not today")
     assert feed(machine, b"2", "C1:y") == [CallReceived("1", "y")]
+
+
+def test_what_waits_for_the_attachments_of_welcome_has_a_bound__NB_02():
+    """NB-02, UM-07: each value of one attribute waited, for up to a minute."""
+    machine = Client(limits(attachments_octets=100_000), 0.0)
+    machine.hello()
+    value = "\U0001f600" + "x" * 5000
+    feed(machine, "A1:W1:", *[f"S:a={value}"] * 4)
+    assert machine.held >= 80_000
+    refused(machine, f"S:a={value}", reason="attachments-octets")
+    good = Client(limits(attachments_octets=100_000), 0.0)
+    good.hello()
+    feed(good, "A1:W1:", *[f"S:a={value}"] * 4)
+    assert len(feed(good, b"now", f"S:a={value}")) == 1 + 4 + 1
+    assert (good.held, good.whole) == (0, True)

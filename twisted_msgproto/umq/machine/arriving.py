@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ...core.kept import Kept
+from ...core.kept import KEPT_WEIGHT_OCTETS, Kept
 from ...core.limits import Limits
 from ...core.machine import State
 from ..terms.events import STREAMABLE, Attachment, AttachmentsAnnounced, Event, Message
@@ -13,6 +13,14 @@ from ..terms.states import Counters, Faulted
 from ..wire import Fatal, Frame, UmqFault, encode
 from .attachments import Announcement, Filled, Key, Ordered
 from .sending import Speaker
+from .weights import attachments_octets, text_octets
+
+
+def _event_octets(event: Event) -> int:
+    """Return what an event occupies while it waits (``NB-02``)."""
+    texts = [getattr(event, name, "") for name in ("payload", "name", "value")]
+    attachments = getattr(event, "attachments", ())
+    return KEPT_WEIGHT_OCTETS + sum(map(text_octets, texts)) + attachments_octets(attachments)
 
 
 class Arriving(Speaker):
@@ -24,6 +32,7 @@ class Arriving(Speaker):
     fault: UmqFault | None = None
     _paused = False
     _barrier: list[Event] | None = None  # what waits for W's attachments
+    _behind_barrier = 0  # octets of it
 
     def __init__(
         self, initial: State, limits: Limits | None, now: float, every: Kept | None = None
@@ -38,7 +47,7 @@ class Arriving(Speaker):
         """Return octets of messages that wait for attachments, with those that are there and with
         the objects that all this is made of (``NB-02``).
         """
-        return self._incoming.octets + self._incoming.objects
+        return self._incoming.octets + self._incoming.objects + self._behind_barrier
 
     @property
     def objects(self) -> int:
@@ -60,11 +69,25 @@ class Arriving(Speaker):
 
     def _end(self) -> None:
         super()._end()
-        self._barrier = None
+        self._lift_barrier()
 
     def _give(self, event: Event, events: list[Event]) -> None:
         """Return the event to the caller, unless W's attachments are still to come (``UM-07``)."""
-        (events if self._barrier is None else self._barrier).append(event)
+        barrier = self._barrier
+        if barrier is None:
+            events.append(event)
+            return
+        barrier.append(event)
+        self._behind_barrier += _event_octets(event)
+        if self._behind_barrier > self._limits["attachments-octets"] and not self.closed:
+            text = "what waits for the attachments of W is above its limit"
+            self._fail(UmqFault("attachments-octets", text), events)
+
+    def _lift_barrier(self) -> list[Event]:
+        """Return what has waited for W's attachments, or for our own yes."""
+        waited, self._barrier = self._barrier, None
+        self._behind_barrier = 0
+        return waited or []
 
     def _emit(self, message: Ordered, events: list[Event]) -> None:
         """Do what ``message`` says and deliver it: it is complete and its turn has come."""

@@ -237,9 +237,8 @@ class Peer(Arriving):
     def _welcomed(self, message: Event, events: list[Event]) -> None:
         """``W`` is complete: what waited for its attachments follows."""
         self.deadlines.clear("hello")
-        held, self._barrier = self._barrier, None
         events.append(message)
-        events += held or ()
+        events += self._lift_barrier()
 
     # ── commands in ─────────────────────────────────────────────────────────────────────────────
 
@@ -448,7 +447,7 @@ class Peer(Arriving):
         weight = text_octets(message.name) + text_octets(message.value) + attachments
         weight += KEPT_WEIGHT_OCTETS + ATTACHMENT_OCTETS * len(message.attachments)
         if not self.kept.fits(weight):
-            events.append(KeptTooMuch("attribute"))
+            events.append(KeptTooMuch("new attribute"))
             text = f"too many attributes: {KEPT_LIMIT}"
             self._fail(UmqFault("attributes", text, b"", Code.UNAVAILABLE), events)
             return False

@@ -98,8 +98,7 @@ class Client(Peer):
     def accept(self, now: float) -> list[Event]:
         """We accept the server: what it has said since ``W`` counts from here on (``UM-07``)."""
         self.clock = max(now, self.clock)
-        held, self._barrier = self._barrier, None
-        return held or []
+        return self._lift_barrier()
 
 
 Client.actions = {**ACTIONS, Welcome: Client._on_welcome}
