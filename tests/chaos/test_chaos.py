@@ -134,6 +134,13 @@ def test_many_connections_of_mtl_at_their_limits_have_the_same_bound__NB_02() ->
     holds(crowds.zeromq_at_its_limits(0.04))
 
 
+@needs_proc
+@pytest.mark.slow
+def test_many_sessions_of_umq_at_their_limits_have_one_bound__NB_02() -> None:
+    """NB-02: what a session keeps for longer than a message has a bound for the process, too."""
+    holds(crowds.sessions_at_their_limits(0.04))
+
+
 @needs_filebeat
 @needs_proc
 @pytest.mark.slow

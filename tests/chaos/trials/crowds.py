@@ -37,6 +37,7 @@ SETTLED_SECONDS = 12.0
 OPENED_AT_ONCE = 200
 """After so many more connections the pings of those that stand are answered."""
 HELD_MIB = 256
+KEPT_MIB = 64
 SPARE_MIB = 64
 FEW_MB = 20
 TICKS_SECONDS = 0.03
@@ -359,6 +360,58 @@ def at_their_limits(scale: float) -> Found:
     )
 
 
+ATTRIBUTES = b"".join(text(f"S:{number}=" + "x" * 64_000) for number in range(15))
+"""What a session of UMQ may set by default, nearly all of it."""
+
+CALL = text('C1:["publish","nothing","x"]')
+ANSWER, REFUSAL = b"R1:0", b"F0:8 too many attributes: process-kept"
+
+
+def ending(line: socket.socket) -> bytes:
+    """What came up to the answer of our call, or up to the refusal, or to the end."""
+    line.settimeout(PATIENCE_SECONDS)
+    heard = b""
+    with contextlib.suppress(ConnectionError):
+        while ANSWER not in heard and REFUSAL not in heard and (octets := line.recv(4096)):
+            heard += octets
+    return heard
+
+
+def sessions_at_their_limits(scale: float) -> Found:
+    """Sessions of UMQ that keep all they may, beside a client of Lumberjack that wants an ack."""
+    count = max(150, int(GREEDY * scale))
+    kept_mib = max(16, int(KEPT_MIB * scale))
+    need_files(count + SPARE_FILES)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        launching(Path(directory)) as launch,
+        contextlib.closing(GoodClients(Path(directory))) as clients,
+    ):
+        five = Five(launch, options=["--limit", f"process-kept-octets={kept_mib << 20}"])
+        clients.stand("lumberjack", five.ports["lumberjack"])
+        before = resident(five.server)
+        stream = (UMQ_HELLO, ATTRIBUTES, CALL)
+        lines = [Greedy(connected(five.ports["umq"]), iter(stream)) for _ in range(count)]
+        sent = fill(lines, 3.0)
+        ends = [ending(line.line) for line in lines]
+        standing = sum(ANSWER in end for end in ends)
+        refused = sum(REFUSAL in end for end in ends)
+        clients.send("lumberjack", 20)
+        peak = (most_resident(five.server) - before) / MEBI
+        lost = five.lost(clients.told())
+        for line in lines:
+            line.line.close()
+    return Found(
+        f"{count:,} sessions sent {sent / MEBI:,.0f} MiB, {standing} stand and {refused} were told"
+        f" why not; memory rose by {peak:.0f} MiB, process-kept-octets is {kept_mib} MiB; a good"
+        " client was acknowledged",
+        peak <= 2 * kept_mib + SPARE_MIB
+        and standing * len(ATTRIBUTES) <= (kept_mib + 1) * MEBI
+        and refused > 0
+        and not lost,
+    )
+
+
 FRAME_OCTETS = 8 << 20
 """What a frame of MTL may have, by default."""
 
@@ -441,5 +494,11 @@ ROWS = (
         "memory ≤ process-held-octets + 200 MiB, which come between two looks, + 40 KiB a"
         " connection; a good client is served",
         zeromq_at_its_limits,
+    ),
+    Row(
+        "limits",
+        "1,000 sessions of UMQ that keep all they may",
+        "memory ≤ 2 × process-kept-octets + 64 MiB; a good client is served",
+        sessions_at_their_limits,
     ),
 )
