@@ -14,6 +14,7 @@ from twisted.internet.task import Clock
 from tests.chaos.clients import GoodClients
 from tests.chaos.gateways import Five, most_resident, needs_proc
 from tests.mtl.plain import Plain
+from tests.mtl.test_sockets import Reading
 from tests.mtl.test_unfinished import needs_linux
 from tests.tools.processes import Launcher
 from twisted_msgproto.mtl.zeromq.bounded import Backlog
@@ -238,6 +239,68 @@ def test_thousands_are_looked_at_in_turns__NB_02() -> None:
     for left in (CHECKS_PER_TURN, 0):
         world.wait(CHECK_SECONDS)
         assert world.ledger.held == left * MIB
+
+
+class Sending(Reading):
+    """A ROUTER to peers of which nobody reads; ``full`` ones take no more from it, either."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.full: set[bytes] = set()
+        self.acknowledged = {1: 0, 2: 0}
+        budget = OctetBudget()
+        self.ledger = budget.held
+        self.ledger.bound(limit)
+        self._everyUnread = EveryUnread(
+            *(self.clock, budget, self._backlogs, self._cutOff),
+            lambda descriptor: Octets(0, self.acknowledged[descriptor], 0),
+        )
+        self._tellUnread = pytest.fail
+        self._blocked = lambda peer, full: None
+        self.ended: list[tuple[int, int]] = []
+        self.unfinished.end = lambda number, octets, told: self.ended.append((number, octets))  # type: ignore[method-assign]
+        for number, identity in enumerate((b"a", b"b"), 1):
+            self.arrive((self.admitted(number), [identity, b"x"]))
+        (self.one, *_), (self.two, *_) = self.read()
+
+    def send_multipart(self, parts: list[bytes], flags: int) -> None:
+        if parts[0] in self.full:
+            raise zmq.Again
+        super().send_multipart(parts, flags)
+
+
+def test_a_peer_may_be_cut_off_in_the_midst_of_sending__NB_02() -> None:
+    """NB-02: what is for it is dropped, and others get theirs."""
+    sending = Sending(4 * MIB)
+    body = bytes(MIB)
+    sending.sendAll([[sending.one, body] for _ in range(4)])
+    assert sending.ended == []
+    sending.clock.advance(LATE_SECONDS)
+    sending.sendAll([[sending.two, body], [sending.two, body], [sending.one, body]])
+    assert sending.ended == [(1, 4 * MIB)]
+    assert [parts[0] for parts in sending.sent] == [b"a"] * 4 + [b"b"] * 2
+    sending.sendAll([[sending.two, b"more"]])
+    assert sending.sent[-1] == [b"b", b"more"]
+    sending._connections.disconnected(2)
+    assert sending.ledger.held == 0
+
+
+def test_who_waits_may_be_cut_off_for_another_who_waits__NB_02() -> None:
+    """NB-02: while those that wait are tried again."""
+    sending = Sending(4 * MIB)
+    body = bytes(MIB)
+    sending.sendAll([[sending.one, body], [sending.two, body[: MIB // 2]]])
+    sending.full = {b"a", b"b"}
+    sending.sendAll([[sending.two, body], [sending.two, body], [sending.one, bytes(STEP_OCTETS)]])
+    for _ in range(round(LATE_SECONDS) + 1):
+        sending.clock.pump([CHECK_SECONDS / 10] * 10)
+    assert (sending.unread, sending.ended) == (3, [])
+    sending.full.clear()
+    sending.acknowledged[2] = MIB // 4
+    sending._sendWaiting(2)
+    assert [number for number, _ in sending.ended] == [1]
+    assert [parts[0] for parts in sending.sent] == [b"a"] + [b"b"] * 3
+    assert sending.unread == 0
 
 
 def frames_of(sizes: list[int]) -> Iterator[list[bytes]]:
