@@ -468,6 +468,17 @@ class Sessions(TestCase):
             both.cut()
             self.failureResultOf(answer, ConnectionClosed)
 
+    def test_a_call_that_waits_for_its_answer_is_owed_one(self):
+        """NB-08: so a newcomer does not take the place of who waits for it in silence."""
+        both = self.pair()
+        self.assertFalse(both.server.owes)
+        waiting = self.call(both, "wait", "x")
+        self.assertTrue(both.server.owes)
+        self.late[0].callback("done")
+        both.pump()
+        self.assertEqual(self.successResultOf(waiting), "done")
+        self.assertFalse(both.server.owes)
+
     def test_a_client_counts_what_it_refuses(self):
         """NB-02."""
         both = self.pair()

@@ -368,6 +368,11 @@ class UmqSession(Serving):
         UmqFault: peerFaulted,
     }
 
+    @property
+    def owes(self) -> bool:
+        """As a link's; a call that waits for its answer is owed one, however late it comes."""
+        return super().owes or self.machine.calls_serving > 0
+
     # ── back-pressure ───────────────────────────────────────────────────────────────────────────
 
     def outputChanged(self, paused: bool) -> None:
