@@ -59,6 +59,7 @@ def different(count: int, octets: int = 8192) -> list[bytes]:
 @contextmanager
 def grown() -> Iterator[Callable[[], int]]:
     """Yield what tells how many octets of memory have come since."""
+    gc.freeze()  # what other tests have left takes a second of each collection
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()

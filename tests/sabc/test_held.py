@@ -30,6 +30,7 @@ LITTLE = 4096
 def memory() -> Iterator[list[int]]:
     """Give the octets that were allocated meanwhile and are still there."""
     grown: list[int] = []
+    gc.freeze()  # what other tests have left takes a second of each collection
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
