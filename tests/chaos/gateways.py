@@ -75,6 +75,16 @@ def descriptors(server: Launched) -> int:
     return len(os.listdir(f"/proc/{server.pid}/fd"))
 
 
+def until(line: socket.socket, *words: bytes) -> bytes:
+    """Read until one of these words has come, and return it."""
+    heard = b""
+    while not (found := [word for word in words if word in heard]):
+        octets = line.recv(65536)
+        assert octets, f"closed after {heard!r}"
+        heard += octets
+    return found[0]
+
+
 def closed(line: socket.socket, seconds: float = PATIENCE_SECONDS) -> bytes:
     """Read until the server closes the connection, and return what it said."""
     line.settimeout(seconds)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chaos.gateways import LISTEN, needs_proc, resident
+from tests.chaos.gateways import LISTEN, needs_proc, resident, until
 from tests.micromsg2.streams import handshake, message
 from tests.micromsg2.test_kept import LARGE, different, greeting
 from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher
@@ -37,16 +37,6 @@ def connected(port: int, octets: bytes) -> socket.socket:
     line = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
     line.sendall(octets)
     return line
-
-
-def until(line: socket.socket, *words: bytes) -> bytes:
-    """Read until one of these words has come; it is returned."""
-    heard = b""
-    while not (found := [word for word in words if word in heard]):
-        octets = line.recv(65536)
-        assert octets, f"closed after {heard!r}"
-        heard += octets
-    return found[0]
 
 
 def neighbour(port: int) -> Iterator[None]:

@@ -115,25 +115,15 @@ class Attacker:
         self.socket.close()
 
 
+CALL = text('C1:["publish","nothing","x"]')
+
+
 def served(port):
     """A good client is answered."""
     with socket.create_connection(("127.0.0.1", port)) as good:
         good.settimeout(30)
         good.sendall(UPGRADE + text("H1:") + CALL)
-        until(good, b"R1:0")
-
-
-CALL = text('C1:["publish","nothing","x"]')
-
-
-def until(line, *words):
-    """Read until one of these words has come, and return it."""
-    heard = b""
-    while not (found := [word for word in words if word in heard]):
-        got = line.recv(4096)
-        assert got, f"closed after {heard!r}"
-        heard += got
-    return found[0]
+        gateways.until(good, b"R1:0")
 
 
 @pytest.mark.slow
@@ -187,10 +177,12 @@ def test_what_a_crowd_keeps_has_one_bound_and_its_neighbours_are_served__NB_02(l
     for attacker in attackers:
         with contextlib.suppress(ConnectionError):  # it is closed while it sends
             attacker.socket.sendall(attributes + CALL)
-        ends.append(until(attacker.socket, b"R1:0", b"F0:8 too many attributes: process-kept"))
+        ends.append(
+            gateways.until(attacker.socket, b"R1:0", b"F0:8 too many attributes: process-kept")
+        )
         gateways.served(five.ports["lumberjack"])
     good.socket.sendall(CALL)
-    until(good.socket, b"R1:0")
+    gateways.until(good.socket, b"R1:0")
     grown = gateways.resident(five.server) - before
     assert grown <= 2 * kept + GROWTH_MAX, f"{grown / MEBI:.1f} MiB"
     # Those that came while there was room keep what they have; the others were told why they end.

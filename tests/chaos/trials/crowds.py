@@ -332,31 +332,63 @@ def fill(lines: list[Greedy], seconds: float) -> int:
     return sum(line.sent for line in lines)
 
 
-def at_their_limits(scale: float) -> Found:
-    """Connections of four protocols that hold all they may, beside one that wants an ack."""
-    count = max(40, int(GREEDY * scale))
-    held_mib = max(16, int(HELD_MIB * scale))
-    need_files(count + SPARE_FILES)
+class Crowd(NamedTuple):
+    """What a crowd has done to a gateway beside a good client.
+
+    Attributes:
+        sent: MiB that were sent.
+        rose: MiB by which the gateway's memory rose at most.
+        served: the good client was acknowledged, and nothing of it is missing.
+        heard: what each of the crowd heard at the end.
+    """
+
+    sent: float
+    rose: float
+    served: bool
+    heard: list[bytes]
+
+
+def crowd_beside(
+    good: str,
+    limit: str,
+    lines_of: Callable[[Five], Iterator[Greedy]],
+    heard: Callable[[socket.socket], bytes] = lambda line: b"",
+) -> Crowd:
+    """Have all these lines send what is taken, at a gateway with this limit (``NAME=NUMBER``)."""
     with (
         tempfile.TemporaryDirectory() as directory,
         launching(Path(directory)) as launch,
         contextlib.closing(GoodClients(Path(directory))) as clients,
     ):
-        five = Five(launch, options=["--limit", f"process-held-octets={held_mib << 20}"])
-        clients.stand("mtl", five.ports["mtl"])
+        five = Five(launch, options=["--limit", limit])
+        clients.stand(good, five.ports[good])
         before = resident(five.server)
-        names = itertools.islice(itertools.cycle(GREEDY_INPUTS), count)
-        lines = [Greedy(connected(five.ports[name]), GREEDY_INPUTS[name]()) for name in names]
+        lines = list(lines_of(five))
         sent = fill(lines, 3.0)
-        clients.send("mtl", 20)
-        peak = (most_resident(five.server) - before) / MEBI
+        ends = [heard(line.line) for line in lines]
+        clients.send(good, 20)
+        rose = most_resident(five.server) - before
         lost = five.lost(clients.told())
         for line in lines:
             line.line.close()
+    return Crowd(sent / MEBI, rose / MEBI, not lost, ends)
+
+
+def at_their_limits(scale: float) -> Found:
+    """Connections of four protocols that hold all they may, beside one that wants an ack."""
+    count = max(40, int(GREEDY * scale))
+    held_mib = max(16, int(HELD_MIB * scale))
+    need_files(count + SPARE_FILES)
+
+    def lines(five: Five) -> Iterator[Greedy]:
+        for name in itertools.islice(itertools.cycle(GREEDY_INPUTS), count):
+            yield Greedy(connected(five.ports[name]), GREEDY_INPUTS[name]())
+
+    crowd = crowd_beside("mtl", f"process-held-octets={held_mib << 20}", lines)
     return Found(
-        f"{count:,} connections sent {sent / MEBI:,.0f} MiB; memory rose by {peak:.0f} MiB,"
+        f"{count:,} connections sent {crowd.sent:,.0f} MiB; memory rose by {crowd.rose:.0f} MiB,"
         f" process-held-octets is {held_mib} MiB; a good client was acknowledged",
-        peak <= held_mib + SPARE_MIB and not lost,
+        crowd.rose <= held_mib + SPARE_MIB and crowd.served,
     )
 
 
@@ -382,33 +414,22 @@ def sessions_at_their_limits(scale: float) -> Found:
     count = max(150, int(GREEDY * scale))
     kept_mib = max(16, int(KEPT_MIB * scale))
     need_files(count + SPARE_FILES)
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        launching(Path(directory)) as launch,
-        contextlib.closing(GoodClients(Path(directory))) as clients,
-    ):
-        five = Five(launch, options=["--limit", f"process-kept-octets={kept_mib << 20}"])
-        clients.stand("lumberjack", five.ports["lumberjack"])
-        before = resident(five.server)
-        stream = (UMQ_HELLO, ATTRIBUTES, CALL)
-        lines = [Greedy(connected(five.ports["umq"]), iter(stream)) for _ in range(count)]
-        sent = fill(lines, 3.0)
-        ends = [ending(line.line) for line in lines]
-        standing = sum(ANSWER in end for end in ends)
-        refused = sum(REFUSAL in end for end in ends)
-        clients.send("lumberjack", 20)
-        peak = (most_resident(five.server) - before) / MEBI
-        lost = five.lost(clients.told())
-        for line in lines:
-            line.line.close()
+
+    def lines(five: Five) -> Iterator[Greedy]:
+        for _ in range(count):
+            yield Greedy(connected(five.ports["umq"]), iter((UMQ_HELLO, ATTRIBUTES, CALL)))
+
+    crowd = crowd_beside("lumberjack", f"process-kept-octets={kept_mib << 20}", lines, ending)
+    standing = sum(ANSWER in end for end in crowd.heard)
+    refused = sum(REFUSAL in end for end in crowd.heard)
     return Found(
-        f"{count:,} sessions sent {sent / MEBI:,.0f} MiB, {standing} stand and {refused} were told"
-        f" why not; memory rose by {peak:.0f} MiB, process-kept-octets is {kept_mib} MiB; a good"
-        " client was acknowledged",
-        peak <= 2 * kept_mib + SPARE_MIB
+        f"{count:,} sessions sent {crowd.sent:,.0f} MiB, {standing} stand and {refused} were told"
+        f" why not; memory rose by {crowd.rose:.0f} MiB, process-kept-octets is {kept_mib} MiB; a"
+        " good client was acknowledged",
+        crowd.rose <= 2 * kept_mib + SPARE_MIB
         and standing * len(ATTRIBUTES) <= (kept_mib + 1) * MEBI
         and refused > 0
-        and not lost,
+        and crowd.served,
     )
 
 
@@ -439,30 +460,20 @@ def zeromq_at_its_limits(scale: float) -> Found:
     count = max(20, int(GREEDY * scale))
     held_mib = max(ALLOWED_MIB, int(HELD_MIB * scale))
     need_files(count + SPARE_FILES)
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        launching(Path(directory)) as launch,
-        contextlib.closing(GoodClients(Path(directory))) as clients,
-    ):
-        five = Five(launch, options=["--limit", f"process-held-octets={held_mib << 20}"])
-        clients.stand("lumberjack", five.ports["lumberjack"])
-        before = resident(five.server)
-        port = five.ports["mtl"]
-        lines = [Greedy(join("127.0.0.1", port), endless_frame()) for _ in range(count)]
-        sent = fill(lines, 3.0)
-        clients.send("lumberjack", 20)
-        peak = most_resident(five.server) - before
-        lost = five.lost(clients.told())
-        for line in lines:
-            line.line.close()
+
+    def lines(five: Five) -> Iterator[Greedy]:
+        for _ in range(count):
+            yield Greedy(join("127.0.0.1", five.ports["mtl"]), endless_frame())
+
+    crowd = crowd_beside("lumberjack", f"process-held-octets={held_mib << 20}", lines)
     # A few fill the memory sooner than anybody looks: for them it is what all of them may send.
     allowed = held_mib + BETWEEN_LOOKS_MIB + count * QUEUES_OCTETS / MEBI
     if scale < 1:
         allowed = count * (FRAME_OCTETS + QUEUES_OCTETS) / MEBI + SPARE_MIB
     return Found(
-        f"{count:,} connections sent {sent / MEBI:,.0f} MiB; memory rose by {peak / MEBI:.0f} MiB,"
+        f"{count:,} connections sent {crowd.sent:,.0f} MiB; memory rose by {crowd.rose:.0f} MiB,"
         f" process-held-octets is {held_mib} MiB; a good client was acknowledged",
-        peak <= allowed * MEBI and sent > 1.5 * held_mib * MEBI and not lost,
+        crowd.rose <= allowed and crowd.sent > 1.5 * held_mib and crowd.served,
     )
 
 

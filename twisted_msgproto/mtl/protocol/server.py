@@ -414,32 +414,25 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     def _endless(self, limit: str, address: str, octets: int) -> None:
         """A client was cut off whose message does not end (NB-02)."""
-        self.countFault("endless-message", limit)
-        self.writeOf(
-            log,
-            address,
-            "{address}: cut off: {octets} octets of a message that has not ended"
-            " ({limit} is {most})",
-            reason="endless-message",
-            address=address,
-            octets=octets,
-            limit=limit,
-            most=self.limits.integer(limit),
+        self._tellCutOff(
+            "endless-message", limit, address, octets, "of a message that has not ended"
         )
 
     def _unread(self, address: str, octets: int) -> None:
         """A client was cut off that does not read what it is sent (NB-02)."""
-        limit = "process-held-octets"
         self.counters["peers_lost"] += 1
-        self.countFault("unread", limit)
+        self._tellCutOff("unread", "process-held-octets", address, octets, "that it has not read")
+
+    def _tellCutOff(self, reason: str, limit: str, address: str, octets: int, what: str) -> None:
+        self.countFault(reason, limit)
         self.writeOf(
             log,
             address,
-            "{address}: cut off: it has not read {octets} octets that it was sent"
-            " ({limit} is {most})",
-            reason="unread",
+            "{address}: cut off: {octets} octets {what} ({limit} is {most})",
+            reason=reason,
             address=address,
             octets=octets,
+            what=what,
             limit=limit,
             most=self.limits.integer(limit),
         )
