@@ -36,6 +36,7 @@ from twisted_msgproto.mtl.zeromq.unfinished import (
     HEARTBEAT_RATE,
     LOOK_SECONDS,
     LOOKS_PER_TURN,
+    QUIET_LOOKS_PER_TURN,
     Octets,
     Unfinished,
     octets_of,
@@ -360,24 +361,25 @@ def test_where_nothing_comes_fewer_connections_are_looked_at(request: Any) -> No
     assert looked_at(world, 4) == [few, many + 1 - 2 * few, many + 1, many + 1]
 
 
-def test_frames_that_nobody_counts_allow_no_calm_rounds(request: Any) -> None:
+def test_frames_that_nobody_counts_are_no_little_memory(request: Any) -> None:
     """NB-02: a frame above 32 MiB has a mapping of its own, so libzmq seems to hold little."""
     together: Any = Together()
     for octets, calm in ((HEAP_OCTETS_MAX - BUFFER_OCTETS, True), (HEAP_OCTETS_MAX, False)):
         world = World(together, octets)
         request.addfinalizer(world.close)
-        for _ in range(2 * CALM_LOOKS_PER_TURN):
+        for _ in range(2 * QUIET_LOOKS_PER_TURN):
             world.join()
         world.look()
-        few = CALM_LOOKS_PER_TURN if calm else 2 * CALM_LOOKS_PER_TURN
+        few = CALM_LOOKS_PER_TURN if calm else QUIET_LOOKS_PER_TURN
         assert looked_at(world, 3) == [few] * 3
 
 
-def test_without_knowledge_of_libzmq_s_memory_all_looks_are_quick(world: World) -> None:
+def test_without_knowledge_of_libzmq_s_memory_more_are_looked_at(world: World) -> None:
     """NB-02: on systems that do not tell, and in a program that is no gateway."""
-    for _ in range(3 * CALM_LOOKS_PER_TURN):
-        world.join()
-    assert looked_at(world, 5) == [3 * CALM_LOOKS_PER_TURN] * 5
+    every = [world.join() for _ in range(3 * QUIET_LOOKS_PER_TURN)]
+    assert looked_at(world, 4) == [len(every), *[QUIET_LOOKS_PER_TURN] * 3]
+    world.came(every[0], 10)
+    assert looked_at(world, 2) == [QUIET_LOOKS_PER_TURN, 2 * QUIET_LOOKS_PER_TURN]
 
 
 @needs_linux

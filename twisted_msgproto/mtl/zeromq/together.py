@@ -112,7 +112,7 @@ class Together:
     peers to hold.
 
     Attributes:
-        little: whether libzmq held little at the last look; False where that is not known.
+        little: whether libzmq held little at the last look; None where that is not known.
     """
 
     def __init__(self, budget: OctetBudget, clock: Any) -> None:
@@ -127,7 +127,7 @@ class Together:
         self._freed = False  # connections were cut off at the last look, whose memory is free now
         self._left_until = 0.0  # what those who were cut off have left may be the reason
         self._full_until = 0.0
-        self.little = False
+        self.little: bool | None = None
 
     @classmethod
     def of(cls, budget: OctetBudget, clock: Any) -> Together:
@@ -168,7 +168,7 @@ class Together:
             self._freed = False
             self._budget.release()
         taken = self._taken()
-        self.little = taken is not None and taken <= LITTLE_OCTETS
+        self.little = None if taken is None else taken <= LITTLE_OCTETS
         if taken is not None and taken > self._allowed:
             every = [(router, one) for router in self._routers for one in router.descriptors()]
             self._rest, self._found = iter(every), []
