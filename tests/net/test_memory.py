@@ -105,7 +105,7 @@ def test_what_other_threads_have_allocated() -> None:
 
 def test_another_c_library_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     """NB-02"""
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    monkeypatch.setattr(memory, "_own_library", object)
     assert memory.allocated_by_threads() is None
 
 
