@@ -109,7 +109,7 @@ def allocated_by_threads(few: int = FEW_OCTETS) -> int | None:
 
 @cache
 def _own_library() -> ctypes.CDLL:
-    """Return the C library of this process: to open it takes half as long as to ask it."""
+    """Return the C library of this process, which is opened once: that needs half of a question."""
     return ctypes.CDLL(None)
 
 
