@@ -117,6 +117,7 @@ PANELS = (
         (
             ("msgproto_unsafe_octets{@}", "{{instance}} not safe yet"),
             ("msgproto_held_octets{@}", "{{instance}} unfinished, unread"),
+            ("msgproto_kept_octets{@}", "{{instance}} kept for sessions"),
         ),
     ),
     Panel(

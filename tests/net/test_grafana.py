@@ -37,7 +37,11 @@ def figures() -> dict[str, Any]:
     }  # fmt: skip
     space = {"queues": 1, "waiting_messages": 1, "in_flight_messages": 1, "octets": 1}
     memory = dict.fromkeys(
-        ("waiting_octets", "waiting_limit_octets", "held_octets", "held_limit_octets"), 1
+        (
+            *("waiting_octets", "waiting_limit_octets", "held_octets", "held_limit_octets"),
+            *("kept_octets", "kept_limit_octets"),
+        ),
+        1,
     )
     return {
         "healthy": {"ok": True}, "safe": {"ok": True}, "gateway": {"uptime_seconds": 1},

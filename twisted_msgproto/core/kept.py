@@ -20,7 +20,6 @@ KEPT_WEIGHT_OCTETS: Final = 256
 SMALL_OCTETS: Final = 8 << 10
 """A session that keeps no more than this is never refused anything for what others keep."""
 
-
 CROWDED_SHARE: Final = 1.5
 """Above this many limits shares are small.  They have to be: sessions that came when there were few
 keep what they have, and a limit / 1, / 2, / 3, … of 12,000 sessions is ten limits together.

@@ -93,7 +93,6 @@ class Letter:
         arrived: when it arrived, in seconds of the clock by which the broker is called.
         tries: how many consumers were lost with it, or have rejected it.
         again: True once it came back from a consumer.
-        forms: what the protocols of its consumers have made of it, to be used again.
     """
 
     place: int
@@ -103,7 +102,6 @@ class Letter:
     arrived: float
     tries: int = 0
     again: bool = False
-    forms: object = None
 
 
 def weight(envelope: bytes, body: bytes) -> int:

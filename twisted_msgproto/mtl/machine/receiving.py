@@ -133,10 +133,9 @@ class Writers(Sessions):
             kept.remove(flow.octets)
             flow.octets = 0
         # Where too much is kept it is looked at again for each content (NB-02).
-        if kept.fits(octets):
+        if kept.take(octets):
             flow.names[encoded] = resource
             flow.octets += octets
-            kept.add(octets)
         return resource
 
     def _refuse_content(self, flow: Flow, sequence: int, code: int) -> None:

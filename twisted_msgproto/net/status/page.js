@@ -152,6 +152,7 @@ function showMemory(memory) {
     ["not safe yet", `${octets(memory.waiting_octets)} of ${octets(memory.waiting_limit_octets)}`],
     ["waiting connections", number(memory.waiting_connections)],
     ["unfinished, unread", `${octets(memory.held_octets)} of ${octets(memory.held_limit_octets)}`],
+    ["kept for sessions", `${octets(memory.kept_octets)} of ${octets(memory.kept_limit_octets)}`],
   ]);
 }
 

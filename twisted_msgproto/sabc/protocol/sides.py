@@ -123,11 +123,7 @@ class SabcServer(SabcSession):
         if self._keeping is None:
             self._keeping = Keeping(self.factory.budget.kept)
         self._keeping.remove(self._keeping.octets)  # those of an attempt that was refused
-        octets = weight(headers)
-        if not self._keeping.fits(octets):
-            return False
-        self._keeping.add(octets)
-        return True
+        return self._keeping.take(weight(headers))
 
     def _accepted(self, clientId: str | None) -> None:
         self._login = None

@@ -299,13 +299,12 @@ class Peer(Arriving):
         if served is None:  # it was answered when it was announced
             return False
         id, before = served
-        if not self.kept.fits(octets):
+        if not self.kept.take(octets):
             self._forget_call(number)
             self._refuse_kept(id, events)
             return False
         self._serving[number] = id, before + octets
         self._serving_octets += octets
-        self.kept.add(octets)
         return True
 
     def _refuse_kept(self, id: str, events: list[Event]) -> None:
@@ -446,12 +445,11 @@ class Peer(Arriving):
             return False
         weight = text_octets(message.name) + text_octets(message.value) + attachments
         weight += KEPT_WEIGHT_OCTETS + ATTACHMENT_OCTETS * len(message.attachments)
-        if not self.kept.fits(weight):
+        if not self.kept.take(weight):
             events.append(KeptTooMuch("new attribute"))
             text = f"too many attributes: {KEPT_LIMIT}"
             self._fail(UmqFault("attributes", text, b"", Code.UNAVAILABLE), events)
             return False
-        self.kept.add(weight)
         attribute = PeerAttribute(message.value, message.attachments, octets, weight)
         self.attributes[message.name] = attribute
         return True

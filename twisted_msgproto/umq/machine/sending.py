@@ -379,9 +379,8 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
             raise ValueError(f"the topic id {id} is in use")
         if len(self._published) >= self._limits["topics"]:
             raise LimitExceeded(f"{len(self._published)} topics are open already")
-        if not self.kept.fits(TOPIC_WEIGHT_OCTETS):
+        if not self.kept.take(TOPIC_WEIGHT_OCTETS):
             raise LimitExceeded(f"too many topics are open already: {KEPT_LIMIT}")
-        self.kept.add(TOPIC_WEIGHT_OCTETS)
         self._published[topic] = id
         return topic
 

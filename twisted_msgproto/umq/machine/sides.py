@@ -143,12 +143,11 @@ class Server(Peer):
             # From H to W is our own time: it is limited, and H with its attachments is kept.
             octets = text_octets(message.payload) + attachments_octets(message.attachments)
             octets += KEPT_WEIGHT_OCTETS
-            if not self.kept.fits(octets):
+            if not self.kept.take(octets):
                 events.append(KeptTooMuch("log-in"))
                 text = f"too many log-ins wait: {KEPT_LIMIT}"
                 self._fail(UmqFault(KEPT_LIMIT, text, b"", Code.UNAVAILABLE), events)
                 return
-            self.kept.add(octets)
             self.deadlines.set("hello", self.clock + self._limits["hello-seconds"])
         super()._emit(message, events)
 
