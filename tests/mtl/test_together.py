@@ -22,6 +22,7 @@ from twisted_msgproto.mtl.zeromq.together import (
     BUFFER_OCTETS,
     CONNECTION_OCTETS,
     FRAME_TIMES,
+    FREEING_SECONDS,
     LEFT_SECONDS,
     LOOK_SECONDS,
     WEIGHED_PER_TURN,
@@ -103,10 +104,10 @@ def heard(most: float, honest: float = 0) -> Weight:
     return Weight(Rank.HEARD, 3, int(most * MEBI), int(honest * MEBI))
 
 
-def begun(mebi: float, late: float = 0, rank: Rank = Rank.STANDS) -> Weight:
+def begun(mebi: float, late: float = 0, rank: Rank = Rank.STANDS, coming: float = 0) -> Weight:
     """A large message that has begun, in one frame: it costs what it has."""
     octets = int(mebi * MEBI)
-    return Weight(rank, octets, octets, octets, octets, late)
+    return Weight(rank, octets, octets, octets, octets, late, coming * MEBI)
 
 
 class Case(NamedTuple):
@@ -153,6 +154,12 @@ CASES = {
         ["b", "d"],
     ),
     "up to it nobody is cut off": Case({"a": begun(156, 9), "b": begun(100, 9)}, 256, []),
+    "what comes until the next look counts": Case(
+        {"a": begun(100, coming=30), "b": begun(80, 1, coming=30), "c": begun(77)}, 257, ["b"]
+    ),
+    "what comes until the next look may be held": Case(
+        {"a": begun(100, coming=30), "b": begun(80, 1, coming=30), "c": begun(16)}, 257, []
+    ),
     "what others hold counts, too": Case(
         {"a": begun(100, 1), "b": begun(100, 2)}, 201, ["b"], held=100
     ),
@@ -199,15 +206,29 @@ def test_what_was_cut_off_may_not_be_free_at_the_next_look() -> None:
 
 
 def test_what_connections_held_that_were_cut_off_is_returned_to_the_system() -> None:
-    """NB-02: once, when libzmq has freed it; pieces of it would stay with the process for ever."""
+    """NB-02: whenever libzmq has freed some; pieces of it would stay with the process for ever."""
     bounded = Bounded(Router(a=stranger(400), b=begun(300)))
     returned: list[int] = []
     bounded.budget.release = lambda: returned.append(1)
     assert bounded.look(800) == ["a", "b"]
     assert returned == []
-    for _ in range(3):
-        assert bounded.look(100) == []
-        assert returned == [1]
+    for allocated, count in ((800, 0), (500, 1), (500, 1), (200, 2), (210, 2), (100, 3), (100, 3)):
+        assert bounded.look(allocated) == []
+        assert len(returned) == count
+    # Later it is honest traffic that frees memory, and needs it again.
+    bounded.clock.advance(FREEING_SECONDS)
+    bounded.look(90)
+    assert len(returned) == 3
+
+
+def test_nothing_is_returned_to_the_system_where_nobody_knows_what_was_freed() -> None:
+    """NB-02"""
+    bounded = Bounded(Router(a=stranger(400)))
+    bounded.budget.release = lambda: pytest.fail("nothing is known to be free")
+    assert bounded.look(800) == ["a"]
+    bounded.budget.allocated = lambda: None
+    bounded.clock.advance(LOOK_SECONDS)
+    bounded.together.look()
 
 
 def test_newcomers_are_turned_away_while_what_was_left_behind_is_too_much() -> None:
@@ -386,6 +407,29 @@ def test_what_is_of_a_message_that_is_not_complete_for_certain(world: World) -> 
     world.read(b"a")
     world.unfinished.read_to_end()
     assert weighed(10_000 + 10 * MIN_RATE) == (0, 0)
+
+
+def test_how_much_comes_of_a_message_until_the_next_look(world: World) -> None:
+    """NB-02: as fast as it grew since the last one, however long ago that was."""
+    descriptor = world.join()
+    world.unfinished.named(b"a", descriptor)
+
+    def coming(octets: int, seconds: float) -> float:
+        world.clock.advance(seconds)
+        world.unfinished.read_to_end()
+        world.octets[descriptor] = Octets(octets, 0, 0, 0)
+        weight = weigh(world, descriptor)
+        assert weight is not None
+        return weight.coming
+
+    world.read(b"a")
+    assert coming(1000, 0) == 0
+    assert coming(9000, 0) == 0
+    assert coming(9500, LOOK_SECONDS) == pytest.approx(500)
+    assert coming(11_500, 2 * LOOK_SECONDS) == pytest.approx(1000)
+    # Two looks may be nearer to one another; what comes of a sudden is not taken for a rate.
+    assert coming(11_600, LOOK_SECONDS / 2) == pytest.approx(100)
+    assert coming(11_600, LOOK_SECONDS) == 0
 
 
 def test_what_waited_in_the_kernel_at_the_mark_counts_when_libzmq_takes_it(world: World) -> None:

@@ -39,6 +39,11 @@ ALLOWED_OCTETS: Final = 64 << 20
 LITTLE_OCTETS: Final = ALLOWED_OCTETS // 2
 """Up to this much needs no hurry."""
 
+FREEING_SECONDS: Final = 1.0
+"""libzmq goes round all connections before it frees what those held that were cut off: 0.4 s for a
+thousand.  For so long what it has freed is returned to the system at each check, since it would
+count as this process's beside what others send meanwhile."""
+
 LEFT_SECONDS: Final = 60.0
 """Complete messages of a connection that was cut off wait up to this many seconds to be read."""
 
@@ -70,6 +75,7 @@ class Weight(NamedTuple):
         honest: octets of memory that they may cost if the peer is honest.
         begun: octets of these that belong to a message which is not complete, for certain.
         late: the sender of that message is so many seconds behind ``min-rate``.
+        coming: octets by which that message grows until the next look, as fast as it has grown.
     """
 
     rank: Rank
@@ -78,6 +84,7 @@ class Weight(NamedTuple):
     honest: int
     begun: int = 0
     late: float = 0.0
+    coming: float = 0.0
 
 
 Found = tuple[Weight, "Weighed", int]
@@ -124,7 +131,8 @@ class Together:
         self._found: list[Found] = []
         self._call: Any = None
         self._going = 0.0  # octets that those held who were cut off at the last look
-        self._freed = False  # connections were cut off at the last look, whose memory is free now
+        self._last_taken = 0
+        self._freeing_until = 0.0  # libzmq frees what those held who were cut off
         self._left_until = 0.0  # what those who were cut off have left may be the reason
         self._full_until = 0.0
         self.little: bool | None = None
@@ -164,10 +172,10 @@ class Together:
         if self._call is not None or now < self._looked + LOOK_SECONDS / 2:
             return
         self._looked = now
-        if self._freed:
-            self._freed = False
-            self._budget.release()
         taken = self._taken()
+        if taken is not None and taken < self._last_taken and now < self._freeing_until:
+            self._budget.release()
+        self._last_taken = 0 if taken is None else taken
         self.little = None if taken is None else taken <= LITTLE_OCTETS
         if taken is not None and taken > self._allowed:
             every = [(router, one) for router in self._routers for one in router.descriptors()]
@@ -236,17 +244,20 @@ class Together:
         return found[cut:]
 
     def _cut_late(self, found: list[Found]) -> None:
-        """Cut off connections while messages that have begun are more than may be held."""
-        over = sum(weight.begun for weight, _, _ in found) - self._allowed
+        """Cut off connections while messages that have begun will be more than may be held.
+
+        Until the next look they grow as fast as they did since the last one.
+        """
+        over = sum(weight.begun + weight.coming for weight, _, _ in found) - self._allowed
         for weight, router, descriptor in sorted(found, key=_latest):
             if over <= 0:
                 break
-            over -= weight.begun
+            over -= weight.begun + weight.coming
             self._going += weight.honest
             self._make_room(router, descriptor, weight)
 
     def _make_room(self, router: Weighed, descriptor: int, weight: Weight) -> None:
-        self._freed = True
+        self._freeing_until = self._clock.seconds() + FREEING_SECONDS
         router.make_room(descriptor, weight.octets)
 
 

@@ -390,24 +390,25 @@ class Unfinished:
             return Weight(rank, came, most, honest)
         return Weight(rank, came, most, honest, *self._begun(seen, came))
 
-    def _begun(self, seen: Seen, came: int) -> tuple[int, float]:
+    def _begun(self, seen: Seen, came: int) -> tuple[int, float, float]:
         """Return how much came before all complete messages were read, so is of one that is not,
-        and how late it is.
+        how late it is, and how much of it will come until the next look.
         """
         before = seen.begun
         if self._paused():
             seen.begun = None
-            return 0, 0.0
+            return 0, 0.0, 0.0
         if before is not None and not self._had_its_turn(before.read):
-            return 0, 0.0
-        now, late = self._clock.seconds(), 0.0
+            return 0, 0.0, 0.0
+        now, late, coming = self._clock.seconds(), 0.0, 0.0
         if before is not None:
-            moved = (came - before.octets) / self._min_rate
-            late = max(0.0, before.late + now - before.at - moved)
+            seconds, grown = now - before.at, came - before.octets
+            late = max(0.0, before.late + seconds - grown / self._min_rate)
+            coming = max(0.0, grown * LOOK_SECONDS / max(seconds, LOOK_SECONDS))
         seen.begun = Begun(came, late, now, (self._ends, self._read))
         # Nothing wakes a ROUTER to which nothing whole has come.
         self._read_soon()
-        return (0 if before is None else came), late
+        return (0 if before is None else came), late, coming
 
     def make_room(self, descriptor: int, octets: int) -> None:
         """End this connection, whose unfinished message has ``octets``."""
