@@ -39,7 +39,7 @@ def forgets_tries() -> AbstractContextManager[object]:
     def forgetting(self: Broker, released: Released, tried: set[int]) -> None:
         put_back(self, released, tried)
         for (_, queue), _ in released:
-            queue.tries.clear()
+            queue.tries.remove(0, 2**64)
 
     return mock.patch.object(Broker, "_put_back", forgetting)
 

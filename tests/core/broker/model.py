@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tests.core.broker.world import tries as told_tries
 from tests.sim.world import Violation
 from twisted_msgproto.core.broker import (
     LIMITS,
@@ -361,7 +362,7 @@ class Watched:
                 [self.disk[place].octets for place in sorted(places)],
                 [int(self.disk[place].arrived) for place in sorted(places)],
                 self.now,
-                tries={place: tries[place] for place in places if place in tries},
+                tries=told_tries({place: tries[place] for place in places if place in tries}),
                 kept=declared.get(name, False),
             )
             self.fresh.update(places)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tests.core.broker.world import NOW, ORDERS, OTHERS, broker, letters, subscribed
+from tests.core.broker.world import NOW, ORDERS, OTHERS, broker, letters, subscribed, tries
 from twisted_msgproto.core.broker import (
     LETTER_OCTETS,
     LIMITS,
@@ -114,7 +114,7 @@ def test_what_nobody_has_asked_for_is_not_taken_in() -> None:
 
 def test_tries_come_back_with_the_places() -> None:
     one = broker(durable=True, tries=3)
-    one.restore(ORDERS, [0, 1], [400, 400], [0, 0], NOW, tries={1: 2}, kept=True)
+    one.restore(ORDERS, [0, 1], [400, 400], [0, 0], NOW, tries=tries({1: 2}), kept=True)
     assert [row.tries for row in one.peek(ORDERS, 9)] == [0, 2]
     reader = subscribed(one)
     one.loaded(ORDERS, letters([0, 1]))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from .numbers import Numbers
 from .places import Row, Rows
 from .queues import Batch, BrokerQueue, Released, Subscriber, Wish
 from .stock import Stock
@@ -20,6 +21,9 @@ from .turns import LETTER_STEPS, SERVED_MAX, ConsumerRaised, Hands, planned
 
 TURN_STEPS: Final = 100_000
 """The broker does this many steps in one call, of about 0.1 µs each; the rest waits for a turn."""
+
+TRIES_COUNTED: Final = Numbers().highest
+"""More tries of one letter than this many are not told apart."""
 
 SOFT_SHARE: Final = 0.75
 """Above this share of the memory's limit letters in flight leave the memory of a durable broker."""
@@ -36,7 +40,7 @@ class Broker(Stock):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         """The arguments are those of :class:`.Stock`."""
         super().__init__(*arguments, **named)
-        self._tries_max = self._limits.integer("tries")
+        self._tries_max = min(self._limits.integer("tries"), TRIES_COUNTED)
         self._subscribers: dict[Consumer, Subscriber] = {}
         self._awake: OrderedDict[BrokerQueue, None] = OrderedDict()
         self._going = False
@@ -259,15 +263,15 @@ class Broker(Stock):
                     letter.again = True
                     row = Row(place, letter.octets, int(letter.arrived))
                 if place in tried:
-                    tries[place] = queue.tries.get(place, 0) + 1
+                    tries[place] = min(queue.tries.get(place) + 1, TRIES_COUNTED)
                     if letter is not None:
                         letter.tries = tries[place]
                     if tries[place] >= self._tries_max and not queue.for_dead:
                         dead.append(row)
                         continue
                 queue.waiting.insert(row)
-            queue.tries.update(tries)
             if tries:
+                queue.tries.update(tries.items())
                 self._events.append(Tried(queue.name, tries))
             if dead:
                 self._bury(queue, Rows(*map(list, zip(*dead, strict=True))), TRIES)

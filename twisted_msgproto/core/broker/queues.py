@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from .numbers import Numbers
 from .places import Places, Row, Rows
 from .terms import DEAD, Consumer, Figures, Letter, QueueName, Waiting
 
@@ -89,7 +90,7 @@ class BrokerQueue:
         octets: the weight of everything, waiting or in flight.
         letters: place → letter, of those that are in memory, waiting or in flight.
         in_memory: the weight of ``letters``.
-        tries: place → tries, where there was one.
+        tries: the tries of places that have had one.
         alone: places that are delivered one at a time, because a push with them has failed.
         loading: places that are being read; None: nothing is.
         expected: their weight, when they were asked for.
@@ -135,7 +136,7 @@ class BrokerQueue:
         self.letters: dict[int, Letter] = {}
         self.in_memory = 0
         self._memory = memory
-        self.tries: dict[int, int] = {}
+        self.tries = Numbers()
         self.alone: set[int] = set()
         self.loading: set[int] | None = None
         self.expected = 0
@@ -264,7 +265,7 @@ class BrokerQueue:
         for places in (self.passed, self.waiting):
             found += zip(*places.head(count), strict=True)
         return [
-            Waiting(place, octets, second, self.tries.get(place, 0), self.letters.get(place))
+            Waiting(place, octets, second, self.tries.get(place), self.letters.get(place))
             for place, octets, second in sorted(found)[:count]
         ]
 
@@ -280,5 +281,5 @@ class BrokerQueue:
             consumers=len(self.subscribers),
             oldest=None if first is None else first.second,
             full=full,
-            tries=max(self.tries.values(), default=0),
+            tries=self.tries.largest,
         )

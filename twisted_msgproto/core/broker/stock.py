@@ -6,12 +6,13 @@ Nothing here knows how letters are delivered; that is :mod:`.machine`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Final
 
 from ..deadlines import ManyDeadlines
 from ..limits import Limits
+from .numbers import Numbers
 from .places import Row, Rows
 from .queues import BrokerQueue, Memory
 from .terms import (
@@ -54,8 +55,6 @@ SEARCH_SECONDS: Final = 1.0
 
 AGED_MAX: Final = 1000
 """This many letters of one queue are found too old in one call; the deadline stays for the rest."""
-
-NO_TRIES: Final[Mapping[int, int]] = {}
 
 
 class Stock:
@@ -193,13 +192,14 @@ class Stock:
         arrived: Sequence[int],
         now: float,
         *,
-        tries: Mapping[int, int] = NO_TRIES,
+        tries: Numbers | None = None,
         kept: bool = False,
     ) -> None:
         """Make a queue as it was before the process began, whatever the limits say.
 
-        ``places`` ascend, and none of them is done with; ``arrived`` are whole seconds.  This is
-        for a durable broker, which asks for the bodies when they are wanted.
+        ``places`` ascend, and none of them is done with; ``arrived`` are whole seconds;
+        ``tries`` are those of places that have had one.  This is for a durable broker, which asks
+        for the bodies when they are wanted.
         """
         queue = self._queues.get(name)
         if queue is None:
@@ -207,7 +207,8 @@ class Stock:
         queue.kept = queue.kept or kept
         queue.waiting.extend(places, weights, arrived)
         queue.octets += sum(weights)
-        queue.tries.update(tries)
+        if tries is not None:
+            queue.tries.merge(tries)
         self._look_idle(queue)
         self._added(queue)
 
@@ -312,9 +313,8 @@ class Stock:
         The list is not the caller's any more.
         """
         queue.octets -= octets
-        if queue.tries:
-            for place in places:
-                queue.tries.pop(place, None)
+        if queue.tries.count:
+            queue.tries.discard(places)
         if queue.alone:
             queue.alone.difference_update(places)
         if queue.returned.count:
@@ -360,9 +360,10 @@ class Stock:
             source.loading.difference_update(rows.places)
         source.alone.difference_update(rows.places)
         for row in map(Row, *rows):
-            letter, tries = source.letters.get(row.place), source.tries.pop(row.place, 0)
+            letter = source.letters.get(row.place)
+            tries = source.tries.pop(row.place) if source.tries.count else 0
             if with_tries and tries:
-                to.tries[row.place] = tries
+                to.tries.set(row.place, tries)
             if source.returned.remove(row.place) is not None:
                 to.returned.insert(row)
             if letter is not None:
@@ -414,8 +415,9 @@ class Stock:
         loading, queue.loading = queue.loading, None
         queue.expect(0)
         came = [letter for letter in letters if letter.place in loading]
+        tried = queue.tries if queue.tries.count else None
         for letter in came:
-            letter.tries = queue.tries.get(letter.place, 0)
+            letter.tries = 0 if tried is None else tried.get(letter.place)
             letter.again = queue.returned.remove(letter.place) is not None
         queue.keep(came)
         for place in unreadable:
