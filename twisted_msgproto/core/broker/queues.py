@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -26,6 +27,11 @@ class Memory:
         self.limit = limit
         self.used = 0
         self.expected = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether something may be read back: one letter may be above the limit."""
+        return self.used + self.expected <= self.limit
 
 
 class Wish(NamedTuple):
@@ -87,6 +93,7 @@ class BrokerQueue:
         in_flight: this many letters are with consumers.
         away: the places of those among them that are not in memory.
         returned: places that wait, and came back when they were not in memory.
+        read: places that were read back; some may have been delivered since.
         octets: the weight of everything, waiting or in flight.
         letters: place → letter, of those that are in memory, waiting or in flight.
         in_memory: the weight of ``letters``.
@@ -115,6 +122,7 @@ class BrokerQueue:
         "name",
         "octets",
         "passed",
+        "read",
         "returned",
         "subscribers",
         "takers",
@@ -132,6 +140,7 @@ class BrokerQueue:
         self.in_flight = 0
         self.away = Places()
         self.returned = Places()
+        self.read = array("q")
         self.octets = 0
         self.letters: dict[int, Letter] = {}
         self.in_memory = 0
@@ -173,7 +182,8 @@ class BrokerQueue:
 
         A queue may have as much there as is free, so something is always left for the others.
         """
-        return self.in_memory + octets <= self._memory.limit - self._memory.used
+        memory = self._memory
+        return self.in_memory + octets <= memory.limit - memory.used - memory.expected
 
     def keep(self, letters: Sequence[Letter]) -> None:
         """Hold these in memory."""
@@ -205,6 +215,25 @@ class BrokerQueue:
         self.drop([letter.place for letter in letters])
         for letter in letters:
             self.away.insert(Row(letter.place, letter.octets, int(letter.arrived)))
+
+    def drop_waiting(self, letters: Sequence[Letter]) -> None:
+        """Hold these letters, which wait, in memory no longer: they are read back in their turn."""
+        self.drop([letter.place for letter in letters])
+        for letter in letters:
+            if letter.again:
+                self.returned.insert(Row(letter.place, letter.octets, int(letter.arrived)))
+
+    def keep_read(self, letters: Sequence[Letter]) -> None:
+        """Hold these in memory, which were read back."""
+        self.keep(letters)
+        here = [place for place in self.read if place in self.letters]
+        self.read = array("q", [*here, *(letter.place for letter in letters)])
+
+    def drop_read(self) -> None:
+        """Hold what was read back in memory no longer, as far as it still waits."""
+        letters = [self.letters[place] for place in self.read if place in self.letters]
+        self.drop_waiting([letter for letter in letters if self.waiting.has(letter.place)])
+        self.read = array("q")
 
     def landed(self, places: Sequence[int]) -> int:
         """Forget these letters, which were in flight; return what they weighed."""

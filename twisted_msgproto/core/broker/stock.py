@@ -5,8 +5,8 @@ Nothing here knows how letters are delivered; that is :mod:`.machine`.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import asdict
 from typing import Final
 
@@ -96,6 +96,9 @@ class Stock:
         self._calls: deque[Callable[[], None]] = deque()  # of those who waited for room
         self._idles: ManyDeadlines[QueueName] = ManyDeadlines()
         self._ages: ManyDeadlines[QueueName] = ManyDeadlines()
+        # Queues that wait for room to have their letters read back, in turn, and those that had it.
+        self._in_line: OrderedDict[BrokerQueue, None] = OrderedDict()
+        self._read: OrderedDict[BrokerQueue, None] = OrderedDict()
         self.memory = Memory(limits.integer("broker-memory"))
         self.counters = Counters()
 
@@ -105,6 +108,10 @@ class Stock:
 
     def _awaken(self, queue: BrokerQueue) -> None:
         """Note that letters of a queue can be delivered, perhaps."""
+        raise NotImplementedError
+
+    def _has_room(self, queue: BrokerQueue) -> bool:
+        """Return whether a consumer of a queue has room."""
         raise NotImplementedError
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────
@@ -154,6 +161,8 @@ class Stock:
         if queue is None or queue.subscribers or queue.withheld or len(queue):
             return False
         queue.expect(0)
+        self._in_line.pop(queue, None)
+        self._read.pop(queue, None)
         del self._queues[name]
         self._counted -= not queue.for_dead
         self._idles.clear(name)
@@ -382,9 +391,18 @@ class Stock:
     # ── bodies that are not in memory ───────────────────────────────────────────────────────────
 
     def _want(self, queue: BrokerQueue) -> None:
-        """Ask for the bodies of the next letters, unless some are being read."""
+        """Ask for the bodies of the next letters, unless some are being read.
+
+        Where others wait for room in memory, or where there is none, the queue gets in line.
+        """
         if queue.loading is not None:
             return
+        if self._in_line or not self.memory.has_room:
+            self._in_line[queue] = None
+        else:
+            self._ask(queue)
+
+    def _ask(self, queue: BrokerQueue) -> None:
         memory, expected = self.memory, 0
         left = memory.limit - memory.used - memory.expected - queue.in_memory
         left = min(READ_OCTETS, left)
@@ -397,6 +415,8 @@ class Stock:
                     break
                 wanted.append(place)
                 expected += octets
+        if not wanted:
+            return  # what came back meanwhile stands first, and is in memory
         queue.loading = set(wanted)
         queue.expect(expected)
         self._events.append(Wanted(queue.name, wanted))
@@ -411,6 +431,7 @@ class Stock:
         """
         queue = self._queues.get(name)
         if queue is None or queue.loading is None:
+            self.go_on()
             return
         loading, queue.loading = queue.loading, None
         queue.expect(0)
@@ -419,7 +440,9 @@ class Stock:
         for letter in came:
             letter.tries = 0 if tried is None else tried.get(letter.place)
             letter.again = queue.returned.remove(letter.place) is not None
-        queue.keep(came)
+        queue.keep_read(came)
+        self._read[queue] = None
+        self._read.move_to_end(queue)
         for place in unreadable:
             row = queue.waiting.remove(place) if place in loading else None
             if row is not None:
@@ -428,8 +451,29 @@ class Stock:
         self._awaken(queue)
         self.go_on()
 
+    def _read_on(self, busy: Container[BrokerQueue]) -> None:
+        """Ask for the bodies of the queues in line, as far as there is room (NB-02).
+
+        What was read for others and cannot be delivered leaves the memory for that: it would stay
+        there for as long as their consumers have no room.  That is not so for queues that are
+        ``busy``, because they are about to be served.
+        """
+        memory, line = self.memory, self._in_line
+        while line:
+            if memory.used > memory.limit:
+                for queue in [queue for queue in self._read if queue not in busy]:
+                    del self._read[queue]
+                    queue.drop_read()
+                    if memory.used <= memory.limit:
+                        break
+            if not memory.has_room:
+                return
+            queue, _ = line.popitem(last=False)
+            if queue.waiting.count and queue.loading is None and self._has_room(queue):
+                self._ask(queue)
+
     def not_loaded(self, name: QueueName) -> None:
-        """Note that reading failed; the same places are asked for again at once."""
+        """Note that reading failed; the same places are asked for again in their turn."""
         self.loaded(name, ())
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
