@@ -7,7 +7,7 @@ frames of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from sys import getsizeof
 from typing import Final
 
@@ -23,6 +23,13 @@ def weight(headers: Mapping[str, str]) -> int:
     """Return what headers occupy in memory, which may be ten times what they are on the wire."""
     texts = sum(map(getsizeof, headers)) + sum(map(getsizeof, headers.values()))
     return texts + HEADER_WEIGHT_OCTETS * len(headers)
+
+
+def wide(texts: Iterable[str]) -> int:
+    """Return what those texts occupy in memory that are not ASCII: it may be four times what they
+    are on the wire.
+    """
+    return sum([getsizeof(text) for text in texts if not text.isascii()])
 
 
 # What the other side gets wrong, as (reason, text).  The texts show nothing of what was sent.
