@@ -284,7 +284,7 @@ class SabcSession(Verbs):
         numbers: list[str] = []
         bodies: list[bytes] = []
         ask = self.requestReceived
-        fits = self.keeping.fits
+        fits = (self._keeping or self.keeping).fits
         crowded = not fits(batch.weight + KEPT_WEIGHT_OCTETS * batch.count)
         for message in batch:
             number: Any = message.message_id

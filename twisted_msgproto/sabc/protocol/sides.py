@@ -33,7 +33,7 @@ from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, Refused
-from ...core.kept import KEPT_LIMIT, Kept
+from ...core.kept import KEPT_LIMIT, Kept, table_octets
 from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn
 from ...net.authorising import CALL, PUBLISH
@@ -44,7 +44,6 @@ from ...net.sink import IMessageSink
 from ..machine import Client, Server
 from ..terms.events import ConnectReceived, ConnectRefused, SessionGranted
 from ..terms.tables import SERVER, UNAVAILABLE, Serving
-from ..wire.lines import weight
 from .exchange import Body, Response
 from .session import LIMITS, PROTOCOL, SabcSession, log
 
@@ -121,7 +120,7 @@ class SabcServer(SabcSession):
         """Keep these for the session; False if all sessions together keep too much (NB-02)."""
         keeping = self.keeping
         keeping.remove(keeping.octets)  # those of an attempt that was refused
-        return keeping.take(weight(headers))
+        return keeping.take(table_octets(headers))
 
     @property
     def keptByAll(self) -> Kept:

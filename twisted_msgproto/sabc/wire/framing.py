@@ -25,6 +25,7 @@ from sys import getsizeof
 from typing import Final
 
 from ...core.errors import Fault
+from ...core.kept import table_octets
 from . import (
     BLANK,
     COMMANDS,
@@ -40,7 +41,7 @@ from . import (
     Frame,
     Message,
 )
-from .lines import LENIENT, STRICT, quick_head, read_header, weight
+from .lines import LENIENT, STRICT, quick_head, read_header
 
 _DIGITS = re.compile(r"[0-9]{1,10}", re.ASCII)
 _CR, _LF = 13, 10
@@ -201,7 +202,7 @@ class Decoder:
         lines have been read (NB-02).
         """
         held = len(self._buffer) - self._start
-        return held if self._kind is None else held + self._head + weight(self._headers)
+        return held if self._kind is None else held + self._head + table_octets(self._headers)
 
     @property
     def has_body(self) -> bool | None:
