@@ -35,7 +35,7 @@ CROWD: Final = 20
 
 
 def table_octets(texts: Mapping[str, str]) -> int:
-    """Return what a table of texts occupies, which may be sixty times what it is on the wire."""
+    """Return what a table of texts occupies: it may be sixty times what came over the wire."""
     octets = sum(map(getsizeof, texts)) + sum(map(getsizeof, texts.values()))
     return octets + ENTRY_OCTETS * len(texts)
 

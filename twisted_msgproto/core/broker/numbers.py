@@ -1,6 +1,6 @@
-"""A number for each of many places, in 6 octets each: how often letters were tried (NB-02).
+"""Numbers of many places are kept in 6 octets each: how often letters were tried (NB-02).
 
-A dictionary takes fourteen times as much, and peers decide how many letters are tried.
+A dictionary needs more than ten times as much, and peers decide how many letters are tried.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ CHUNK: Final = 4096
 """A chunk that has twice as many places is split into two of this many."""
 
 SMALL: Final = "H"
-"""The type code of numbers up to 65,535: 6 octets for each place."""
+"""Numbers up to 65,535 have this type code; each place needs 6 octets then."""
 
 LARGE: Final = "I"
-"""The type code of numbers up to 4,294,967,295: 8 octets for each place."""
+"""Numbers up to 4,294,967,295 have this type code; each place needs 8 octets then."""
 
 
 class Numbers:
-    """Maps places to numbers; a place that is not here has the number 0.
+    """Keeps a number for each place; a place that is not here has the number 0.
 
     Places are kept in order, in chunks of arrays: the distance from the chunk's base, and the
     number.
@@ -81,7 +81,7 @@ class Numbers:
 
     @property
     def largest(self) -> int:
-        """The largest of all numbers; 0 if there is none."""
+        """Return the largest of all numbers; 0 if there is none."""
         return max((max(numbers) for _, numbers in self._chunks), default=0)
 
     # ── changes ─────────────────────────────────────────────────────────────────────────────────
@@ -119,7 +119,7 @@ class Numbers:
             self.extend(places, numbers)
 
     def extend(self, places: Sequence[int], numbers: Sequence[int]) -> None:
-        """Do the same for many places at once, which ascend; best behind those that are here."""
+        """Do the same for many places at once; they ascend, and mostly follow what is here."""
         for start in range(0, len(places), CHUNK):
             part, some = places[start : start + CHUNK], numbers[start : start + CHUNK]
             if (
@@ -142,7 +142,7 @@ class Numbers:
 
     @property
     def last(self) -> int:
-        """The highest place; -1 if there is none."""
+        """Return the highest place; -1 if there is none."""
         return self._bases[-1] + self._chunks[-1][0][-1] if self._bases else -1
 
     def _begin(self, index: int, base: int) -> None:
@@ -178,11 +178,11 @@ class Numbers:
                 del self._bases[index], self._chunks[index]
 
     def discard(self, places: Sequence[int]) -> None:
-        """Remove those of some places that are here; there is at least one, in any order."""
-        wanted = set(places)
-        for some, _ in list(self.columns(min(places), max(places) + 1)):
-            for place in wanted.intersection(some):
-                self.remove(place, place + 1)
+        """Remove those of some places that are here; they come in any order."""
+        if self.count < len(places):  # mostly one that comes again and again, beside many others
+            places = [*set(places).intersection([place for place, _ in self])]
+        for place in places:
+            self.remove(place, place + 1)
 
 
 __all__ = ["LARGE", "SMALL", "Numbers"]

@@ -217,14 +217,14 @@ class BrokerQueue:
             self.away.insert(Row(letter.place, letter.octets, int(letter.arrived)))
 
     def drop_waiting(self, letters: Sequence[Letter]) -> None:
-        """Hold these letters, which wait, in memory no longer: they are read back in their turn."""
+        """Hold these waiting letters in memory no longer: they are read back in their turn."""
         self.drop([letter.place for letter in letters])
         for letter in letters:
             if letter.again:
                 self.returned.insert(Row(letter.place, letter.octets, int(letter.arrived)))
 
     def keep_read(self, letters: Sequence[Letter]) -> None:
-        """Hold these in memory, which were read back."""
+        """Hold letters in memory that were read back."""
         self.keep(letters)
         here = [place for place in self.read if place in self.letters]
         self.read = array("q", [*here, *(letter.place for letter in letters)])

@@ -455,8 +455,8 @@ class Stock:
         """Ask for the bodies of the queues in line, as far as there is room (NB-02).
 
         What was read for others and cannot be delivered leaves the memory for that: it would stay
-        there for as long as their consumers have no room.  That is not so for queues that are
-        ``busy``, because they are about to be served.
+        there for as long as their consumers have no room.  Queues that are ``busy`` keep it: they
+        are about to be served.
         """
         memory, line = self.memory, self._in_line
         while line:
