@@ -285,6 +285,34 @@ class AmongOthers(Case):
         self.assertEqual((kept.octets, kept.sessions), (0, 0))
         self.clock.advance(60)  # the sum of what was refused is logged
 
+    def test_requests_that_wait_for_their_answers_count_with_their_bodies_and_headers__NB_02(self):
+        """NB-02: a hook that is a coroutine keeps the whole request until it has answered."""
+        waiting: Deferred[None] = Deferred()
+
+        class Slow(SabcServer):
+            async def requestReceived(self, message: Any) -> Any:
+                await waiting
+                return message.body[:1]
+
+        self.serve(process_kept_octets=1_000_000)
+        self.factory.protocol = Slow
+        kept = self.factory.budget.kept
+        crowd = [self.accept() for _ in range(4)]
+        for number, server in enumerate(crowd, 1):
+            server.dataReceived(CONNECT)
+            for id in range(8):
+                octets = msg(b"x" * 50_000, session=f"secret-{number}", msg_id=f"{id}", one=WIDE)
+                server.dataReceived(octets)
+        asked = 4 * 8 - self.factory.counters["turned_away:process-kept-octets"]
+        self.assertGreater(kept.octets, asked * (50_000 + sys.getsizeof(WIDE)))
+        self.assertLess(kept.octets, 2 * 1_000_000)
+        self.assertLess(asked, 4 * 8)
+        waiting.callback(None)
+        self.assertEqual((kept.octets, kept.sessions), (0, 0))
+        for server in crowd:
+            self.lose(server)
+        self.clock.advance(60)  # the sum of what was refused is logged
+
     def test_a_crowd_with_headers_on_connect_is_refused_and_a_good_one_is_served__NB_02(self):
         """NB-02: they are kept as long as the connection is there; few ones are never refused."""
         self.serve(process_kept_octets=100_000)

@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, Fault, Refused, TimedOut, shown
-from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_OCTETS, Keeping, Kept
+from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_OCTETS, Keeping, Kept, table_octets
 from ...core.limits import Limit
 from ...core.message import Message, MessageBatch
 from ...net.authentication import LOGIN_LIMITS
@@ -285,10 +285,10 @@ class SabcSession(Verbs):
         bodies: list[bytes] = []
         ask = self.requestReceived
         fits = (self._keeping or self.keeping).fits
-        crowded = not fits(batch.weight + KEPT_WEIGHT_OCTETS * batch.count)
+        crowded = not fits(batch.octets + batch.weight + KEPT_WEIGHT_OCTETS * batch.count)
         for message in batch:
             number: Any = message.message_id
-            if crowded and not fits(_owed(number)):
+            if crowded and not fits(_owed(message)):
                 self.factory.limitMet(KEPT_LIMIT, "a request")
                 self.machine.fail(number, TOO_MANY, f"too many unanswered requests: {KEPT_LIMIT}")
                 continue
@@ -301,18 +301,20 @@ class SabcSession(Verbs):
                 numbers.append(number)
                 bodies.append(result)
             else:
-                self._resolve(result, number)
+                self._resolve(result, message)
         for number in self.machine.answer_all(numbers, bodies):
             self._answer(bodies[numbers.index(number)], number)
 
-    def _resolve(self, result: Any, number: str) -> None:
-        """Answer with ``result``, when it is there."""
+    def _resolve(self, result: Any, message: Message) -> None:
+        """Answer ``message`` with ``result``, when it is there."""
+        number: Any = message.message_id
         if iscoroutine(result):
             result = Deferred.fromCoroutine(result)
         if isinstance(result, Deferred):
             if not result.called:
-                self.keeping.add(_owed(number))
-                result.addBoth(self._later, number)
+                octets = _owed(message)
+                self.keeping.add(octets)
+                result.addBoth(self._later, number, octets)
                 return
             result.addCallbacks(
                 self._answer, self._failed, callbackArgs=(number,), errbackArgs=(number,)
@@ -320,9 +322,9 @@ class SabcSession(Verbs):
         else:
             self._answer(result, number)
 
-    def _later(self, result: object, number: str) -> None:
-        """An answer that had to be waited for."""
-        self.keeping.remove(_owed(number))
+    def _later(self, result: object, number: str, octets: int) -> None:
+        """An answer that had to be waited for, while ``octets`` were kept."""
+        self.keeping.remove(octets)
         if isinstance(result, Failure):
             self._failed(result, number)
         else:
@@ -399,9 +401,10 @@ class SabcSession(Verbs):
     }
 
 
-def _owed(number: str) -> int:
-    """Return what a request takes until its answer is there."""
-    return getsizeof(number) + KEPT_WEIGHT_OCTETS
+def _owed(message: Message) -> int:
+    """Return what a request takes until its answer is there: a coroutine keeps all of it."""
+    headers = 0 if message.fields is None else table_octets(message.fields)
+    return getsizeof(message.message_id) + len(message.body or b"") + headers + KEPT_WEIGHT_OCTETS
 
 
 @cache
