@@ -34,6 +34,15 @@ class Wire(ABC):
     says that the number has changed.
     """
 
+    @property
+    def waiting(self) -> int:
+        """Return how many octets wait for the peer, beyond what the transport holds."""
+        return 0
+
+    @abstractmethod
+    def boundWaiting(self, octets: float) -> None:
+        """Cut the peer off as one that does not read when more octets than these wait for it."""
+
     @abstractmethod
     def close(self, fault: bool) -> None:
         """Let out what was written, then end the connection in order.

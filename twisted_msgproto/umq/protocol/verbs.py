@@ -55,6 +55,7 @@ class Verbs(Session):
     _write: Callable[[Any], None]
     _backlog: int  # updates that nobody has taken yet
     _ownPaused: bool
+    _over: bool  # the peer reads too little of what we write
     _closing = False  # an orderly end of ours, which waits for the answers to our calls
 
     @property
@@ -111,6 +112,8 @@ class Verbs(Session):
         machine.clock = now = self._now()
         if not machine.opened or self._closing:
             raise ConnectionClosed("the session does not stand")
+        if self._over:
+            self._lookRoom(payload, attachments)
         answer = Answer(self._cancelled)
         answer.streamed = streamed
         seconds = self._callSeconds if timeout is None else 0.0
@@ -122,6 +125,11 @@ class Verbs(Session):
         if not self._following:
             self._settle()
         return answer
+
+    def _lookRoom(self, payload: str, attachments: Sequence[Any]) -> None:
+        """Raise LimitExceeded if the peer has left too much unread to write this as well."""
+        attached = sum(len(one) for one in attachments if isinstance(one, bytes))
+        self.roomFor(len(payload) + attached)
 
     def _cancelled(self, answer: Deferred[Reply]) -> None:
         assert isinstance(answer, Answer)
@@ -189,7 +197,10 @@ class Verbs(Session):
         name that no attribute has.
         """
         try:
-            self._opened.set_attribute(name, value, self._bodies(attachments))
+            opened = self._opened
+            if self._over:
+                self._lookRoom(name + value, attachments)
+            opened.set_attribute(name, value, self._bodies(attachments))
         except _UNSENT as error:
             return fail(error)
         self._settle()
@@ -198,7 +209,10 @@ class Verbs(Session):
     def unsetAttribute(self, name: str) -> Deferred[None]:
         """Remove an attribute at the peer (``UM-16``); as :meth:`setAttribute`."""
         try:
-            self._opened.unset_attribute(name)
+            opened = self._opened
+            if self._over:
+                self._lookRoom(name, ())
+            opened.unset_attribute(name)
         except _UNSENT as error:
             return fail(error)
         self._settle()
