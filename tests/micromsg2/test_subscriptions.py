@@ -240,6 +240,19 @@ class Iteration(Subscribed):
         self.lose(client)
         self.failureResultOf(end, ConnectionClosed)
 
+    def test_a_server_that_goes_on_after_the_end_of_a_topic_fills_no_memory__NB_02(self) -> None:
+        client, transport, subscription = self.subscribed()
+        _, end = taking(subscription)
+        end.cancel()
+        self.failureResultOf(end, CancelledError)
+        subscription.unsubscribe()
+        for number in range(1, 41):
+            self.arrive(client, number, bytes(100_000))
+        self.assertIn(ack(40), transport.value())
+        taken, end = taking(subscription)
+        self.assertLess(len(taken), 12)
+        self.lose(client)
+
 
 class Renewal(Case):
     def setUp(self) -> None:

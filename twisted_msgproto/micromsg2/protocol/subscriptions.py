@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted.internet.defer import Deferred, succeed
 
 from ...core.errors import Refused, shown
+from ...core.kept import KEPT_WEIGHT_OCTETS
 from ...core.message import Message
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
 from ..application import BAD_FILTER, NOT_ALLOWED, TOPIC_PREFIX
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 OBJECTIONS: Final = frozenset({BAD_FILTER, BAD_COMMAND, LIMIT_EXCEEDED, NOT_ALLOWED})
 """A server refuses one subscription with these codes; the text begins with its destination."""
 
+LATE_OCTETS: Final = 1 << 20
+"""Of a topic that has ended this much may wait to be iterated, with what was on its way."""
+
+
+def weigh(message: Message) -> int:
+    """Return the octets that a message occupies while it waits to be taken (``NB-02``)."""
+    fields = message.fields or {}
+    texts = sum(len(name) + len(value) + KEPT_WEIGHT_OCTETS for name, value in fields.items())
+    return len(message.body or b"") + texts + KEPT_WEIGHT_OCTETS
+
 
 class Arrivals(Backlog[Message]):
     """Holds messages of one destination until they are iterated, and their acknowledgements.
@@ -34,7 +45,7 @@ class Arrivals(Backlog[Message]):
 
     def __init__(self, wanting: Callable[[], object] = lambda: None) -> None:
         """``wanting`` is called when somebody iterates for the first time."""
-        super().__init__(self._acknowledge)
+        super().__init__(self._acknowledge, weigh)
         self._held: deque[Deferred[None]] = deque()  # as many as there are messages
         self._holds = True
         self.wanted = False
@@ -44,16 +55,21 @@ class Arrivals(Backlog[Message]):
         self.wanted = True
 
     def arrived(self, message: Message) -> Deferred[None] | None:
-        """A message came; it may be acknowledged when the Deferred fires (None: at once)."""
+        """A message came; it may be acknowledged when the Deferred fires (None: at once).
+
+        Behind the end of a topic :data:`LATE_OCTETS` may wait, and what follows is dropped: nothing
+        holds up a server that goes on as if it had not heard of the end (``NB-02``).
+        """
         if not self._holds:
-            self.put((message,))
+            if self.octets <= LATE_OCTETS:
+                self.put((message,))
             return None
         held: Deferred[None] = Deferred()
         self._held.append(held)
         self.put((message,))
         return held
 
-    def _acknowledge(self, message: Message) -> None:
+    def _acknowledge(self, message: Message, octets: int) -> None:
         if self._held:
             self._held.popleft().callback(None)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from twisted.internet.defer import Deferred, fail, gatherResults, succeed
 from twisted.python.failure import Failure
@@ -53,6 +53,15 @@ class Received:
     def properties(self) -> dict[str, Any]:
         """Return the content's field table."""
         return decode_table(self.table)
+
+
+CONTENT_WEIGHT_OCTETS: Final = 256
+"""A content that waits takes this much beside its own octets."""
+
+
+def _weigh(content: Received) -> int:
+    """Return the octets that a content occupies while it waits to be taken (``NB-02``)."""
+    return len(content.body) + len(content.table) + len(content.resource) + CONTENT_WEIGHT_OCTETS
 
 
 class MtlFlow(Link):
@@ -297,8 +306,8 @@ class MtlReader(MtlFlow):
 
     Iteration ends with the flow, after what had come: it stops when the flow was closed, and raises
     what has ended it else.  Cancelling a step, as a time-out does, loses no content.  Any number
-    may iterate; each content goes to one of them.  When ``backlog`` contents wait to be taken the
-    socket is not read until half of them are.
+    may iterate; each content goes to one of them.  When ``backlog`` contents or ``backlog-octets``
+    wait to be taken the socket is not read until half of them are.
     """
 
     reads = True
@@ -311,8 +320,9 @@ class MtlReader(MtlFlow):
     ) -> None:
         super().__init__(client, confirm)
         self._hook = received
-        self._backlog: Backlog[Received] = Backlog(self._taken)
+        self._backlog: Backlog[Received] = Backlog(self._taken, _weigh)
         self._backlog_max = self.factory.limits.integer("backlog")
+        self._octets_max = self.factory.limits.integer("backlog-octets")
 
     def summon(self, resource: str) -> Deferred[None]:
         """Ask for this resource's content; fails with Refused (400: summoned already, …)."""
@@ -349,7 +359,7 @@ class MtlReader(MtlFlow):
         rows = zip(event.sequences, event.resources, event.properties, event.bodies, strict=True)
         if self._hook is None:
             self._backlog.put(starmap(Received, rows))
-            if len(self._backlog) >= self._backlog_max and not self._gone:
+            if self._share >= 1 and not self._gone:
                 self._control.pause("backlog")
             return
         for row in rows:
@@ -367,8 +377,14 @@ class MtlReader(MtlFlow):
         """Return the next content; raise what has ended the flow unless it was closed."""
         return await self._backlog.take()
 
-    def _taken(self, content: Received) -> None:
-        if len(self._backlog) <= self._backlog_max // 2 and not self._gone:
+    @property
+    def _share(self) -> float:
+        """Return how much waits to be taken, as a part of what may."""
+        backlog = self._backlog
+        return max(len(backlog) / self._backlog_max, backlog.octets / self._octets_max)
+
+    def _taken(self, content: Received, octets: int) -> None:
+        if self._share <= 0.5 and not self._gone:
             self._control.resume("backlog")
 
     def sessionEnding(self, reason: Failure) -> None:

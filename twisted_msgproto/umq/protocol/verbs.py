@@ -54,6 +54,7 @@ class Verbs(Session):
     _callSeconds: float
     _write: Callable[[Any], None]
     _backlog: int  # updates that nobody has taken yet
+    _backlogOctets: int  # what they weigh
     _ownPaused: bool
     _over: bool  # the peer reads too little of what we write
     _closing = False  # an orderly end of ours, which waits for the answers to our calls
@@ -228,11 +229,14 @@ class Verbs(Session):
 
     def _lookBacklog(self) -> None:
         """Pause reading while nobody consumes updates, but not while we wait for an answer."""
-        limit = self.limits["backlog"]
-        if self._backlog >= limit and not self.machine.calls_pending:
+        limits = self.limits
+        share = max(
+            self._backlog / limits["backlog"], self._backlogOctets / limits["backlog-octets"]
+        )
+        if share >= 1 and not self.machine.calls_pending:
             self._ownPaused = True
             self._control.pause("backlog")
-        elif self._ownPaused and (self._backlog <= limit // 2 or self.machine.calls_pending):
+        elif self._ownPaused and (share <= 0.5 or self.machine.calls_pending):
             self._ownPaused = False
             self._control.resume("backlog")
 
