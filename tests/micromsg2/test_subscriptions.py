@@ -11,6 +11,7 @@ from twisted.python.failure import Failure
 
 from tests.micromsg2.cases import PEER, Case
 from tests.micromsg2.streams import ack, handshake, message, offers
+from tests.tools.calls import counting_calls
 from twisted_msgproto.core.errors import ConnectionClosed, Refused
 from twisted_msgproto.micromsg2 import (
     MicroMsg2Client,
@@ -18,6 +19,7 @@ from twisted_msgproto.micromsg2 import (
     MicroMsg2ClientService,
     Proposal,
 )
+from twisted_msgproto.micromsg2.machine.session import FRAMES_A_TURN
 from twisted_msgproto.micromsg2.wire import Command, encode_error
 
 REFUSALS = {
@@ -353,3 +355,88 @@ class Renewal(Case):
     def test_what_cannot_even_be_asked_for_is_not_kept__HO_08(self) -> None:
         self.failureResultOf(self.service.subscribe("x" * 70_000), ValueError)
         self.assertEqual(list(self.service.subscriptions), ["topic/a"])
+
+
+class Many(Subscribed):
+    """A server sends as many ERRORs as one read can hold."""
+
+    def test_an_error_is_looked_up_and_not_compared_with_each_subscription__NB_07(self) -> None:
+        """13,797 in a read and 1,000 subscriptions needed 8 s."""
+        client, _, _ = self.subscribed()
+        error = encode_error("bad-command: topic/b: no")
+        client.dataReceived(error)
+        with counting_calls() as few:
+            client.dataReceived(error)
+        for number in range(300):
+            self.successResultOf(client.subscribe(f"topic/{number}"))
+        with counting_calls() as many:
+            client.dataReceived(error)
+        self.assertEqual(many.count, few.count)
+        self.lose(client)
+
+    def test_a_destination_with_colons_is_found__HO_08(self) -> None:
+        client, _, _ = self.subscribed()
+        for name in ("a: b", "a: b: c", "ä" * 120):
+            self.successResultOf(client.subscribe(name))
+        client.dataReceived(encode_error("bad-filter: a: b: c: no"))
+        self.assertEqual(sorted(client.subscriptions), ["topic/a", "ä" * 120])
+        client.dataReceived(encode_error(f"not-allowed: {'ä' * 120}: no"))
+        client.dataReceived(encode_error("not-allowed: topic/: no"))
+        self.assertEqual(list(client.subscriptions), ["topic/a"])
+        self.lose(client)
+
+    def test_a_name_that_the_server_had_to_cut_is_found__HO_08(self) -> None:
+        client, _, _ = self.subscribed()
+        long = "x" * 250
+        self.successResultOf(client.subscribe(long))
+        client.dataReceived(encode_error("bad-filter: x…"))  # nobody has cut this one
+        self.assertEqual(len(client.subscriptions), 2)
+        client.dataReceived(encode_error(f"bad-filter: {long}: no"[:199] + "…"))
+        self.assertEqual(list(client.subscriptions), ["topic/a"])
+        self.lose(client)
+
+    def test_a_read_of_tiny_frames_is_followed_in_turns__NB_07(self) -> None:
+        """87,000 ERRORs of three octets kept the reactor for 1.6 s, on either side."""
+        client, transport, _ = self.subscribed()
+        heard: list[str] = []
+        client.errorReceived = lambda code, text: heard.append(text)
+        errors = [encode_error(f"{number}") for number in range(5000)]
+        client.dataReceived(b"".join(errors) + message(1, b"last", "topic/b"))
+        self.assertEqual(len(heard), FRAMES_A_TURN)
+        self.assertEqual(transport.producerState, "paused")
+        self.assertEqual(client.hooked, [])
+        resume, turns = client._resume, list[int]()
+
+        def turn() -> None:
+            before = len(heard)
+            resume()
+            turns.append(len(heard) - before)
+
+        client._resumption.func = client._resume = turn
+        self.clock.advance(0)
+        self.assertEqual(client.hooked, [b"last"])
+        self.assertEqual(heard, [f"{number}" for number in range(5000)])
+        self.assertEqual(turns, [FRAMES_A_TURN] * 3 + [5000 - 4 * FRAMES_A_TURN])
+        self.assertEqual(transport.producerState, "producing")
+        self.lose(client)
+
+    def test_a_fault_among_tiny_frames_ends_the_session_once__NB_07(self) -> None:
+        client, transport, _ = self.subscribed()
+        client.errorReceived = lambda code, text: None
+        client.dataReceived(encode_error("x") * 1500 + b"\xff" + encode_error("y") * 3000)
+        self.assertFalse(transport.disconnecting)
+        self.clock.advance(0)
+        self.assertTrue(transport.disconnecting)
+        self.assertFalse(client.machine.unfinished)
+        self.lose(client)
+
+    def test_who_shuts_behind_tiny_frames_is_heard_to_the_end__HO_06(self) -> None:
+        client, transport, _ = self.subscribed()
+        client.errorReceived = lambda code, text: None
+        client.dataReceived(encode_error("x") * 1500 + message(1, b"last", "topic/b"))
+        client.readConnectionLost()
+        self.assertEqual(client.hooked, [])
+        self.clock.advance(0)
+        self.assertEqual(client.hooked, [b"last"])
+        self.assertTrue(transport.disconnecting)
+        self.lose(client)

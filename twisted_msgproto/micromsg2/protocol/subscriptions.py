@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +15,7 @@ from ...core.message import Message
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
 from ..application import BAD_FILTER, NOT_ALLOWED, TOPIC_PREFIX
 from ..machine import ErrorReceived
-from ..terms import BAD_COMMAND, UNKNOWN_COMMAND
+from ..terms import BAD_COMMAND, ERROR_CHARACTERS_MAX, UNKNOWN_COMMAND
 from ..wire import LIMIT_EXCEEDED, Filter
 
 if TYPE_CHECKING:
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 
 OBJECTIONS: Final = frozenset({BAD_FILTER, BAD_COMMAND, LIMIT_EXCEEDED, NOT_ALLOWED})
 """A server refuses one subscription with these codes; the text begins with its destination."""
+
+NAME_CHARACTERS: Final = 258
+"""A destination has at most 255 octets; behind it stands a colon and a space."""
+
+AFTER_NAME: Final = re.compile(": ")
 
 LATE_OCTETS: Final = 1 << 20
 """Of a topic that has ended this much may wait to be iterated, with what was on its way."""
@@ -139,17 +145,6 @@ class Subscription(Ending):
 
     # The session's side
 
-    def _refusedBy(self, event: ErrorReceived) -> bool:
-        """Return whether this ERROR of the server says that it does not grant this."""
-        said = event.text.partition(":")[2].strip()
-        if event.code == UNKNOWN_COMMAND:
-            return said == "subscribe"
-        if event.code not in OBJECTIONS:
-            return False
-        start = f"{self.destination}: "
-        cut = said.endswith("…") and start.startswith(said[:-1])
-        return cut or said.startswith(start)
-
     def _end(self, reason: str, failure: Exception | None = None) -> None:
         """It has ended: everybody who waits for anything of it hears so."""
         if not self._conclude(reason, failure):
@@ -197,10 +192,32 @@ class Subscriptions:
 
     def objected(self, event: ErrorReceived) -> None:
         """The server said ERROR: which subscriptions does it refuse?"""
-        for subscription in list(self.living.values()):
-            if subscription._refusedBy(event):
-                error = Refused(f"the server said {shown(event.text)}", event.code)
-                self.end(subscription.destination, REFUSED, error)
+        for destination in self._refused(event):
+            error = Refused(f"the server said {shown(event.text)}", event.code)
+            self.end(destination, REFUSED, error)
+
+    def _refused(self, event: ErrorReceived) -> list[str]:
+        """Return the destinations that this ERROR does not grant.
+
+        They are looked up and not compared one by one: a server may send thousands at a time
+        (``NB-07``).
+        """
+        living, said = self.living, event.text.partition(":")[2].strip()
+        if event.code == UNKNOWN_COMMAND:
+            return list(living) if said == "subscribe" else []
+        if event.code not in OBJECTIONS or not living:
+            return []
+        head = said[:NAME_CHARACTERS]
+        ends = [match.start() for match in AFTER_NAME.finditer(head)]
+        refused = [head[:end] for end in ends if head[:end] in living]
+        if said.endswith("…") and len(event.text) >= ERROR_CHARACTERS_MAX:
+            cut = said[:-1]
+            refused += [
+                name
+                for name in living
+                if len(name) + 2 >= len(cut) > 0 and f"{name}: ".startswith(cut)
+            ]
+        return refused
 
     def lost(self, error: Exception) -> None:
         """The session has ended."""
