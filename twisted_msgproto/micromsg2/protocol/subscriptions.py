@@ -34,7 +34,7 @@ LATE_OCTETS: Final = 1 << 20
 
 
 def weigh(message: Message) -> int:
-    """Return the octets that a message occupies while it waits to be taken (``NB-02``)."""
+    """Return the octets that a message occupies until somebody takes it (``NB-02``)."""
     fields = message.fields or {}
     texts = sum(len(name) + len(value) + KEPT_WEIGHT_OCTETS for name, value in fields.items())
     return len(message.body or b"") + texts + KEPT_WEIGHT_OCTETS
@@ -63,8 +63,8 @@ class Arrivals(Backlog[Message]):
     def arrived(self, message: Message) -> Deferred[None] | None:
         """A message came; it may be acknowledged when the Deferred fires (None: at once).
 
-        Behind the end of a topic :data:`LATE_OCTETS` may wait, and what follows is dropped: nothing
-        holds up a server that goes on as if it had not heard of the end (``NB-02``).
+        After the end of a topic :data:`LATE_OCTETS` are kept.  Later messages are dropped, because
+        a server that ignores the end is not held up by anything (``NB-02``).
         """
         if not self._holds:
             if self.octets <= LATE_OCTETS:
@@ -199,8 +199,8 @@ class Subscriptions:
     def _refused(self, event: ErrorReceived) -> list[str]:
         """Return the destinations that this ERROR does not grant.
 
-        They are looked up and not compared one by one: a server may send thousands at a time
-        (``NB-07``).
+        A destination is looked up in the text, because a server may send thousands of ERRORs in
+        one read (``NB-07``).
         """
         living, said = self.living, event.text.partition(":")[2].strip()
         if event.code == UNKNOWN_COMMAND:

@@ -60,7 +60,7 @@ CONTENT_WEIGHT_OCTETS: Final = 256
 
 
 def _weigh(content: Received) -> int:
-    """Return the octets that a content occupies while it waits to be taken (``NB-02``)."""
+    """Return the octets that a content occupies until somebody takes it (``NB-02``)."""
     return len(content.body) + len(content.table) + len(content.resource) + CONTENT_WEIGHT_OCTETS
 
 
