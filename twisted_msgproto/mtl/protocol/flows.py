@@ -31,6 +31,7 @@ from ..terms.events import (
 from ..wire.fields import EMPTY, FieldValue, decode_table, encode_table
 from ..zeromq.hooks import guarded
 from .dealer import DealerWire
+from .renewing import Hurry
 
 if TYPE_CHECKING:
     from .client import MtlClient, MtlClientFactory
@@ -55,6 +56,9 @@ class Received:
         return decode_table(self.table)
 
 
+UNREAD_TIMES: Final = 2
+"""A socket may have twice as many messages to send as ``waiting`` and ``window`` allow contents."""
+
 CONTENT_WEIGHT_OCTETS: Final = 256
 """A content that waits takes this much beside its own octets."""
 
@@ -71,6 +75,7 @@ class MtlFlow(Link):
         machine: decides everything; its ``snapshot()`` tells where the flow stands.
         number: the number of its lease at the client.
         lost: called with the error when the flow is over without ``close``; its verbs fail then.
+        hurry: says when a lease that was lost is to be renewed.
     """
 
     log: ClassVar = log
@@ -97,6 +102,9 @@ class MtlFlow(Link):
         self._failed = False  # it has ended otherwise than by ``close`` or ``drain``
         self._leaving: Waiters[Exception] = Waiters()  # who waits for the end
         self._sending: Any = None  # the call that writes what verbs have queued
+        self.hurry = Hurry()
+        limits = self.factory.limits
+        self._unread_max = UNREAD_TIMES * (limits.integer("waiting") + limits.integer("window"))
 
         wire = DealerWire(client.clock, client.peer, self.connectionLost)
         self.makeConnection(wire)  # type: ignore[no-untyped-call]
@@ -145,6 +153,16 @@ class MtlFlow(Link):
         if unread and not self.machine.confirms:
             text = "{count} contents with confirm none were lost with their connection"
             log.warn(text, count=unread)
+
+    def _settle(self) -> None:
+        """Do what a link does; then leave a server that does not read.
+
+        Contents are bounded by ``waiting`` and ``window``.  Answers to pings and to contents that
+        are rejected are not, and a server that only writes could make us keep millions (``NB-02``).
+        """
+        super()._settle()
+        if not self._following and not self._ended and self.wire.unread > self._unread_max:
+            self._follow(self.machine.suspend("the server does not read what it is sent"))
 
     def _sendSoon(self) -> None:
         """Write, once a turn, what many calls have queued."""
