@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError, succeed
 from twisted.internet.error import ConnectionDone
@@ -256,7 +257,9 @@ class Iteration(Subscribed):
         self.lose(client)
 
 
-class Renewal(Case):
+class Renewing(Case):
+    limits: Mapping[str, object] = {}
+
     def setUp(self) -> None:
         super().setUp()
         self.sessions: list[Any] = []
@@ -273,7 +276,9 @@ class Renewal(Case):
                 return succeed(proxy)
 
         factory = MicroMsg2ClientFactory(
-            proposal=Proposal(required=offers("ack;pub-sub")), clock=self.clock
+            proposal=Proposal(required=offers("ack;pub-sub")),
+            limits=self.limits,
+            clock=self.clock,
         )
         factory.protocol = Telling
         self.service: Any = MicroMsg2ClientService(
@@ -302,6 +307,8 @@ class Renewal(Case):
             if isinstance(frame, Command)
         ]
 
+
+class Renewal(Renewing):
     def test_iteration_goes_through_all_sessions__HO_08(self) -> None:
         taken, end = taking(self.renewed)
         ended = self.renewed.whenEnded()
@@ -355,6 +362,40 @@ class Renewal(Case):
     def test_what_cannot_even_be_asked_for_is_not_kept__HO_08(self) -> None:
         self.failureResultOf(self.service.subscribe("x" * 70_000), ValueError)
         self.assertEqual(list(self.service.subscriptions), ["topic/a"])
+
+
+class Postponed(Renewing):
+    limits: ClassVar = {"unsafe-octets": 10_000}
+
+    def test_sessions_bring_no_more_while_nobody_takes_what_came__NB_02(self) -> None:
+        """A message of 16 MiB came with each of them, before reading was paused."""
+        taken, end = taking(self.renewed)
+        end.cancel()
+        self.failureResultOf(end, CancelledError)
+        for _ in range(5):
+            self.arrive(1, bytes(9_000))
+            self.come_back()
+        self.assertEqual(self.asked(), [])
+        self.assertLess(self.renewed._arrivals.octets, 20_000)
+        self.assertIsNone(self.renewed.reason)
+        taken, end = taking(self.renewed)
+        self.assertEqual(len(taken), 2)
+        self.assertEqual(self.asked(), [("subscribe", "n>=N2")])
+        self.arrive(1, b"again")
+        self.assertEqual(taken[-1], b"again")
+
+    def test_what_was_ended_meanwhile_is_not_asked_for__NB_02(self) -> None:
+        _, end = taking(self.renewed)
+        end.cancel()
+        self.failureResultOf(end, CancelledError)
+        self.arrive(1, bytes(11_000))
+        self.come_back()
+        self.assertEqual(self.asked(), [])
+        self.renewed.end()
+        taken, end = taking(self.renewed)
+        self.assertIsNone(self.successResultOf(end))
+        self.assertEqual(len(taken), 1)
+        self.assertEqual(self.asked(), [])
 
 
 class Many(Subscribed):

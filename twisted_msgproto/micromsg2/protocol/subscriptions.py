@@ -34,7 +34,7 @@ LATE_OCTETS: Final = 1 << 20
 
 
 def weigh(message: Message) -> int:
-    """Return the octets that a message occupies until somebody takes it (``NB-02``)."""
+    """Return the octets of memory that a message needs (``NB-02``)."""
     fields = message.fields or {}
     texts = sum(len(name) + len(value) + KEPT_WEIGHT_OCTETS for name, value in fields.items())
     return len(message.body or b"") + texts + KEPT_WEIGHT_OCTETS
@@ -47,11 +47,12 @@ class Arrivals(Backlog[Message]):
         wanted: somebody has iterated; until then messages go to ``messageReceived`` alone.
     """
 
-    __slots__ = ("_held", "_holds", "wanted")
+    __slots__ = ("_held", "_holds", "_taken", "wanted")
 
-    def __init__(self, wanting: Callable[[], object] = lambda: None) -> None:
-        """``wanting`` is called when somebody iterates for the first time."""
+    def __init__(self, taken: Callable[[], object] = lambda: None) -> None:
+        """``taken`` is called after each message that was iterated."""
         super().__init__(self._acknowledge, weigh)
+        self._taken = taken
         self._held: deque[Deferred[None]] = deque()  # as many as there are messages
         self._holds = True
         self.wanted = False
@@ -63,8 +64,8 @@ class Arrivals(Backlog[Message]):
     def arrived(self, message: Message) -> Deferred[None] | None:
         """A message came; it may be acknowledged when the Deferred fires (None: at once).
 
-        After the end of a topic :data:`LATE_OCTETS` are kept.  Later messages are dropped, because
-        a server that ignores the end is not held up by anything (``NB-02``).
+        After the end of a topic messages of :data:`LATE_OCTETS` are kept, and later ones are
+        dropped (``NB-02``).
         """
         if not self._holds:
             if self.octets <= LATE_OCTETS:
@@ -78,6 +79,7 @@ class Arrivals(Backlog[Message]):
     def _acknowledge(self, message: Message, octets: int) -> None:
         if self._held:
             self._held.popleft().callback(None)
+        self._taken()
 
     def release(self) -> None:
         """Acknowledge what waits here: no one else would get it anyway."""

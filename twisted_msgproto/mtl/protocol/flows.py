@@ -57,14 +57,14 @@ class Received:
 
 
 UNREAD_TIMES: Final = 2
-"""A socket may have twice as many messages to send as ``waiting`` and ``window`` allow contents."""
+"""A socket may have twice as many messages to send as ``waiting`` and ``window`` allow."""
 
 CONTENT_WEIGHT_OCTETS: Final = 256
-"""A content that waits takes this much beside its own octets."""
+"""A content that waits needs these octets beside its own."""
 
 
 def _weigh(content: Received) -> int:
-    """Return the octets that a content occupies until somebody takes it (``NB-02``)."""
+    """Return the octets of memory that a content needs (``NB-02``)."""
     return len(content.body) + len(content.table) + len(content.resource) + CONTENT_WEIGHT_OCTETS
 
 
@@ -397,7 +397,7 @@ class MtlReader(MtlFlow):
 
     @property
     def _share(self) -> float:
-        """Return how much waits to be taken, as a part of what may."""
+        """Return the share of the backlog's limits that is in use."""
         backlog = self._backlog
         return max(len(backlog) / self._backlog_max, backlog.octets / self._octets_max)
 

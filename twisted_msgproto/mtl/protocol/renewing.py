@@ -16,7 +16,7 @@ RENEWAL_SECONDS_MOST: Final = 60.0
 """A flow whose leases end soon waits at most this long for the next."""
 
 RENEWALS_AT_ONCE: Final = 10
-"""So many leases in a row that end soon are renewed without a wait: a network may be cut often."""
+"""This number of leases in a row that end soon are renewed without a wait."""
 
 STEADY_SECONDS: Final = 10.0
 """A lease that stood this long has not ended soon."""

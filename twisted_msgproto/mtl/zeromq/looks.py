@@ -1,4 +1,4 @@
-"""A client's sockets look at their connections in turns, however many sockets there are."""
+"""The sockets of a client take turns to look at their connections."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from itertools import islice
 from typing import Any, Final
 
 LOOK_SECONDS: Final = 0.1
-"""A turn of looks comes at this interval: at a gigabit a second 12 MB pass between two."""
+"""Looks are made at this interval.  A server can send 12 MB between two at a gigabit a second."""
 
 LOOKS_PER_TURN: Final = 20
-"""One turn has this many looks: 1 % of a processor, also with thousands of sockets."""
+"""This number of looks is made at a time, which needs less than 1 % of a processor."""
 
 
 class Look:
-    """Is a look that is still to come."""
+    """Holds one call of :class:`Looks`."""
 
     __slots__ = ("_looks", "call")
 
@@ -28,7 +28,7 @@ class Look:
 
 
 class Looks:
-    """Is a clock on which each call waits for its turn and not for its time."""
+    """Makes calls in turns, whatever delay was asked for."""
 
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor

@@ -54,7 +54,7 @@ HAND_SHAKES: Final = frozenset(
 """What says how a hand-shake came out."""
 
 CONNECTIONS: Final = (zmq.EVENT_CONNECTED, zmq.EVENT_DISCONNECTED)
-"""What says which descriptor a connection has, or had."""
+"""These events tell the descriptor of a connection."""
 
 SERVER: Final = b"server"
 """A DEALER has one connection; this is its name."""
@@ -102,9 +102,10 @@ class Watched:
     def __init__(
         self, factory: Any, received: Any, bounds: Bounds, *, looks: Looks, **options: Any
     ) -> None:
-        """As :class:`.Bounded`, and the connection is ended when the server sends a message without
-        an end: libzmq would keep all of it (``NB-02``).  ``looks`` is the clock of all sockets of a
-        client.
+        """Make a socket as :class:`.Bounded` does; all sockets of a client share ``looks``.
+
+        A server that sends a message without an end is cut off, because libzmq keeps such a message
+        in memory (``NB-02``).
         """
         socket: Any = self
         self.unfinished = Unfinished(
