@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.contract.cases import BOTH_WAYS, Peer
 from tests.contract.world import only, over_all
 from tests.tools.sinks import SafeSink
@@ -12,6 +14,8 @@ from twisted_msgproto.core.errors import LimitExceeded, TimedOut
 from twisted_msgproto.micromsg2.wire import encode_command
 from twisted_msgproto.net.wires.output import SLICE_OCTETS
 from twisted_msgproto.umq.wire import TopicUpdate, base36, encode
+
+pytestmark = pytest.mark.usefixtures("short_turns")
 
 UNSENT_OCTETS = 1_000_000
 

@@ -178,7 +178,7 @@ class Session(Sending):
     @property
     def whole(self) -> bool:
         """Whether nothing is held, and the machine is not ``unfinished``."""
-        return not self._partial and not self.unfinished
+        return not self._partial and self._inbox.inspected is None
 
     @property
     def unfinished(self) -> bool:
