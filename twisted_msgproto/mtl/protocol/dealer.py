@@ -108,9 +108,6 @@ class DealerWire(Wire):
     def established(self) -> None:
         """The session stands; nothing changes here."""
 
-    def boundWaiting(self, octets: float) -> None:
-        """A flow bounds what it sends by itself."""
-
     def stop(self) -> None:
         """The wire has ended: its socket is closed."""
         if self._look is not None:

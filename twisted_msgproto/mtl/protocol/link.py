@@ -97,9 +97,6 @@ class SocketPair(Wire):
     def established(self) -> None:
         """Each client has a session of its own."""
 
-    def boundWaiting(self, octets: float) -> None:
-        """The sockets have bounds of their own for each peer."""
-
     def stop(self) -> None:
         """The sockets are closed and gone."""
         self._sockets.shutdown()

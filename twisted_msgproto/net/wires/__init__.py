@@ -39,9 +39,12 @@ class Wire(ABC):
         """Return how many octets wait for the peer, beyond what the transport holds."""
         return 0
 
-    @abstractmethod
     def boundWaiting(self, octets: float) -> None:
-        """Cut the peer off as one that does not read when more octets than these wait for it."""
+        """Set how many octets may wait for the peer before it is cut off as one that does not read.
+
+        By default there is no such bound.
+        """
+        return None
 
     @abstractmethod
     def close(self, fault: bool) -> None:
