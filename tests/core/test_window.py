@@ -62,6 +62,19 @@ def test_a_single_ack_releases_one_message_and_leaves_a_gap_which_a_later_ack_pa
     assert window.acknowledge_up_to(3) == ["m1", "m3"]
 
 
+def test_the_oldest_is_seen_and_released_alone():
+    window = SendWindow(3)
+    assert window.oldest is None
+    for number in (7, 3):
+        window.sent(number, f"m{number}")
+    assert window.oldest == "m7"
+    assert window.acknowledge_oldest() == "m7"
+    assert window.messages() == ["m3"]
+    assert window.acknowledge_oldest() == "m3"
+    with pytest.raises(KeyError):
+        window.acknowledge_oldest()
+
+
 def test_a_full_window_refuses_another_message():
     window = filled(1, 2, limit=2)
     assert window.full

@@ -28,6 +28,7 @@ from twisted_msgproto.core.errors import (
     TimedOut,
 )
 from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.core.window import SendWindow
 from twisted_msgproto.lumberjack import (
     LumberjackClient,
     LumberjackClientFactory,
@@ -257,6 +258,37 @@ class Sending(Case):
         self.connect()
         self.assertEqual(self.transport.set, {"nodelay": True, "keepalive": True})
         self.transport.lose()
+
+
+class Reading(Case):
+    def test_one_read_brings_few_enough_acks__NB_07(self):
+        """10,922 of them needed 209 ms where a window had 65,536 events of their own."""
+        client = self.connect(window=4)
+        for _ in range(20):  # quick ones, so that reads would grow
+            client.dataReceived(encode_ack(0) * (client._stretch // 6 + 1))
+        self.assertLessEqual(self.transport.bufferSize, 16 << 10)
+        self.assertLessEqual(client._stretch, 16 << 10)
+
+    def test_an_ack_costs_the_same_however_many_windows_are_in_flight__NB_07(self):
+        """With 10,922 windows in flight 64 KiB of acks needed 3.6 s, since each copied all."""
+        looked = []
+
+        class Flights(SendWindow):
+            def messages(self):
+                looked.append(len(self))
+                return super().messages()
+
+            def sequences(self):
+                looked.append(len(self))
+                return super().sequences()
+
+        client = self.connect(window=1, pipelining=50)
+        client.machine._flights = Flights(50)
+        sent = [client.send(b"{}") for _ in range(50)]
+        client.dataReceived(encode_ack(1) * 50)
+        for one in sent:
+            self.successResultOf(one)
+        self.assertEqual(looked, [])
 
 
 class Cancelling(Case):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError, succeed
 from twisted.internet.error import ConnectionDone
@@ -11,6 +12,7 @@ from twisted.python.failure import Failure
 
 from tests.micromsg2.cases import PEER, Case
 from tests.micromsg2.streams import ack, handshake, message, offers
+from tests.tools.calls import counting_calls
 from twisted_msgproto.core.errors import ConnectionClosed, Refused
 from twisted_msgproto.micromsg2 import (
     MicroMsg2Client,
@@ -18,6 +20,7 @@ from twisted_msgproto.micromsg2 import (
     MicroMsg2ClientService,
     Proposal,
 )
+from twisted_msgproto.micromsg2.machine.session import FRAMES_A_TURN
 from twisted_msgproto.micromsg2.wire import Command, encode_error
 
 REFUSALS = {
@@ -240,8 +243,23 @@ class Iteration(Subscribed):
         self.lose(client)
         self.failureResultOf(end, ConnectionClosed)
 
+    def test_a_server_that_goes_on_after_the_end_of_a_topic_fills_no_memory__NB_02(self) -> None:
+        client, transport, subscription = self.subscribed()
+        _, end = taking(subscription)
+        end.cancel()
+        self.failureResultOf(end, CancelledError)
+        subscription.unsubscribe()
+        for number in range(1, 41):
+            self.arrive(client, number, bytes(100_000))
+        self.assertIn(ack(40), transport.value())
+        taken, end = taking(subscription)
+        self.assertLess(len(taken), 12)
+        self.lose(client)
 
-class Renewal(Case):
+
+class Renewing(Case):
+    limits: Mapping[str, object] = {}
+
     def setUp(self) -> None:
         super().setUp()
         self.sessions: list[Any] = []
@@ -258,7 +276,9 @@ class Renewal(Case):
                 return succeed(proxy)
 
         factory = MicroMsg2ClientFactory(
-            proposal=Proposal(required=offers("ack;pub-sub")), clock=self.clock
+            proposal=Proposal(required=offers("ack;pub-sub")),
+            limits=self.limits,
+            clock=self.clock,
         )
         factory.protocol = Telling
         self.service: Any = MicroMsg2ClientService(
@@ -287,6 +307,8 @@ class Renewal(Case):
             if isinstance(frame, Command)
         ]
 
+
+class Renewal(Renewing):
     def test_iteration_goes_through_all_sessions__HO_08(self) -> None:
         taken, end = taking(self.renewed)
         ended = self.renewed.whenEnded()
@@ -340,3 +362,122 @@ class Renewal(Case):
     def test_what_cannot_even_be_asked_for_is_not_kept__HO_08(self) -> None:
         self.failureResultOf(self.service.subscribe("x" * 70_000), ValueError)
         self.assertEqual(list(self.service.subscriptions), ["topic/a"])
+
+
+class Postponed(Renewing):
+    limits: ClassVar = {"unsafe-octets": 10_000}
+
+    def test_sessions_bring_no_more_while_nobody_takes_what_came__NB_02(self) -> None:
+        """A message of 16 MiB came with each of them, before reading was paused."""
+        taken, end = taking(self.renewed)
+        end.cancel()
+        self.failureResultOf(end, CancelledError)
+        for _ in range(5):
+            self.arrive(1, bytes(9_000))
+            self.come_back()
+        self.assertEqual(self.asked(), [])
+        self.assertLess(self.renewed._arrivals.octets, 20_000)
+        self.assertIsNone(self.renewed.reason)
+        taken, end = taking(self.renewed)
+        self.assertEqual(len(taken), 2)
+        self.assertEqual(self.asked(), [("subscribe", "n>=N2")])
+        self.arrive(1, b"again")
+        self.assertEqual(taken[-1], b"again")
+
+    def test_what_was_ended_meanwhile_is_not_asked_for__NB_02(self) -> None:
+        _, end = taking(self.renewed)
+        end.cancel()
+        self.failureResultOf(end, CancelledError)
+        self.arrive(1, bytes(11_000))
+        self.come_back()
+        self.assertEqual(self.asked(), [])
+        self.renewed.end()
+        taken, end = taking(self.renewed)
+        self.assertIsNone(self.successResultOf(end))
+        self.assertEqual(len(taken), 1)
+        self.assertEqual(self.asked(), [])
+
+
+class Many(Subscribed):
+    """A server sends as many ERRORs as one read can hold."""
+
+    def test_an_error_is_looked_up_and_not_compared_with_each_subscription__NB_07(self) -> None:
+        """13,797 in a read and 1,000 subscriptions needed 8 s."""
+        client, _, _ = self.subscribed()
+        error = encode_error("bad-command: topic/b: no")
+        client.dataReceived(error)
+        with counting_calls() as few:
+            client.dataReceived(error)
+        for number in range(300):
+            self.successResultOf(client.subscribe(f"topic/{number}"))
+        with counting_calls() as many:
+            client.dataReceived(error)
+        self.assertEqual(many.count, few.count)
+        self.lose(client)
+
+    def test_a_destination_with_colons_is_found__HO_08(self) -> None:
+        client, _, _ = self.subscribed()
+        for name in ("a: b", "a: b: c", "ä" * 120):
+            self.successResultOf(client.subscribe(name))
+        client.dataReceived(encode_error("bad-filter: a: b: c: no"))
+        self.assertEqual(sorted(client.subscriptions), ["topic/a", "ä" * 120])
+        client.dataReceived(encode_error(f"not-allowed: {'ä' * 120}: no"))
+        client.dataReceived(encode_error("not-allowed: topic/: no"))
+        self.assertEqual(list(client.subscriptions), ["topic/a"])
+        self.lose(client)
+
+    def test_a_name_that_the_server_had_to_cut_is_found__HO_08(self) -> None:
+        client, _, _ = self.subscribed()
+        long = "x" * 250
+        self.successResultOf(client.subscribe(long))
+        client.dataReceived(encode_error("bad-filter: x…"))  # nobody has cut this one
+        self.assertEqual(len(client.subscriptions), 2)
+        client.dataReceived(encode_error(f"bad-filter: {long}: no"[:199] + "…"))
+        self.assertEqual(list(client.subscriptions), ["topic/a"])
+        self.lose(client)
+
+    def test_a_read_of_tiny_frames_is_followed_in_turns__NB_07(self) -> None:
+        """87,000 ERRORs of three octets kept the reactor for 1.6 s, on either side."""
+        client, transport, _ = self.subscribed()
+        heard: list[str] = []
+        client.errorReceived = lambda code, text: heard.append(text)
+        errors = [encode_error(f"{number}") for number in range(5000)]
+        client.dataReceived(b"".join(errors) + message(1, b"last", "topic/b"))
+        self.assertEqual(len(heard), FRAMES_A_TURN)
+        self.assertEqual(transport.producerState, "paused")
+        self.assertEqual(client.hooked, [])
+        resume, turns = client._resume, list[int]()
+
+        def turn() -> None:
+            before = len(heard)
+            resume()
+            turns.append(len(heard) - before)
+
+        client._resumption.func = client._resume = turn
+        self.clock.advance(0)
+        self.assertEqual(client.hooked, [b"last"])
+        self.assertEqual(heard, [f"{number}" for number in range(5000)])
+        self.assertEqual(turns, [FRAMES_A_TURN] * 3 + [5000 - 4 * FRAMES_A_TURN])
+        self.assertEqual(transport.producerState, "producing")
+        self.lose(client)
+
+    def test_a_fault_among_tiny_frames_ends_the_session_once__NB_07(self) -> None:
+        client, transport, _ = self.subscribed()
+        client.errorReceived = lambda code, text: None
+        client.dataReceived(encode_error("x") * 1500 + b"\xff" + encode_error("y") * 3000)
+        self.assertFalse(transport.disconnecting)
+        self.clock.advance(0)
+        self.assertTrue(transport.disconnecting)
+        self.assertFalse(client.machine.unfinished)
+        self.lose(client)
+
+    def test_who_shuts_behind_tiny_frames_is_heard_to_the_end__HO_06(self) -> None:
+        client, transport, _ = self.subscribed()
+        client.errorReceived = lambda code, text: None
+        client.dataReceived(encode_error("x") * 1500 + message(1, b"last", "topic/b"))
+        client.readConnectionLost()
+        self.assertEqual(client.hooked, [])
+        self.clock.advance(0)
+        self.assertEqual(client.hooked, [b"last"])
+        self.assertTrue(transport.disconnecting)
+        self.lose(client)

@@ -15,6 +15,7 @@ from tests.mtl.false_server import FalseCase, command, content, response
 from tests.mtl.plain import CONFIRM, CONTENT, LEASE, REJECT, SUMMON
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
 from twisted_msgproto.mtl.machine.client_flow import COMMANDS_MAX
+from twisted_msgproto.mtl.protocol.renewing import RENEWAL_SECONDS_MOST, RENEWALS_AT_ONCE
 from twisted_msgproto.net.outbox import TICKETS_MAX
 
 
@@ -443,3 +444,64 @@ class Cycle:
 
     def respond(self, challenge: bytes | None) -> bytes:
         return b""
+
+
+class Hurried(FalseCase):
+    """A server grants leases and ends each of them at once."""
+
+    def ends_at_once(self, kind: int, sequence: int) -> list[list[bytes]]:
+        """A content without its sequence: the flow is given up."""
+        answers = [response(sequence, 200)]
+        return [*answers, [b"\5", b"x"]] if kind == LEASE else answers
+
+    def test_leases_that_end_at_once_are_asked_for_less_and_less_often__NB_07(self) -> None:
+        """The client asked again at once, for ever: its process did nothing else."""
+        client = self.ready()
+        reader = self.got(client.reader(["a"]))
+        self.server.obey = self.ends_at_once  # type: ignore[method-assign]
+        before = self.server.leases
+        self.server.send([b"\5", b"x"])
+        self.pump()
+        self.assertEqual(self.server.leases - before, RENEWALS_AT_ONCE)
+        self.wait(600)
+        self.assertLess(self.server.leases - before, RENEWALS_AT_ONCE + 30)
+        self.assertTrue(reader.stands)
+        del self.server.obey  # type: ignore[method-assign]
+        self.wait(RENEWAL_SECONDS_MOST)
+        asked = self.server.leases
+        self.got(reader.summon("a"))
+        self.wait(10)
+        self.assertEqual(self.server.leases, asked)
+
+    def test_a_flow_that_is_closed_while_it_waits_for_a_lease_asks_for_none__NB_07(self) -> None:
+        client = self.ready()
+        reader = self.got(client.reader(["a"]))
+        self.server.obey = self.ends_at_once  # type: ignore[method-assign]
+        self.server.send([b"\5", b"x"])
+        self.pump()
+        before = self.server.leases
+        reader.close()
+        self.wait(100)
+        self.assertEqual(self.server.leases, before)
+
+
+class Deaf(FalseCase):
+    """A server pings, and reads none of the answers."""
+
+    def test_answers_that_a_server_does_not_read_have_a_bound__NB_02(self) -> None:
+        """They waited for ever, as many as it wanted; it was heard, so nobody missed anything."""
+        client = self.ready(limits={"waiting": 10, "window": 5})
+        writer = self.got(client.writer(["a"]))
+        socket = writer.wire.socket
+        socket.unread = 30
+        self.server.send(command(8, 0))
+        self.pump()
+        self.assertIs(writer.wire.socket, socket)
+        socket.unread = 31
+        leases = self.server.leases
+        self.server.send(command(8, 0))
+        self.pump()
+        self.assertIsNot(writer.wire.socket, socket)
+        self.assertTrue(socket.closed)
+        self.assertEqual(self.server.leases, leases + 1)
+        self.assertTrue(writer.stands)

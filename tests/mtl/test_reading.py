@@ -111,6 +111,19 @@ class Reading(FalseCase):
         self.wait(60)  # the server is silent, and read again: now that means something
         self.assertGreater(self.server.leases, leases)
 
+    def test_large_contents_that_nobody_takes_are_bounded_by_their_octets__NB_02(self) -> None:
+        """1,000 contents of 8 MiB are 8 GB."""
+        reader, got = self.reader(limits={"backlog-octets": 100_000}), list[bytes]()
+        for number in range(1, 11):
+            self.server.send(content(number, b"%d" % number * 30_000))
+            self.pump()
+        self.assertEqual(len(reader._backlog), 4)
+        self.assertLess(reader._backlog.octets, 130_000)
+        self.taking(reader, got)
+        self.pump()
+        self.assertEqual(len(got), 10)
+        self.assertEqual(reader._backlog.octets, 0)
+
     def test_a_callback_may_close_the_client_in_the_midst_of_contents(self) -> None:
         """HO-03"""
         reader = self.reader()

@@ -297,6 +297,60 @@ class Topics(TestCase):
         self.failureResultOf(Deferred.fromCoroutine(to_the_end()), LimitExceeded)
         both.close()
 
+    def test_large_updates_which_nobody_takes_pause_reading_by_their_octets__NB_02(self):
+        """UM-20: 1,000 updates of a mebi-octet are a gigabyte."""
+        both, subscription, _ = self.subscribed(
+            hook=None, client_limits={"backlog-octets": 100_000, "payload-characters": 1 << 20}
+        )
+        both.server.topic.publish("x" * 60_000)
+        both.pump()
+        self.assertTrue(both.ends["client"].reading)
+        both.server.topic.publish("", [b"y" * 50_000])
+        both.pump()
+        self.assertFalse(both.ends["client"].reading)
+        self.assertEqual(len(subscription._backlog), 2)
+        self.assertGreater(both.client.machine.kept.octets, 110_000)
+
+        async def one():
+            return await subscription.__anext__()
+
+        self.successResultOf(Deferred.fromCoroutine(one()))
+        self.assertFalse(both.ends["client"].reading)  # more than half of it waits
+        self.successResultOf(Deferred.fromCoroutine(one()))
+        self.assertTrue(both.ends["client"].reading)
+        self.assertEqual((both.client._backlog, both.client._backlogOctets), (0, 0))
+        both.close()
+
+    def test_large_updates_end_a_subscription_while_an_answer_is_awaited__NB_02(self):
+        """A server that answers nothing could fill the memory until call-seconds were over."""
+        both, subscription, _ = self.subscribed(hook=None, client_limits={"backlog-octets": 10_000})
+        both.client.call("later").addErrback(lambda failure: None)
+        both.pump()
+        for _ in range(40):
+            both.server.topic.publish("x" * 9_000)
+            both.pump()
+        self.assertEqual(subscription.reason, "slow")
+        self.assertLess(both.client._backlogOctets, 60_000)
+        both.close()
+
+    def test_who_takes_large_updates_at_once_is_never_slow__NB_02(self):
+        both, subscription, _ = self.subscribed(hook=None, client_limits={"backlog-octets": 1_000})
+        both.client.call("later").addErrback(lambda failure: None)
+        got = []
+
+        async def take():
+            async for update in subscription:
+                got.append(len(update.payload))
+
+        taking = Deferred.fromCoroutine(take())
+        for _ in range(40):
+            both.server.topic.publish("x" * 9_000)
+            both.pump()
+        self.assertEqual(got, [9_000] * 40)
+        self.assertIsNone(subscription.reason)
+        both.close()
+        self.failureResultOf(taking, ConnectionClosed)
+
     def test_a_flood_of_subscriptions_is_refused_by_the_application_limit(self):
         """UM-20: floods of topics."""
         both = pair(limits={"topics": 1})

@@ -96,6 +96,15 @@ class SendWindow(Generic[M]):
         """Release this message alone; None if it is not in flight."""
         return self._flights.pop(sequence, None)
 
+    @property
+    def oldest(self) -> M | None:
+        """Return the oldest message in flight; None if there is none."""
+        return next(iter(self._flights.values()), None)
+
+    def acknowledge_oldest(self) -> M:
+        """Release the oldest message alone; KeyError if there is none."""
+        return self._flights.popitem(last=False)[1]
+
     def sequences(self) -> list[int]:
         """Return the numbers in flight, oldest first."""
         return list(self._flights)

@@ -192,6 +192,12 @@ class Link(Protocol):
         elif not self.readsWhileUnread:
             self._control.pause("unread-output")
 
+    def roomFor(self, octets: int) -> None:
+        """A verb is going to write ``octets`` to a peer that does not read: raise LimitExceeded if
+        too much waits already.  Clients have a limit of their own; a server's output is counted in
+        the ledger.
+        """
+
     def outputDrained(self) -> None:
         """The peer has read all that waited for it."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -88,7 +89,7 @@ class Packer:
 class Flight:
     """Is one window in flight: it knows the parcel of each of its events, in order."""
 
-    portions: list[tuple[Parcel, int]]  # parcel, events of it that are not acknowledged
+    portions: deque[tuple[Parcel, int]]  # parcel, events of it that are not acknowledged
     size: int
     acknowledged: int = 0
 
@@ -102,7 +103,7 @@ class Flight:
             count -= covered
             parcel.acknowledged += covered
             if covered == events:
-                del self.portions[0]
+                self.portions.popleft()
             else:
                 self.portions[0] = (parcel, events - covered)
             if not parcel.missing:

@@ -24,7 +24,7 @@ Duties of the caller of a :class:`Writer`, beside those of :mod:`twisted_msgprot
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 
@@ -250,7 +250,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
     def _take(self) -> tuple[Flight, list[bytes]]:
         """Remove and return the next window's events: at least one, however large it is."""
         payloads: list[bytes] = []
-        portions: list[tuple[Parcel, int]] = []
+        portions: deque[tuple[Parcel, int]] = deque()
         octets = 0
         while self._queue and len(payloads) < self._window:
             parcel = next(iter(self._queue))
@@ -322,11 +322,10 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         if sequence == 0:
             self.counters.keepalives += 1
             return KeptAlive()
-        flights = self._flights.messages()
-        if not flights or sequence > flights[0].size:
-            sent = f"of a window of {flights[0].size}" if flights else "and nothing is in flight"
+        flight = self._flights.oldest
+        if flight is None or sequence > flight.size:
+            sent = "and nothing is in flight" if flight is None else f"of a window of {flight.size}"
             return Fault("ack", f"an ack of {sequence} {sent}", wire.encode_ack(sequence))
-        flight = flights[0]
         count = sequence - flight.acknowledged
         if count <= 0:
             self.counters.keepalives += 1
@@ -337,7 +336,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         parcels = flight.acknowledge(count)
         if flight.acknowledged < flight.size:
             return PartAcknowledged(count, parcels)
-        self._flights.acknowledge_one(self._flights.sequences()[0])
+        self._flights.acknowledge_oldest()
         return WindowAcknowledged(count, parcels)
 
     def _fail(self, fault: Fault) -> None:

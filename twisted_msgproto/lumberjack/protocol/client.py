@@ -33,7 +33,7 @@ from ...core.limits import Limit, Limits
 from ...core.machine import IllegalTransition
 from ...net.clients.client import ClientLink
 from ...net.factory import COMMON_LIMITS, SessionFactory
-from ...net.link import SteadyLogger
+from ...net.link import FIRST_READ_OCTETS, SteadyLogger
 from ...net.outbox import ProducerControl, Ticket, fail_all
 from ..machine import Packer, Writer
 from ..terms import (
@@ -121,6 +121,7 @@ class LumberjackClient(ClientLink):
     factory: LumberjackClientFactory
     machine: Writer
     readsWhileDraining = True  # an end in order waits for acks
+    readOctets = FIRST_READ_OCTETS  # 2,730 acks, each of which may need 15 µs (NB-07)
     faultEnds = "left"
     timeFaults = frozenset({"timeout"})
 

@@ -181,6 +181,8 @@ class Sending(Session):
         """Do what is answered by nobody; fires when it is written."""
         try:
             self._inSession()
+            if self._outputPaused:
+                self.roomFor(0)
             say()
         except (ValueError, ConnectionClosed) as error:
             return fail(error)

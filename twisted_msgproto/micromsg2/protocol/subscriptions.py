@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted.internet.defer import Deferred, succeed
 
 from ...core.errors import Refused, shown
+from ...core.kept import KEPT_WEIGHT_OCTETS
 from ...core.message import Message
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
 from ..application import BAD_FILTER, NOT_ALLOWED, TOPIC_PREFIX
 from ..machine import ErrorReceived
-from ..terms import BAD_COMMAND, UNKNOWN_COMMAND
+from ..terms import BAD_COMMAND, ERROR_CHARACTERS_MAX, UNKNOWN_COMMAND
 from ..wire import LIMIT_EXCEEDED, Filter
 
 if TYPE_CHECKING:
@@ -21,6 +23,21 @@ if TYPE_CHECKING:
 
 OBJECTIONS: Final = frozenset({BAD_FILTER, BAD_COMMAND, LIMIT_EXCEEDED, NOT_ALLOWED})
 """A server refuses one subscription with these codes; the text begins with its destination."""
+
+NAME_CHARACTERS: Final = 258
+"""A destination has at most 255 octets; behind it stands a colon and a space."""
+
+AFTER_NAME: Final = re.compile(": ")
+
+LATE_OCTETS: Final = 1 << 20
+"""Of a topic that has ended this much may wait to be iterated, with what was on its way."""
+
+
+def weigh(message: Message) -> int:
+    """Return the octets of memory that a message needs (``NB-02``)."""
+    fields = message.fields or {}
+    texts = sum(len(name) + len(value) + KEPT_WEIGHT_OCTETS for name, value in fields.items())
+    return len(message.body or b"") + texts + KEPT_WEIGHT_OCTETS
 
 
 class Arrivals(Backlog[Message]):
@@ -30,11 +47,12 @@ class Arrivals(Backlog[Message]):
         wanted: somebody has iterated; until then messages go to ``messageReceived`` alone.
     """
 
-    __slots__ = ("_held", "_holds", "wanted")
+    __slots__ = ("_held", "_holds", "_taken", "wanted")
 
-    def __init__(self, wanting: Callable[[], object] = lambda: None) -> None:
-        """``wanting`` is called when somebody iterates for the first time."""
-        super().__init__(self._acknowledge)
+    def __init__(self, taken: Callable[[], object] = lambda: None) -> None:
+        """``taken`` is called after each message that was iterated."""
+        super().__init__(self._acknowledge, weigh)
+        self._taken = taken
         self._held: deque[Deferred[None]] = deque()  # as many as there are messages
         self._holds = True
         self.wanted = False
@@ -44,18 +62,24 @@ class Arrivals(Backlog[Message]):
         self.wanted = True
 
     def arrived(self, message: Message) -> Deferred[None] | None:
-        """A message came; it may be acknowledged when the Deferred fires (None: at once)."""
+        """A message came; it may be acknowledged when the Deferred fires (None: at once).
+
+        After the end of a topic messages of :data:`LATE_OCTETS` are kept, and later ones are
+        dropped (``NB-02``).
+        """
         if not self._holds:
-            self.put((message,))
+            if self.octets <= LATE_OCTETS:
+                self.put((message,))
             return None
         held: Deferred[None] = Deferred()
         self._held.append(held)
         self.put((message,))
         return held
 
-    def _acknowledge(self, message: Message) -> None:
+    def _acknowledge(self, message: Message, octets: int) -> None:
         if self._held:
             self._held.popleft().callback(None)
+        self._taken()
 
     def release(self) -> None:
         """Acknowledge what waits here: no one else would get it anyway."""
@@ -123,17 +147,6 @@ class Subscription(Ending):
 
     # The session's side
 
-    def _refusedBy(self, event: ErrorReceived) -> bool:
-        """Return whether this ERROR of the server says that it does not grant this."""
-        said = event.text.partition(":")[2].strip()
-        if event.code == UNKNOWN_COMMAND:
-            return said == "subscribe"
-        if event.code not in OBJECTIONS:
-            return False
-        start = f"{self.destination}: "
-        cut = said.endswith("…") and start.startswith(said[:-1])
-        return cut or said.startswith(start)
-
     def _end(self, reason: str, failure: Exception | None = None) -> None:
         """It has ended: everybody who waits for anything of it hears so."""
         if not self._conclude(reason, failure):
@@ -181,10 +194,32 @@ class Subscriptions:
 
     def objected(self, event: ErrorReceived) -> None:
         """The server said ERROR: which subscriptions does it refuse?"""
-        for subscription in list(self.living.values()):
-            if subscription._refusedBy(event):
-                error = Refused(f"the server said {shown(event.text)}", event.code)
-                self.end(subscription.destination, REFUSED, error)
+        for destination in self._refused(event):
+            error = Refused(f"the server said {shown(event.text)}", event.code)
+            self.end(destination, REFUSED, error)
+
+    def _refused(self, event: ErrorReceived) -> list[str]:
+        """Return the destinations that this ERROR does not grant.
+
+        A destination is looked up in the text, because a server may send thousands of ERRORs in
+        one read (``NB-07``).
+        """
+        living, said = self.living, event.text.partition(":")[2].strip()
+        if event.code == UNKNOWN_COMMAND:
+            return list(living) if said == "subscribe" else []
+        if event.code not in OBJECTIONS or not living:
+            return []
+        head = said[:NAME_CHARACTERS]
+        ends = [match.start() for match in AFTER_NAME.finditer(head)]
+        refused = [head[:end] for end in ends if head[:end] in living]
+        if said.endswith("…") and len(event.text) >= ERROR_CHARACTERS_MAX:
+            cut = said[:-1]
+            refused += [
+                name
+                for name in living
+                if len(name) + 2 >= len(cut) > 0 and f"{name}: ".startswith(cut)
+            ]
+        return refused
 
     def lost(self, error: Exception) -> None:
         """The session has ended."""

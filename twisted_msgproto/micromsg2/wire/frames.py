@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
+from math import inf
 from typing import Final
 
 from ...core.errors import Fault, shown
@@ -302,6 +303,7 @@ class Decoder:
 
     Attributes:
         replaced: destinations and error texts that were not UTF-8 and have U+FFFD now.
+        more: the last call of ``feed`` has left complete frames for the next one.
     """
 
     __slots__ = (
@@ -313,6 +315,7 @@ class Decoder:
         "_limits",
         "_payload_max",
         "_properties_max",
+        "more",
         "replaced",
     )
 
@@ -325,6 +328,7 @@ class Decoder:
         self._gathered = Gathered()
         self._expected = 0  # do not look again before this many octets are buffered
         self._broken = False
+        self.more = False
         self.replaced = 0
         # The address of the last message, encoded, and what it says: most messages repeat it.
         self._last_address: tuple[bytes, str, bytes] = (b"\0\0\0", "", b"")
@@ -334,13 +338,15 @@ class Decoder:
         """Return octets that wait for the rest of their frame."""
         return self._gathered.octets
 
-    def feed(self, data: bytes) -> list[Frame | Fault]:
+    def feed(self, data: bytes, most: float = inf) -> list[Frame | Fault]:
         """Return all complete frames in what has arrived so far; the rest waits.
 
-        A Fault is the last.  A frame of which only the beginning is here is not read again, nor
-        copied, until enough of it has come: the cost of a large frame does not depend on how it was
-        cut.
+        No more than ``most`` frames are returned, a run of messages being one of them (``NB-07``);
+        ``more`` says whether others are here.  A Fault is the last.  A frame of which only the
+        beginning is here is not read again, nor copied, until enough of it has come: the cost of a
+        large frame does not depend on how it was cut.
         """
+        self.more = False
         if self._broken:
             return []
         gathered = self._gathered
@@ -353,6 +359,9 @@ class Decoder:
         position = 0
         try:
             while position < len(data):
+                if len(frames) >= most:
+                    self.more = True
+                    raise _Incomplete(0)
                 if self._handshakes:
                     position = self._opening(data, position, frames)
                     continue

@@ -42,13 +42,14 @@ from ..terms.events import (
 from ..terms.limits import CLIENT_LIMITS
 from ..terms.states import ClientState
 from ..wire.control import Reply
-from ..zeromq import Bounds, CurveClient, Sockets, check_address, with_port
+from ..zeromq import Bounds, CurveClient, Sockets, check_address, messages_within, with_port
 from .dealer import DealerWire
 from .flows import MtlFlow, MtlReader, MtlWriter, Received
 from .link import PROTOCOL
+from .renewing import RENEWAL_SECONDS
 
-RENEWAL_SECONDS = 1.0
-"""After a lease could not be renewed: how long until the client tries again."""
+PEER_MESSAGES_MAX = 1000
+"""libzmq holds no more messages of a server than these, however small they are."""
 
 FLOWS_MAX = 10_000
 """Data flows of one client, each with a socket of its own."""
@@ -112,6 +113,11 @@ class MtlClient(ClientLink):
             unread_messages=1 << 40,
             unread_octets=1 << 60,
             unread_seconds=1e9,
+            received_messages=messages_within(
+                self.limits.integer("peer-octets"),
+                self.limits.integer("content-octets"),
+                PEER_MESSAGES_MAX,
+            ),
         )
         self._sockets = factory.makeSockets(self.clock)
         wire = DealerWire(self.clock, endpoint, self.connectionLost)
@@ -279,7 +285,22 @@ class MtlClient(ClientLink):
     # ── the flows ───────────────────────────────────────────────────────────────────────────────
 
     def renewFlow(self, flow: MtlFlow) -> None:
-        """A flow has lost its place at the server: get another lease for it."""
+        """A flow has lost its place at the server: get another lease for it.
+
+        A server that grants leases and ends them at once is asked less and less often (``NB-07``).
+        """
+        if self._ended or flow in self._renewals:
+            return
+        wait = flow.hurry.next(self._now())
+        if wait:
+            self._renewLater(flow, wait)
+        else:
+            self._renewNow(flow)
+
+    def _renewLater(self, flow: MtlFlow, seconds: float) -> None:
+        self._renewals[flow] = self.clock.callLater(seconds, self._renewAgain, flow)
+
+    def _renewNow(self, flow: MtlFlow) -> None:
         if not self._ended:
             self.machine.renew(flow.number, self._now())
             self._takeUp()
@@ -364,14 +385,14 @@ class MtlClient(ClientLink):
             return
         if self._persistent and flow.opened and isinstance(error, TimedOut):
             # It stood once: go on trying, the server may come back.
-            later = self.clock.callLater(RENEWAL_SECONDS, self._renewAgain, flow)
-            self._renewals[flow] = later
+            self._renewLater(flow, RENEWAL_SECONDS)
         else:
             flow.fail(error)
 
     def _renewAgain(self, flow: MtlFlow) -> None:
         self._renewals.pop(flow, None)
-        self.renewFlow(flow)
+        flow.hurry.begun(self._now())
+        self._renewNow(flow)
 
 
 class MtlClientFactory(SessionFactory):

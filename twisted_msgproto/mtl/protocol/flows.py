@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from twisted.internet.defer import Deferred, fail, gatherResults, succeed
 from twisted.python.failure import Failure
@@ -31,6 +31,7 @@ from ..terms.events import (
 from ..wire.fields import EMPTY, FieldValue, decode_table, encode_table
 from ..zeromq.hooks import guarded
 from .dealer import DealerWire
+from .renewing import Hurry
 
 if TYPE_CHECKING:
     from .client import MtlClient, MtlClientFactory
@@ -55,6 +56,18 @@ class Received:
         return decode_table(self.table)
 
 
+UNREAD_TIMES: Final = 2
+"""A socket may have twice as many messages to send as ``waiting`` and ``window`` allow."""
+
+CONTENT_WEIGHT_OCTETS: Final = 256
+"""A content that waits needs these octets beside its own."""
+
+
+def _weigh(content: Received) -> int:
+    """Return the octets of memory that a content needs (``NB-02``)."""
+    return len(content.body) + len(content.table) + len(content.resource) + CONTENT_WEIGHT_OCTETS
+
+
 class MtlFlow(Link):
     """Is one data flow of a client: see :class:`MtlReader` and :class:`MtlWriter`.
 
@@ -62,6 +75,7 @@ class MtlFlow(Link):
         machine: decides everything; its ``snapshot()`` tells where the flow stands.
         number: the number of its lease at the client.
         lost: called with the error when the flow is over without ``close``; its verbs fail then.
+        hurry: says when a lease that was lost is to be renewed.
     """
 
     log: ClassVar = log
@@ -88,6 +102,9 @@ class MtlFlow(Link):
         self._failed = False  # it has ended otherwise than by ``close`` or ``drain``
         self._leaving: Waiters[Exception] = Waiters()  # who waits for the end
         self._sending: Any = None  # the call that writes what verbs have queued
+        self.hurry = Hurry()
+        limits = self.factory.limits
+        self._unread_max = UNREAD_TIMES * (limits.integer("waiting") + limits.integer("window"))
 
         wire = DealerWire(client.clock, client.peer, self.connectionLost)
         self.makeConnection(wire)  # type: ignore[no-untyped-call]
@@ -136,6 +153,16 @@ class MtlFlow(Link):
         if unread and not self.machine.confirms:
             text = "{count} contents with confirm none were lost with their connection"
             log.warn(text, count=unread)
+
+    def _settle(self) -> None:
+        """Do what a link does; then leave a server that does not read.
+
+        Contents are bounded by ``waiting`` and ``window``.  Answers to pings and to contents that
+        are rejected are not, and a server that only writes could make us keep millions (``NB-02``).
+        """
+        super()._settle()
+        if not self._following and not self._ended and self.wire.unread > self._unread_max:
+            self._follow(self.machine.suspend("the server does not read what it is sent"))
 
     def _sendSoon(self) -> None:
         """Write, once a turn, what many calls have queued."""
@@ -297,8 +324,8 @@ class MtlReader(MtlFlow):
 
     Iteration ends with the flow, after what had come: it stops when the flow was closed, and raises
     what has ended it else.  Cancelling a step, as a time-out does, loses no content.  Any number
-    may iterate; each content goes to one of them.  When ``backlog`` contents wait to be taken the
-    socket is not read until half of them are.
+    may iterate; each content goes to one of them.  When ``backlog`` contents or ``backlog-octets``
+    wait to be taken the socket is not read until half of them are.
     """
 
     reads = True
@@ -311,8 +338,9 @@ class MtlReader(MtlFlow):
     ) -> None:
         super().__init__(client, confirm)
         self._hook = received
-        self._backlog: Backlog[Received] = Backlog(self._taken)
+        self._backlog: Backlog[Received] = Backlog(self._taken, _weigh)
         self._backlog_max = self.factory.limits.integer("backlog")
+        self._octets_max = self.factory.limits.integer("backlog-octets")
 
     def summon(self, resource: str) -> Deferred[None]:
         """Ask for this resource's content; fails with Refused (400: summoned already, …)."""
@@ -349,7 +377,7 @@ class MtlReader(MtlFlow):
         rows = zip(event.sequences, event.resources, event.properties, event.bodies, strict=True)
         if self._hook is None:
             self._backlog.put(starmap(Received, rows))
-            if len(self._backlog) >= self._backlog_max and not self._gone:
+            if self._share >= 1 and not self._gone:
                 self._control.pause("backlog")
             return
         for row in rows:
@@ -367,8 +395,14 @@ class MtlReader(MtlFlow):
         """Return the next content; raise what has ended the flow unless it was closed."""
         return await self._backlog.take()
 
-    def _taken(self, content: Received) -> None:
-        if len(self._backlog) <= self._backlog_max // 2 and not self._gone:
+    @property
+    def _share(self) -> float:
+        """Return the share of the backlog's limits that is in use."""
+        backlog = self._backlog
+        return max(len(backlog) / self._backlog_max, backlog.octets / self._octets_max)
+
+    def _taken(self, content: Received, octets: int) -> None:
+        if self._share <= 0.5 and not self._gone:
             self._control.resume("backlog")
 
     def sessionEnding(self, reason: Failure) -> None:

@@ -65,6 +65,14 @@ CLIENT_LIMITS: Final = (
         "waiting", 10_000, "contents", "which a writer holds back until the server takes more", 1
     ),
     Limit("backlog", 1000, "contents", "a reader keeps for async for; then it reads no more", 1),
+    Limit(
+        "peer-octets",
+        256 << 20,
+        "octets",
+        "libzmq holds of what the server sends, at content-octets a message; one at least",
+        1,
+    ),
+    Limit("backlog-octets", 16 << 20, "octets", "a reader keeps likewise", 1),
     Limit("renewals", 10, "times", "a flow is renewed in a row, with nothing of it answered", 1),
     Limit("drain", 4.0, "s", "close() waits this long for what is in flight"),
 )

@@ -64,7 +64,9 @@ class Bounds:
     """What bounds a socket: octets of a frame, what a peer may leave unread, times in seconds.
 
     libzmq counts what it holds for a peer in messages, whatever they weigh.  So ``peer_messages``,
-    for each direction, are no more than may have the largest frame each.
+    for each direction, are no more than may have the largest frame each.  ``received_messages``
+    replaces it for what comes, since what goes out is bounded elsewhere on a client (None: it does
+    not).
     """
 
     frame_octets: int
@@ -73,6 +75,7 @@ class Bounds:
     unread_octets: int = 16 << 20
     unread_seconds: float = 30.0
     handshake_seconds: float = 10.0
+    received_messages: int | None = None
 
 
 class Backlog:
@@ -133,6 +136,8 @@ class Bounded:
         socket.set(zmq.MAXMSGSIZE, bounds.frame_octets)
         socket.set(zmq.RCVBUF, KERNEL_OCTETS)
         socket.set(zmq.SNDBUF, KERNEL_OCTETS)
+        if bounds.received_messages is not None:
+            socket.set(zmq.RCVHWM, bounds.received_messages)
         if self.socketType == zmq.ROUTER:
             socket.set(zmq.ROUTER_MANDATORY, 1)
             socket.set(zmq.HANDSHAKE_IVL, int(bounds.handshake_seconds * 1000))

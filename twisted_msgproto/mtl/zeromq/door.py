@@ -186,9 +186,9 @@ def silent_seconds(descriptor: int) -> float | None:
 
 @contextmanager
 def standing(descriptor: int, endpoint: str) -> Iterator[socket.socket | None]:
-    """Give what was accepted at this endpoint; None if the descriptor is somebody else's by now.
+    """Give what was accepted at this endpoint, or connected to it.
 
-    Raises OSError if it is nobody's.
+    None if the descriptor is somebody else's by now; raises OSError if it is nobody's.
     """
     with socket.socket(fileno=os.dup(descriptor)) as connection:
         yield connection if _belongs(connection, endpoint) else None
@@ -250,9 +250,10 @@ def _share_kernel(connection: socket.socket, connections: int) -> None:
 
 
 def _belongs(connection: socket.socket, endpoint: str) -> bool:
-    """The descriptor is still what was accepted there, and not somebody else's by now."""
+    """The descriptor is still what was accepted or connected there, and not somebody else's."""
     here = connection.getsockname()
     if isinstance(here, tuple):
-        return endpoint.rpartition(":")[2] == str(here[1])
+        ports = (here[1], connection.getpeername()[1])
+        return endpoint.rpartition(":")[2] in map(str, ports)
     path = here if isinstance(here, str) else "@" + here[1:].decode()
     return endpoint == f"ipc://{path}"

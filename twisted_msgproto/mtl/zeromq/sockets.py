@@ -20,7 +20,9 @@ from .bounded import Bounded, Bounds
 from .connections import Connections, metadata
 from .curve import ZAP_DOMAIN, CurveClient, CurveServer, who_is_refused, zap_reply
 from .door import EVENT, EVENTS, Door
+from .looks import Looks
 from .routing import Routed, Routing
+from .unfinished import Unfinished
 
 LINGER_MILLISECONDS: Final = 500
 """How long a closed socket goes on sending what waits in it."""
@@ -51,6 +53,14 @@ HAND_SHAKES: Final = frozenset(
 )
 """What says how a hand-shake came out."""
 
+CONNECTIONS: Final = (zmq.EVENT_CONNECTED, zmq.EVENT_DISCONNECTED)
+"""These events tell the descriptor of a connection."""
+
+SERVER: Final = b"server"
+"""A DEALER has one connection; this is its name."""
+
+ENDLESS: Final = "it sends a message that does not end"
+
 MISMATCH: Final = zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
 """What a failed hand-shake says where one side has CURVE and the other has not."""
 
@@ -80,18 +90,51 @@ class Watched:
     curved = False
     _failed = False  # the last hand-shake has
     _trouble = ""
+    _endless = False  # the server has sent a message that did not end
 
     @property
     def trouble(self) -> str:
         """Why it may be that nobody answers; empty before anything is known."""
         if self.monitor is not None:
             self.monitor.readAll()
-        return self._trouble
+        return ENDLESS if self._endless else self._trouble
+
+    def __init__(
+        self, factory: Any, received: Any, bounds: Bounds, *, looks: Looks, **options: Any
+    ) -> None:
+        """Make a socket as :class:`.Bounded` does; all sockets of a client share ``looks``.
+
+        A server that sends a message without an end is cut off, because libzmq keeps such a message
+        in memory (``NB-02``).
+        """
+        socket: Any = self
+        self.unfinished = Unfinished(
+            looks, bounds, self._cutOff, socket._readSoon, paused=lambda: bool(socket._paused)
+        )
+        super().__init__(factory, received, bounds, **options)  # type: ignore[call-arg]
+
+    def _cutOff(self, host: str, octets: int) -> None:
+        self._endless = True
+
+    def _deliver(self, messages: list[list[bytes]]) -> None:
+        self.unfinished.read([[SERVER]])
+        super()._deliver(messages)  # type: ignore[misc]
+
+    def _readOn(self) -> None:
+        self.unfinished.read_to_end()
+
+    def shutdown(self) -> None:
+        """Close the socket."""
+        self.unfinished.shutdown()
+        super().shutdown()  # type: ignore[misc]
 
     def happened(self, messages: list[list[bytes]]) -> None:
         """What libzmq says of the connection."""
-        for event, _ in messages:
+        for event, where in messages:
             kind, value = EVENT.unpack(event)
+            if kind in CONNECTIONS:
+                self.unfinished.happened([[event, where]])
+                self.unfinished.named(SERVER, value)
             text = refusal(kind, value, self.curved)
             if text:
                 self._trouble = text
@@ -145,6 +188,7 @@ class Sockets:
         self._factory.reactor = reactor
         self.connections = Connections()
         self._numbers = count()
+        self._looks = Looks(reactor)
 
     def router(self, received: Routed, bounds: Bounds, **options: Any) -> Any:
         """Return a ROUTER socket; the arguments are those of :class:`Routing`."""
@@ -173,7 +217,7 @@ class Sockets:
             monitor.connect(address)
             connection.monitor = monitor
 
-        return self._dealer(self._factory, received, bounds, prepare=prepare)
+        return self._dealer(self._factory, received, bounds, looks=self._looks, prepare=prepare)
 
     def admit(
         self, door: Door, curve: CurveServer | None, keys: Callable[[], Mapping[bytes, str]]

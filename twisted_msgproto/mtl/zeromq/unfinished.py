@@ -65,6 +65,9 @@ TCP_INFO: Final = struct.Struct("=120xQQ16xII")
 """From Linux's ``tcp_info``: octets that the other end has acknowledged, octets that came, and
 segments with data that came and that were sent."""
 
+NEW: Final = (zmq.EVENT_ACCEPTED, zmq.EVENT_CONNECTED)
+"""These events tell of a new connection."""
+
 NAME: Final = itemgetter(0)
 
 
@@ -142,7 +145,7 @@ class Seen:
 
 
 class Unfinished:
-    """Watches the connections of one ROUTER.
+    """Watches the connections of one ROUTER, or the connection of a DEALER.
 
     An honest connection of which libzmq has taken more than the largest message has a whole message
     there.  It is read before the ROUTER is read to its end, or has read from every connection.
@@ -242,7 +245,7 @@ class Unfinished:
             self._unseen.discard(descriptor)
             if self._seen.pop(descriptor, None) is not None:
                 self._gone += 1
-            if kind == zmq.EVENT_ACCEPTED:
+            if kind in NEW:
                 self._accepted(descriptor, where.decode())
         if self._seen and self._timer is None:
             self._timer = self._clock.callLater(LOOK_SECONDS, self._look)

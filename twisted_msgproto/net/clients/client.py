@@ -11,14 +11,31 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Self
+from math import inf
+from typing import Any, Final, Self
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.python.failure import Failure
 
-from ...core.errors import ConnectionClosed
+from ...core.errors import ConnectionClosed, LimitExceeded, TimedOut
+from ...core.limits import Limit
 from ..ending import OrderlyLink
 from ..outbox import Waiters
+
+UNSENT_OCTETS: Final = 64 << 20
+"""A server may leave this much of what a client has to say unread."""
+
+UNSENT_LIMITS: Final = (
+    Limit(
+        "unsent-octets",
+        UNSENT_OCTETS,
+        "octets",
+        "that the server has not read: verbs fail above; of answers to it twice as many, then it"
+        " is left",
+        1,
+    ),
+)
+"""Clients have this limit where what they say waits for the transport alone."""
 
 
 class ClientLink(OrderlyLink):
@@ -49,6 +66,40 @@ class ClientLink(OrderlyLink):
         super().establish()
         self._standing.fire(self)
 
+    # ── a server that does not read ─────────────────────────────────────────────────────────────
+
+    @property
+    def _unsentMax(self) -> int:
+        return int(self.factory.limits.get("unsent-octets", UNSENT_OCTETS))
+
+    def roomFor(self, octets: int) -> None:
+        """Raise LimitExceeded if the server has left too much unread for ``octets`` more."""
+        waiting, most = self.wire.waiting, self._unsentMax
+        if waiting + octets > most:
+            raise LimitExceeded(
+                f"{waiting} octets wait for the server to read them, unsent-octets allows {most};"
+                " nothing was sent"
+            )
+
+    def outputChanged(self, paused: bool) -> None:
+        """The server does not read, or reads again.
+
+        A client goes on reading meanwhile, or both sides could wait for each other.  So what a
+        server makes it answer has a bound of its own, above what waits when that begins; what verbs
+        write has the same limit, and one may leave the other no room (``NB-02``).
+        """
+        more = 2 * self._unsentMax
+        self.wire.boundWaiting(self.wire.waiting + more if paused else inf)
+        super().outputChanged(paused)
+
+    def unread(self) -> None:
+        """Leave a server that has read nothing for too long, or has left too much unread."""
+        waiting, most = self.wire.waiting, 2 * self._unsentMax
+        if waiting > most:
+            text = f"the server does not read: {waiting} octets wait for it"
+            self.because(TimedOut(f"{text}, and answers to it may be {most} (unsent-octets)"))
+        super().unread()
+
     def neverConnected(self, error: Exception) -> None:
         """Note that the connection is gone (WebSocket); whoever waits for a session is told why."""
         self._standing.fail(error)
@@ -60,4 +111,4 @@ class ClientLink(OrderlyLink):
         super().sessionEnding(reason)
 
 
-__all__ = ["ClientLink"]
+__all__ = ["UNSENT_LIMITS", "UNSENT_OCTETS", "ClientLink"]

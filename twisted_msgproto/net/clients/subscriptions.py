@@ -69,14 +69,27 @@ class Backlog(Generic[T]):
 
     Several may take at a time: each item goes to one of them, in the order of their asking.
     Cancelling a step (a time-out) loses nothing: the item goes to whoever asks next.
+
+    Attributes:
+        octets: what the items that are here weigh.
     """
 
-    __slots__ = ("_items", "_left", "_over", "_takers", "_why")
+    __slots__ = ("_items", "_left", "_over", "_takers", "_weigh", "_why", "octets")
 
-    def __init__(self, left: Callable[[T], object] = lambda item: None) -> None:
-        """``left`` is called with each item that was taken."""
+    def __init__(
+        self,
+        left: Callable[[T, int], object] = lambda item, octets: None,
+        weigh: Callable[[T], int] = lambda item: 0,
+    ) -> None:
+        """``left(item, octets)`` is called with each item that was taken, and its weight.
+
+        ``weigh(item)`` returns its octets: a peer chooses how large each is, so their number alone
+        bounds nothing (``NB-02``).
+        """
         self._left = left
-        self._items: deque[T] = deque()
+        self._weigh = weigh
+        self.octets = 0
+        self._items: deque[tuple[T, int]] = deque()
         self._takers: deque[Deferred[T | None]] = deque()
         self._over = False
         self._why: Exception | None = None
@@ -86,11 +99,15 @@ class Backlog(Generic[T]):
 
     def put(self, items: Iterable[T]) -> None:
         """Keep ``items``, behind those that are here; who waits gets them."""
-        self._items.extend(items)
+        for item in items:
+            octets = self._weigh(item)
+            self.octets += octets
+            self._items.append((item, octets))
         while self._items and self._takers:
-            taker, item = self._takers.popleft(), self._items.popleft()
+            taker, (item, octets) = self._takers.popleft(), self._items.popleft()
+            self.octets -= octets
             taker.callback(item)
-            self._left(item)
+            self._left(item, octets)
 
     async def take(self) -> T:
         """Return the next item.
@@ -99,8 +116,9 @@ class Backlog(Generic[T]):
         told.
         """
         if self._items:
-            item = self._items.popleft()
-            self._left(item)
+            item, octets = self._items.popleft()
+            self.octets -= octets
+            self._left(item, octets)
             return item
         if not self._over:
             taker: Deferred[T | None] = Deferred(self._takers.remove)

@@ -34,6 +34,18 @@ class Wire(ABC):
     says that the number has changed.
     """
 
+    @property
+    def waiting(self) -> int:
+        """Return how many octets wait for the peer, beyond what the transport holds."""
+        return 0
+
+    def boundWaiting(self, octets: float) -> None:
+        """Set how many octets may wait for the peer before it is cut off as one that does not read.
+
+        By default there is no such bound.
+        """
+        return None
+
     @abstractmethod
     def close(self, fault: bool) -> None:
         """Let out what was written, then end the connection in order.

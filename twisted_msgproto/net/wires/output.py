@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from twisted.internet.interfaces import IPushProducer
@@ -46,6 +47,7 @@ class Output:
 
     Attributes:
         octets: how many octets wait here, beyond the slices that the transport holds.
+        most_waiting: if more octets than these wait, the peer is cut off as one that does not read.
         full: the transport has enough for now; what is written waits.
         movedAt: when the transport became full, or the peer last read something after that; 0.0
             before.
@@ -67,6 +69,7 @@ class Output:
         "_timer",
         "_transport",
         "full",
+        "most_waiting",
         "movedAt",
         "octets",
     )
@@ -103,6 +106,7 @@ class Output:
         self._changed = changed
         self._drained = drained
         self._queue: deque[memoryview] | None = None  # most peers never make us wait
+        self.most_waiting = inf
         self._over = False
         self._ending = False
         self.movedAt = 0.0  # when the peer took something last
@@ -129,14 +133,24 @@ class Output:
             transport.write(octets)
             transport.bufferSize = self._read_octets
             return
-        if self._queue is None:
-            self._queue = deque()
-        self._queue.append(memoryview(octets))
-        self.octets += len(octets)
+        self._append(octets)
         if not self.full:
             self._feed()
         self._enter()
         self._lookOver()
+        if self.octets > self.most_waiting:
+            self.most_waiting = inf  # once
+            self._stalled()
+
+    def _append(self, octets: bytes) -> None:
+        """Let ``octets`` wait; small ones share a slice, since each piece needs 200 octets more."""
+        queue = self._queue
+        if queue is None:
+            queue = self._queue = deque()
+        self.octets += len(octets)
+        if queue and len(queue[-1]) + len(octets) <= SLICE_OCTETS:
+            octets = b"".join((queue.pop(), octets))
+        queue.append(memoryview(octets))
 
     def _enter(self) -> None:
         """Note what waits in the ledger."""

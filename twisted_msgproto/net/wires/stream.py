@@ -110,6 +110,15 @@ class StreamWire(Wire):
         """The transport has enough: what is written now waits."""
         return self.output.full
 
+    @property
+    def waiting(self) -> int:
+        """Return how many octets wait for the transport, beyond what it holds itself."""
+        return self.output.octets
+
+    def boundWaiting(self, octets: float) -> None:
+        """Cut the peer off when more octets than these wait for it."""
+        self.output.most_waiting = octets
+
     def getPeer(self) -> IAddress:
         """Return the peer's address."""
         address: IAddress = self._transport.getPeer()

@@ -38,7 +38,7 @@ from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn
 from ...net.authorising import CALL, PUBLISH
 from ...net.backpressure import OctetBudget
-from ...net.clients.client import ClientLink
+from ...net.clients.client import UNSENT_LIMITS, ClientLink
 from ...net.factory import MsgprotoServerFactory, SessionFactory, host_of
 from ...net.sink import IMessageSink
 from ..machine import Client, Server
@@ -339,7 +339,7 @@ class SabcClientFactory(SessionFactory, ClientFactory):
     """
 
     protocolName = PROTOCOL
-    LIMITS = LIMITS
+    LIMITS = (*LIMITS, *UNSENT_LIMITS)
     protocol = SabcClient  # type: ignore[assignment]
 
     def __init__(

@@ -59,9 +59,11 @@ class Verbs(Session):
             return self._stream(iter(body), headers, timeout, waiting=True)
         ticket: Ticket[Response] = Ticket(self._forget)
         try:
-            speaking = self._speaking
+            speaking, octets = self._speaking, octets_of(body)
+            if self._outputPaused:
+                self.roomFor(len(octets))
             ticket.number = speaking.request(
-                octets_of(body), ticket, self._now(), headers=headers, seconds=timeout
+                octets, ticket, self._now(), headers=headers, seconds=timeout
             )
         except _UNSENT as error:
             return fail(_unsent(error))
@@ -82,7 +84,10 @@ class Verbs(Session):
             streamed = self._stream(iter(body), headers, None, waiting=False)
             return streamed.addCallback(lambda _: None)
         try:
-            self._speaking.send_only(octets_of(body), headers=headers)
+            speaking, octets = self._speaking, octets_of(body)
+            if self._outputPaused:
+                self.roomFor(len(octets))
+            speaking.send_only(octets, headers=headers)
         except _UNSENT as error:
             return fail(_unsent(error))
         self._settle()
@@ -97,7 +102,10 @@ class Verbs(Session):
         sent, and with ConnectionClosed without a session.
         """
         try:
-            self._speaking.send_error(code, text, headers=headers)
+            speaking = self._speaking
+            if self._outputPaused:
+                self.roomFor(len(text))
+            speaking.send_error(code, text, headers=headers)
         except _UNSENT as error:
             return fail(_unsent(error))
         self._settle()

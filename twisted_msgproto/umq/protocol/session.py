@@ -58,6 +58,7 @@ LIMITS: Final = (
     Limit("topic-queue-messages", 1000, "messages", "unread by a subscriber, then D (UM-21)"),
     Limit("topic-queue-octets", 1 << 20, "octets", "unread by a subscriber, then D (UM-21)"),
     Limit("backlog", 1000, "messages", "updates not taken yet: reading pauses", 1),
+    Limit("backlog-octets", 16 << 20, "octets", "updates not taken yet: reading pauses", 1),
 )
 """Both sides have these limits (``UM-14``, ``UM-19`` … ``UM-21``)."""
 
@@ -108,6 +109,7 @@ class UmqSession(Serving):
 
     # What most sessions never change stands here: an idle one weighs less.
     _backlog = 0
+    _backlogOctets = 0
     _ownPaused = False
     _over = False  # more is unread than unread-octets
     _inbox: list[CallReceived | CallbackReceived] | None = None  # calls that wait for that
@@ -393,6 +395,9 @@ class UmqSession(Serving):
         for topic in list(self._slowTopics):
             topic._drain()
 
-    def _backlogChanged(self, count: int) -> None:
+    def _backlogChanged(self, count: int, octets: int) -> None:
         self._backlog += count
+        self._backlogOctets += octets
+        kept = self.machine.kept
+        kept.add(octets) if octets > 0 else kept.remove(-octets)
         self._lookBacklog()

@@ -40,7 +40,7 @@ from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn, Passcode
 from ...net.authorising import CALL, PUBLISH, SUBSCRIBE
 from ...net.backpressure import OctetBudget
-from ...net.clients.client import ClientLink
+from ...net.clients.client import UNSENT_LIMITS, ClientLink
 from ...net.factory import MsgprotoServerFactory, SessionFactory
 from ...net.sink import IMessageSink
 from ...net.wires.websocket import (
@@ -374,7 +374,7 @@ class UmqClientFactory(SessionFactory, ClientFactory):
     """
 
     protocolName = PROTOCOL
-    LIMITS = LIMITS
+    LIMITS = (*LIMITS, *UNSENT_LIMITS)
     protocol = UmqClient
 
     def __init__(

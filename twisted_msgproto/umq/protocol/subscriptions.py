@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded
+from ...core.kept import KEPT_WEIGHT_OCTETS
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
+from ..machine.weights import ATTACHMENT_OCTETS, attachments_octets, text_octets
 from ..wire import base36
 from .exchange import NoSuchMethod, Reply, Stored, Update
 
 if TYPE_CHECKING:
     from .session import UmqSession
+
+
+def weigh(update: Update) -> int:
+    """Return the octets of memory that an update needs (``NB-02``)."""
+    attachments = update.attachments
+    octets = attachments_octets(attachments) + ATTACHMENT_OCTETS * len(attachments)
+    return KEPT_WEIGHT_OCTETS + text_octets(update.payload) + octets
+
+
+SLOW_TIMES: Final = 4
+"""Reading continues while an answer to our calls is awaited.  A subscription ends when its updates
+that wait are this many times the limit at which reading pauses otherwise.
+"""
 
 
 class Subscription(Ending):
@@ -50,7 +65,9 @@ class Subscription(Ending):
         self._number = number
         self._hook = hook
         self._streamed = streamed
-        self._backlog: Backlog[Update] = Backlog(lambda taken: session._backlogChanged(-1))
+        self._backlog: Backlog[Update] = Backlog(
+            lambda taken, octets: session._backlogChanged(-1, -octets), weigh
+        )
         self._answer: Reply | Failure | None = None
         self._starting: list[Deferred[Reply]] = []
         self.id = base36(number)
@@ -118,9 +135,13 @@ class Subscription(Ending):
         if self._hook is not None:
             self._hook(update)
         else:
-            self._session._backlogChanged(1)
+            session, limits, octets = self._session, self._session.limits, weigh(update)
+            much = session._backlogOctets >= SLOW_TIMES * limits["backlog-octets"]
+            much = much or not session.machine.kept.fits(octets)
+            session._backlogChanged(1, octets)
             self._backlog.put((update,))
-            if len(self._backlog) >= 4 * self._session.limits["backlog"]:
+            waiting = len(self._backlog)
+            if waiting >= SLOW_TIMES * limits["backlog"] or (waiting and much):
                 self._drop("slow", LimitExceeded("updates came faster than they were taken"))
 
     def _end(self, reason: str, failure: Exception | None = None) -> None:

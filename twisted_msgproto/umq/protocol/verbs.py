@@ -54,7 +54,9 @@ class Verbs(Session):
     _callSeconds: float
     _write: Callable[[Any], None]
     _backlog: int  # updates that nobody has taken yet
+    _backlogOctets: int  # what they weigh
     _ownPaused: bool
+    _over: bool  # the peer reads too little of what we write
     _closing = False  # an orderly end of ours, which waits for the answers to our calls
 
     @property
@@ -111,6 +113,8 @@ class Verbs(Session):
         machine.clock = now = self._now()
         if not machine.opened or self._closing:
             raise ConnectionClosed("the session does not stand")
+        if self._over:
+            self._lookRoom(payload, attachments)
         answer = Answer(self._cancelled)
         answer.streamed = streamed
         seconds = self._callSeconds if timeout is None else 0.0
@@ -122,6 +126,11 @@ class Verbs(Session):
         if not self._following:
             self._settle()
         return answer
+
+    def _lookRoom(self, payload: str, attachments: Sequence[Any]) -> None:
+        """Raise LimitExceeded if the peer has left too much unread to write this as well."""
+        attached = sum(len(one) for one in attachments if isinstance(one, bytes))
+        self.roomFor(len(payload) + attached)
 
     def _cancelled(self, answer: Deferred[Reply]) -> None:
         assert isinstance(answer, Answer)
@@ -189,7 +198,10 @@ class Verbs(Session):
         name that no attribute has.
         """
         try:
-            self._opened.set_attribute(name, value, self._bodies(attachments))
+            opened = self._opened
+            if self._over:
+                self._lookRoom(name + value, attachments)
+            opened.set_attribute(name, value, self._bodies(attachments))
         except _UNSENT as error:
             return fail(error)
         self._settle()
@@ -198,7 +210,10 @@ class Verbs(Session):
     def unsetAttribute(self, name: str) -> Deferred[None]:
         """Remove an attribute at the peer (``UM-16``); as :meth:`setAttribute`."""
         try:
-            self._opened.unset_attribute(name)
+            opened = self._opened
+            if self._over:
+                self._lookRoom(name, ())
+            opened.unset_attribute(name)
         except _UNSENT as error:
             return fail(error)
         self._settle()
@@ -214,11 +229,14 @@ class Verbs(Session):
 
     def _lookBacklog(self) -> None:
         """Pause reading while nobody consumes updates, but not while we wait for an answer."""
-        limit = self.limits["backlog"]
-        if self._backlog >= limit and not self.machine.calls_pending:
+        limits = self.limits
+        share = max(
+            self._backlog / limits["backlog"], self._backlogOctets / limits["backlog-octets"]
+        )
+        if share >= 1 and not self.machine.calls_pending:
             self._ownPaused = True
             self._control.pause("backlog")
-        elif self._ownPaused and (self._backlog <= limit // 2 or self.machine.calls_pending):
+        elif self._ownPaused and (share <= 0.5 or self.machine.calls_pending):
             self._ownPaused = False
             self._control.resume("backlog")
 

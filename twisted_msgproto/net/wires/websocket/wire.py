@@ -149,6 +149,10 @@ class WebSocketWire(Wire):
         """Return octets that wait for the transport, beyond what it holds itself."""
         return self._carrier.output.octets
 
+    def boundWaiting(self, octets: float) -> None:
+        """Cut the peer off when more octets than these wait for it."""
+        self._carrier.output.most_waiting = octets
+
     def stop(self) -> None:
         """The connection is lost: the carrier has seen to it."""
 

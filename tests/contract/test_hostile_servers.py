@@ -1,0 +1,142 @@
+"""A server that speaks and does not read, beside clients of ours: what it can make them keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.contract.cases import BOTH_WAYS, Peer
+from tests.contract.world import only, over_all
+from tests.tools.sinks import SafeSink
+from twisted_msgproto.core.errors import LimitExceeded, TimedOut
+from twisted_msgproto.micromsg2.wire import encode_command
+from twisted_msgproto.net.wires.output import SLICE_OCTETS
+from twisted_msgproto.umq.wire import TopicUpdate, base36, encode
+
+pytestmark = pytest.mark.usefixtures("short_turns")
+
+UNSENT_OCTETS = 1_000_000
+
+
+def commands(session: Any, begin: int, count: int) -> None:
+    """Commands of no extension; each is answered with an ERROR."""
+    session._write(encode_command("nonsense", {}) * count)
+
+
+def ambiguous(session: Any, begin: int, count: int) -> None:
+    """Messages with two ids; each is refused with an ERROR."""
+    session._write(b"".join(both_ids(session, number) for number in range(begin, begin + count)))
+
+
+def ambiguous_frames(session: Any, begin: int, count: int) -> None:
+    """The same on WebSocket."""
+    session._write([both_ids(session, number)[:-2] for number in range(begin, begin + count)])
+
+
+def both_ids(session: Any, number: int) -> bytes:
+    length = "content-length::0\r\n" if session.machine.lengths else ""
+    lines = f"{session.machine._prefix}msg-id::{number}\r\nref-msg-id::3\r\n{length}\r\n"
+    return lines.encode() + b"\0\r\n"
+
+
+def updates(session: Any, begin: int, count: int) -> None:
+    """Updates of topics to which nobody has subscribed; each is answered with ``U``."""
+    topics = range(begin + 4000, begin + 4000 + count)
+    session._write([encode(TopicUpdate(base36(topic), "")) for topic in topics])
+
+
+NONSENSE: dict[str, Callable[[Any, int, int], None]] = {
+    "micromsg2": commands,
+    "sabc": ambiguous,
+    "sabc-ws": ambiguous_frames,
+    "umq": updates,
+}
+
+
+class Deaf:
+    """The server reads nothing, or a little from time to time."""
+
+    def waits(self: Any, peer: Peer) -> int:
+        return int(peer.client.wire.waiting)
+
+    @only(*BOTH_WAYS)
+    def test_answers_to_a_server_that_does_not_read_have_a_bound__NB_02(self: Any) -> None:
+        """A server that took 64 KiB in half a minute was written answers to without an end."""
+        world = self.world(SafeSink())
+        peer = world.join(unsent_octets=UNSENT_OCTETS)
+        sent = peer.send(b"x")
+        peer.line.server.deaf = True
+        most = 0
+        for number in range(400):
+            NONSENSE[self.case.name](peer.server, number * 2000, 2000)
+            world.wait(0.05, 0.05)
+            if peer.line.client.gone:
+                break
+            most = max(most, self.waits(peer))
+        self.assertTrue(peer.line.client.gone)
+        slack = 1_100_000 + SLICE_OCTETS  # what waits when it begins: unread-octets on WebSocket
+        self.assertLess(most, 2 * UNSENT_OCTETS + slack)
+        self.assertGreater(most, UNSENT_OCTETS)
+        self.failureResultOf(sent, TimedOut)
+        self.assertIn("closed: it does not read", " ".join(world.lines()))
+
+    @only("sabc", "sabc-ws", "umq")
+    def test_verbs_fail_when_the_server_has_left_too_much_unread__NB_02(self: Any) -> None:
+        """They were written into memory, as many as a caller wanted."""
+        world = self.world(SafeSink())
+        peer = world.join(unsent_octets=UNSENT_OCTETS + 1_100_000)
+        peer.line.server.deaf = True
+        told = [self.tell(peer, b"x" * 100_000) for _ in range(60)]
+        written = [one for one in told if self.is_written(one)]
+        self.assertLess(len(written), 30)
+        self.assertLess(self.waits(peer), UNSENT_OCTETS + 1_200_000)
+        self.failureResultOf(peer.send(b"x" * 100_000), LimitExceeded)
+        peer.line.server.deaf = False
+        world.wait(1)
+        self.successResultOf(self.tell(peer, b"x" * 100_000))
+
+    def tell(self: Any, peer: Peer, body: bytes) -> Any:
+        """A verb that fires when it is written."""
+        if self.case.name == "umq":
+            return peer.client.setAttribute("a", body.decode())
+        return peer.client.sendOnly(body)
+
+    def is_written(self: Any, told: Any) -> bool:
+        failures: list[Any] = []
+        told.addErrback(failures.append)
+        for failure in failures:
+            failure.trap(LimitExceeded)
+        return not failures
+
+    @only("micromsg2")
+    def test_commands_fail_when_the_server_has_left_too_much_unread__NB_02(self: Any) -> None:
+        world = self.world(SafeSink())
+        peer = world.join(unsent_octets=UNSENT_OCTETS)
+        peer.line.server.deaf = True
+        said = [peer.client.sendError("x", "y" * 150) for _ in range(20_000)]
+        self.assertLess(len([one for one in said if self.is_written(one)]), 8_000)
+        self.assertLess(self.waits(peer), UNSENT_OCTETS + SLICE_OCTETS)
+
+
+class Small:
+    """Pieces that wait share a slice."""
+
+    @only("micromsg2", "sabc")
+    def test_small_answers_that_wait_are_few_pieces__NB_02(self: Any) -> None:
+        """Each of 12 octets needed 200 more."""
+        world = self.world(SafeSink())
+        peer = world.join()
+        peer.line.server.deaf = True
+        for number in range(3000):
+            NONSENSE[self.case.name](peer.server, number * 3, 3)
+            world.pump()
+        pieces = len(peer.client.wire.output._queue or ())
+        self.assertLessEqual(pieces, 2 + 2 * self.waits(peer) // SLICE_OCTETS)
+
+    def waits(self: Any, peer: Peer) -> int:
+        return int(peer.client.wire.waiting)
+
+
+over_all(globals(), Deaf, Small)

@@ -1,0 +1,50 @@
+"""A data flow that loses its lease asks for another one, but not for ever in a hurry."""
+
+from __future__ import annotations
+
+import random as random_module
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+from ...net.comeback import Backoff
+
+RENEWAL_SECONDS: Final = 1.0
+"""After a lease could not be renewed: how long until the client tries again."""
+
+RENEWAL_SECONDS_MOST: Final = 60.0
+"""A flow whose leases end soon waits at most this long for the next."""
+
+RENEWALS_AT_ONCE: Final = 10
+"""This number of leases in a row that end soon are renewed without a wait."""
+
+STEADY_SECONDS: Final = 10.0
+"""A lease that stood this long has not ended soon."""
+
+
+class Hurry:
+    """Knows how soon the leases of a flow end, and how long to wait for the next."""
+
+    def __init__(self, random: Callable[[], float] = random_module.random) -> None:
+        """``random`` returns numbers from 0 to 1."""
+        self._backoff = Backoff(RENEWAL_SECONDS, RENEWAL_SECONDS_MOST, random)
+        self._since = -inf  # when the newest lease was asked for
+        self._soon = 0  # leases in a row that have ended soon
+
+    def begun(self, now: float) -> None:
+        """A lease is asked for."""
+        self._since = now
+
+    def next(self, now: float) -> float:
+        """Return the seconds to wait: a lease has ended; 0.0: another one is asked for now."""
+        if now >= self._since + STEADY_SECONDS:
+            self._soon = 0
+            self._backoff.reset()
+        self._soon += 1
+        if self._soon > RENEWALS_AT_ONCE:
+            return self._backoff.next()
+        self.begun(now)
+        return 0.0
+
+
+__all__ = ["RENEWALS_AT_ONCE", "RENEWAL_SECONDS", "RENEWAL_SECONDS_MOST", "Hurry"]
