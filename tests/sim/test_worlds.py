@@ -21,6 +21,7 @@ PARTS = {**dict.fromkeys(ADAPTERS, 0.8), "mixed": 0.5}
 
 LATE = {
     "first-come-first-served": 181,
+    "memory-stays-entered": 52,
     "micromsg2-lost-with-their-consumer": 74,
     "mtl-not-safe-is-confirmed": 66,
     "mtl-what-follows-lost-content-is-taken": 142,
