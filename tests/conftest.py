@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import importlib.metadata
 import itertools
 import os
 import secrets
@@ -84,6 +86,8 @@ def pytest_configure(config: pytest.Config) -> None:
     nothing is: a change is merged or not for what it does, and not by chance.
     """
     gc.disable()  # until all tests are collected: nothing of them goes
+    # pytest asks before every test which Twisted this is, and read it from a file each time.
+    importlib.metadata.version = functools.cache(importlib.metadata.version)
     config.pluginmanager.register(CpuByFile())
     for name in JAVA_VARIABLES:
         os.environ.setdefault(name, java_classes.options())
@@ -252,6 +256,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config)
 
     scratch = tmp_path_factory.mktemp("spark")
     path = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]
     with spark_session("local[2]", scratch, {}) as session:
         # Spark's own Python got its path with the session; processes of later tests keep theirs.
         if path is None:

@@ -75,13 +75,13 @@ def relative(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
 
-def imports(path: Path, text: str | None = None) -> Iterator[str]:
+def imports(path: Path, tree: ast.AST | None = None) -> Iterator[str]:
     """Every dotted name this file imports, relative ones made absolute; type-checking ones too.
 
-    ``text`` stands for the file's, if it is given.
+    ``tree`` stands for the file's, if it is given.
     """
     package = ("twisted_msgproto", *path.relative_to(PACKAGE).parts[:-1])
-    for node in ast.walk(tree_of(path) if text is None else ast.parse(text)):
+    for node in ast.walk(tree or tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -110,7 +110,7 @@ def modules_imported_at_once(path: Path) -> set[str]:
         later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if later or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
             node.body = [ast.Pass()]
-    return set(imports(path, ast.unparse(ast.fix_missing_locations(tree)))) & set(MODULES)
+    return set(imports(path, tree)) & set(MODULES)
 
 
 def room_of(name: str) -> str:
@@ -188,7 +188,7 @@ def forbidden_imports(path: Path, text: str | None = None) -> list[str]:
     pure = bool(protocol) and is_pure(relative(path))
     wire = pure and parts[1].removesuffix(".py") in WIRE_ROOMS
     found = []
-    for name in imports(path, text):
+    for name in imports(path, None if text is None else ast.parse(text)):
         top, ours = name.split(".")[0], name.split(".")[0] == "twisted_msgproto"
         room = room_of(name)
         if ours and protocol and room in PROTOCOL_ROOMS - {protocol}:

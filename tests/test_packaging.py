@@ -298,7 +298,10 @@ def test_without_a_compiler_the_wheel_does_the_same_work_in_python(tmp_path: Pat
     )
     (wheel,) = wheels.glob("*.whl")
     site = tmp_path / "site"
-    subprocess.run([*PIP, "install", "--no-deps", "--target", str(site), str(wheel)], check=True)
+    subprocess.run(
+        [*PIP, "install", "--no-deps", "--no-compile", "--target", str(site), str(wheel)],
+        check=True,
+    )
     told = subprocess.run(
         [
             sys.executable,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 
-OPTIONS = ("--same", "--worlds", "100", "--fuzz", "1000")
+OPTIONS = ("--same", "--worlds", "80", "--fuzz", "1000")
 """pytest's options: nothing is fresh in a run, and a part of what is random is enough."""
 
 

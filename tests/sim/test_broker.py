@@ -8,7 +8,7 @@ from tests.sim.broker import BrokerWorld
 from tests.sim.broker_bugs import BROKER_BUGS
 from tests.sim.world import Violation
 
-WORLDS = 0.2
+WORLDS = 0.4
 """This part of ``--worlds`` is run, half of them with other seeds where the run has one."""
 
 BUG_SEEDS_MAX = 600

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from tests.sim.adapters import ADAPTERS, BUGS, WORLDS
+from tests.sim.adapters import BUGS, WORLDS
 from tests.sim.micromsg2 import DURABLE_BUGS, SlowConsumer
 from tests.sim.world import Violation, World
 from tests.tools.forms import SHORT
@@ -15,23 +15,16 @@ SHARES = 4
 FRESH = SHARES - 1
 """The worlds of this part are others in each run, unless ``--same``; those of the others never."""
 
-PARTS = {**dict.fromkeys(ADAPTERS, 0.8), "mixed": 0.5}
-"""This part of ``--worlds`` is run: a world with three clients costs as much as three."""
-
 
 LATE = {
     "first-come-first-served": 181,
+    "memory-stays-entered": 52,
     "micromsg2-lost-with-their-consumer": 74,
     "mtl-not-safe-is-confirmed": 66,
     "mtl-what-follows-lost-content-is-taken": 142,
     "mtl-what-was-behind-a-reject-is-sent-again": 142,
 }
 """Planted bug → the world which showed it first, and is tried first; the others come after it."""
-
-
-def worlds_of(protocol, worlds):
-    """How many worlds a protocol has of so many."""
-    return int(worlds * PARTS[protocol])
 
 
 @pytest.mark.parametrize("share", range(SHARES))
@@ -42,7 +35,7 @@ def test_nothing_acknowledged_is_lost_in_any_world(protocol, share, request):
     Raise the number with ``--long`` or ``--worlds``; ``--seed`` repeats the fresh worlds of another
     run.
     """
-    worlds = worlds_of(protocol, request.config.getoption("--worlds"))
+    worlds = request.config.getoption("--worlds")
     first = (request.config.getoption("--seed") or 0) if share == FRESH else 0
     for seed in range(first + share, first + worlds, SHARES):
         try:
@@ -72,7 +65,7 @@ def own_errors(little_garbage):
 def test_a_planted_bug_is_caught(bug):
     """It is caught by a world which every run has, in the short form as well."""
     protocol, plant = BUGS[bug]
-    worlds, late = worlds_of(protocol, SHORT["worlds"]), LATE.get(bug, 0)
+    worlds, late = SHORT["worlds"], LATE.get(bug, 0)
     always = [seed for seed in (*range(late, worlds), *range(late)) if seed % SHARES != FRESH]
     for seed in always:
         with plant():

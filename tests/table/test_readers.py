@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,22 +67,6 @@ class Place(NamedTuple):
 
     location: str
     storage: dict[str, str]
-
-
-@pytest.fixture(params=["disk", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "disk":
-        return Place(str(tmp_path / "table"), {})
-    bucket: Place = request.getfixturevalue("bucket")
-    return bucket
-
-
-@pytest.fixture
-def bucket(request: pytest.FixtureRequest) -> Place:
-    """A place in an S3 server on loopback, which is a process of its own."""
-    pytest.importorskip("moto.server", reason="pip install 'moto[server]'")
-    store: Store = request.getfixturevalue("s3")
-    return Place(store.new_location(), store.options)
 
 
 def make_table(place: Place, partition_by: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -188,9 +173,38 @@ def open_delta(place: Place) -> Any:
     return deltalake.DeltaTable(place.location, storage_options=place.storage or None)
 
 
-@pytest.fixture(params=PARTITIONINGS, ids="-".join)
-def rows(request: pytest.FixtureRequest, place: Place) -> list[dict[str, Any]]:
-    return make_table(place, request.param)
+TABLES = {
+    f"{storage}-{'-'.join(partition_by)}": (storage, partition_by)
+    for storage in ("disk", "s3")
+    for partition_by in PARTITIONINGS
+}
+
+
+@pytest.fixture(scope="module", params=TABLES.values(), ids=TABLES)
+def made(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Place, list[dict[str, Any]]]:
+    """A table that tests read and leave as it is: each is landed once for all readers.
+
+    S3 is a server on loopback, which is a process of its own.
+    """
+    storage, partition_by = request.param
+    place = Place(str(tmp_path_factory.mktemp("landed") / "table"), {})
+    if storage == "s3":
+        pytest.importorskip("moto.server", reason="pip install 'moto[server]'")
+        store: Store = request.getfixturevalue("s3")
+        place = Place(store.new_location(), store.options)
+    return place, make_table(place, partition_by)
+
+
+@pytest.fixture
+def place(made: tuple[Place, list[dict[str, Any]]]) -> Place:
+    return made[0]
+
+
+@pytest.fixture
+def rows(made: tuple[Place, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return made[1]
 
 
 def test_pyarrow_reads_it(place: Place, rows: list[dict[str, Any]]) -> None:
@@ -275,6 +289,10 @@ def pandas_type(kind: pa.DataType) -> Any:
     return pd.ArrowDtype(kind)
 
 
+ONCE = ("s3-day", "disk-protocol-day")
+"""Each storage and each partitioning once."""
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 class TestSpark:
@@ -287,32 +305,39 @@ class TestSpark:
 
     def check(self, frame: Any, rows: list[dict[str, Any]]) -> None:
         check_all(rows, frame.toArrow().to_pylist())
+        self.check_filters(lambda: frame, rows)
+
+    def check_filters(self, made: Callable[[], Any], rows: list[dict[str, Any]]) -> None:
+        """Each filter has a scan of its own; all are one query, which Spark plans once."""
+        from pyspark.sql.functions import lit
+
+        scans = []
         for asked in ASKED:
             words = asked.sql.replace('"offset"', "offset").replace("TIMESTAMPTZ", "TIMESTAMP")
-            found = frame.where(words).select("gateway", "offset").collect()
-            assert sorted(map(tuple, found)) == expected(rows, asked), asked.column
+            name = lit(asked.column).alias("asked")
+            scans.append(made().where(words).select(name, "gateway", "offset"))
+        seen = reduce(lambda one, other: one.union(other), scans).collect()
+        for asked in ASKED:
+            found = [(row.gateway, row.offset) for row in seen if row.asked == asked.column]
+            assert sorted(found) == expected(rows, asked), asked.column
 
     @pytest.mark.parametrize(
-        ("place", "rows"),
-        list(zip(["s3", "disk"], PARTITIONINGS, strict=True)),
+        "made",
+        [TABLES[name] for name in ONCE],
         indirect=True,
-        ids=["s3-day", "disk-protocol-day"],
+        ids=ONCE,
+        scope="module",
     )
     def test_the_table_source_reads_it(
         self, spark: Any, place: Place, rows: list[dict[str, Any]]
     ) -> None:
-        """Each storage and each partitioning once; the readers above have all four pairs."""
+        """The readers above have all four tables."""
         frame = self.load(spark, place)
         assert frame.schema["gateway"].dataType.simpleString() == "string"
         assert frame.schema["day"].dataType.simpleString() == "date"
         self.check(frame, rows)
-        for (
-            asked
-        ) in ASKED:  # for one query a frame, Spark's filters can be used where files are read
-            words = asked.sql.replace('"offset"', "offset").replace("TIMESTAMPTZ", "TIMESTAMP")
-            once = self.load(spark, place, pushFilters="true").where(words)
-            found = once.select("gateway", "offset").collect()
-            assert sorted(map(tuple, found)) == expected(rows, asked), asked.column
+        # For one filter a frame, Spark's filters can be used where files are read.
+        self.check_filters(lambda: self.load(spark, place, pushFilters="true"), rows)
 
     def test_a_frame_which_was_queried_with_a_filter_still_has_every_row(
         self, spark: Any, tmp_path: Path
@@ -327,12 +352,14 @@ class TestSpark:
     def test_sparks_own_parquet_reader_reads_it(
         self, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """Two scans make a frame: the tables have 6 and 18 files."""
         from twisted_msgproto.spark import read_table, tablesource
 
-        monkeypatch.setattr(tablesource, "FILES_MAX", 2)
-        for partition_by in PARTITIONINGS:
+        for partition_by, files in zip(PARTITIONINGS, (4, 12), strict=True):
+            monkeypatch.setattr(tablesource, "FILES_MAX", files)
             place = Place(str(tmp_path / "-".join(partition_by)), {})
             rows = make_table(place, partition_by)
+            assert files < len(open_delta(place).file_uris()) < 2 * files
             self.check(read_table(spark, place.location), rows)
 
     def test_an_older_version_and_some_columns(self, spark: Any, tmp_path: Path) -> None:

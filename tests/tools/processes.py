@@ -20,6 +20,10 @@ PROJECT = Path(__file__).parent.parent.parent
 LEAN = Path(__file__).parent / "lean"
 """On the path of the processes which tests start: an installation without pandas, as most are."""
 
+STARTING = Path(__file__).parent / "starting"
+"""Also on their path: what Python does first, which makes the workers of a Spark session start
+quickly."""
+
 START_SECONDS = 300.0
 """How long a process may take to start on a machine with far more work than processors; a test is
 told at once of one that ends."""
@@ -31,7 +35,7 @@ PATIENCE_SECONDS = 60.0
 def environment(*, pandas: bool = False, **changes: str) -> dict[str, str]:
     """This process's environment with the project in front of PYTHONPATH, and ``pandas`` or not."""
     before = os.environ.get("PYTHONPATH")
-    places = [str(PROJECT), "" if pandas else str(LEAN), before]
+    places = [str(PROJECT), str(STARTING), "" if pandas else str(LEAN), before]
     path = os.pathsep.join(filter(None, places))
     return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **changes}
 

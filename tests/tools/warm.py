@@ -39,12 +39,20 @@ IMPORTED: Final = (
         for part in ("protocol", "service", "command")
     ),
     *(f"twisted_msgproto.cli.{name}" for name in ("send", "recv", "demo", "check", "running")),
+    *("pyarrow.compute", "pyarrow.flight", "pyarrow.parquet"),
+    *("twisted_msgproto.queue", "twisted_msgproto.queue.flight"),
 )
 """A forked process has these, whether it needs them or not."""
 
-NOT_IMPORTED: Final = ("twisted.internet.reactor", "pyarrow", "pandas", "pyspark")
-"""These it must not have: a reactor belongs to one process, pyarrow begins threads, and the others
-are large.
+NOT_IMPORTED: Final = ("twisted.internet.reactor", "pandas", "pyspark")
+"""These it must not have: a reactor belongs to one process, and the others are large."""
+
+NO_THREADS: Final = {
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+"""Variables with which importing Arrow, and NumPy with it, begins no thread: a process with threads
+cannot be forked.  What is forked has its own variables, and its threads when it needs them.
 """
 
 DECIDING: Final = ("PYTHON", "LD_", "OPENSSL_", "MSGPROTO_", "FAKETIME", "COVERAGE")
@@ -320,7 +328,7 @@ class Forking:
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.tools.warm", str(theirs.fileno())],
-                env=self.environment,
+                env={**self.environment, **NO_THREADS},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
