@@ -347,6 +347,7 @@ def test_three_sockets_of_two_and_a_half_seconds_each() -> None:
         assert asked.names == ["Open"]
     assert asked.wait(2.5) == [SocketDropped(), RequestTimedOut(number)]
     assert asked.names == []
+    assert asked.client.counters["sockets_dropped"] == 3
     assert asked.client.next_deadline is None
     asked.client.open("host", asked.now)
     assert asked.wait(2.5) == [SocketDropped()]

@@ -251,6 +251,17 @@ def test_where_a_lease_names_no_resource_each_one_is_asked_for__MT_18() -> None:
     assert broker.command(peer, *contents(2, resource="a")) == []  # until it is safe
 
 
+@pytest.mark.parametrize("reading", [True, False])
+def test_who_may_only_read_or_only_write_is_asked_for_just_that__MT_16__MT_18(
+    reading: bool,
+) -> None:
+    broker = Broker(may=lambda session, reads, resource: reads is reading)
+    reader, writer = broker.flow("Reader", []), broker.flow("Writer", [])
+    code = 200 if reading else 400
+    assert broker.command(reader, Summon(2, "a")) == [Response(2, code)]
+    assert broker.command(writer, *contents(3)) == ([Reject(3)] if reading else [])
+
+
 def test_what_is_due_of_what_has_ended_in_the_same_moment_changes_nothing__MT_21() -> None:
     broker = Broker([IngestProfile()])
     peer = broker.session("ingest")

@@ -247,6 +247,7 @@ def test_a_failed_attempt_costs_a_second_and_says_nothing() -> None:
     assert code == b"401"
     assert json.loads(body) == {"status": "Unauthorized", "mechanisms": ["X", "Y"]}
     assert state_of(broker) is SessionState.UNAUTHORIZED
+    assert broker.server.counters["failed_authentications"] == 1
     again = authorize(broker)
     assert broker.events[-1].first  # type: ignore[union-attr]
     broker.collect(broker.server.authorize(again, "me", broker.now))
@@ -411,8 +412,10 @@ def test_a_lease_which_nobody_uses_expires() -> None:
     broker.connect(kept)
     broker.now += 1  # before any tick
     assert broker.command(data_peer(7), data.Lease(1, token)) == [data.Response(1, 403)]
+    assert broker.server.counters["leases_unused"] == 0
     broker.wait(1)
     assert broker.server.snapshot()["leases"] == 0
+    assert broker.server.counters["leases_unused"] == 1
 
 
 def test_tokens_differ_and_are_never_shown() -> None:
@@ -484,6 +487,7 @@ def test_a_peer_which_cannot_be_reached_is_gone() -> None:
     flow = broker.connect(broker.lease(peer, "Writer"))
     broker.collect(broker.server.peer_lost(flow, broker.now))
     assert broker.server.snapshot()["writers"] == 0
+    assert broker.server.counters["flows_lost"] == 1
     assert broker.command(flow, data.Content(5, "a")) == [data.Response(5, 403)]
     broker.collect(broker.server.peer_lost(peer, broker.now))
     broker.collect(broker.server.peer_lost(peer, broker.now))

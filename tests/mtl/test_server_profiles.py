@@ -234,6 +234,8 @@ def test_queues_are_bounded_in_number_and_octets() -> None:
     assert broker.command(reader, Summon(2, "c")) == [Response(2, 400)]
     figures = broker.server.profiles["queue"].snapshot()
     assert (figures["broker_queues"], figures["too_many_queues"]) == (2, 2)
+    counters = broker.server.counters
+    assert (counters["contents_without_room"], counters["contents_refused"]) == (2, 2)
 
 
 def test_twenty_contents_to_twenty_queues_where_four_are_allowed__BK_05() -> None:
@@ -392,6 +394,23 @@ def test_profiles_are_an_extension_point() -> None:
     assert bodies(broker.command(reader, Summon(2, "x"))) == [b"2"]
     assert broker.ask(broker.session("newest"), "Reader", {
         "resources": ["z"], "confirm": "none"})[0] == 404  # fmt: skip
+
+
+def test_what_a_profile_does_not_take_is_counted_and_not_confirmed() -> None:
+    """MT-26: each run of one resource is taken or lost as a whole."""
+
+    class Choosy(Profile):
+        name = "choosy"
+
+        def accept(self, flow: Any, resource: str, found: list[Any]) -> bool | None:
+            return resource == "a"
+
+    broker = Broker([Choosy()])
+    writer = broker.flow("Writer", ["a", "b"], profile="choosy")
+    broker.command(writer, *contents(1), *contents(2, 3, resource="b"))
+    broker.safe(broker.events[-1])
+    assert Confirm(1, True) in broker.got(writer) or Confirm(1) in broker.got(writer)
+    assert broker.server.counters["contents_lost_by_profile"] == 2
 
 
 def test_the_base_of_all_profiles_takes_everything() -> None:
