@@ -12,7 +12,12 @@ from twisted.python.failure import Failure
 from tests.tools.small_link import LineMachine, LinkCase, Sink
 from twisted_msgproto.core.errors import ProtocolViolation, QueueError, TimedOut
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.net.link import FIRST_READ_OCTETS, PARTIAL_READ_OCTETS, READ_OCTETS_MIN
+from twisted_msgproto.net.link import (
+    FIRST_READ_OCTETS,
+    PARTIAL_READ_OCTETS,
+    READ_OCTETS_MIN,
+    TIMED_OCTETS,
+)
 from twisted_msgproto.net.turns import TURN_SECONDS
 from twisted_msgproto.net.wires import Wire
 
@@ -98,7 +103,27 @@ class Links(LinkCase):
         self.assertEqual(sizes[-1], 256 << 10)
         took = 1.0
         self.assertEqual((read(), read()), (READ_OCTETS_MIN, READ_OCTETS_MIN))
+        self.assertGreater(READ_OCTETS_MIN, 0)  # to read nothing would be the peer's end
         self.lose()
+
+    def test_the_pace_is_that_of_reads_that_are_long_and_slow_enough__NB_07(self) -> None:
+        for octets, took, following in (
+            (TIMED_OCTETS, TURN_SECONDS, FIRST_READ_OCTETS),
+            (TIMED_OCTETS, TURN_SECONDS * 2, TIMED_OCTETS // 2),
+            (TIMED_OCTETS - 1, TURN_SECONDS * 2, FIRST_READ_OCTETS),
+            (FIRST_READ_OCTETS - 1, 0.0, FIRST_READ_OCTETS),
+            (FIRST_READ_OCTETS, 0.0, FIRST_READ_OCTETS * 2),
+        ):
+            server, transport = self.link()
+
+            def receive(inputs: bytes, now: float, seconds: float = took) -> list[Any]:
+                self.clock.rightNow += seconds
+                return []
+
+            server.machine.receive = receive
+            server.dataReceived(bytes(octets))
+            self.assertEqual(transport.bufferSize, following, (octets, took))
+            self.lose()
 
     def test_a_message_that_does_not_end_is_read_in_smaller_pieces(self) -> None:
         """NB-02: a thousand of them would bring a gigabyte in one turn."""

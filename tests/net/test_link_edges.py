@@ -6,7 +6,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import ConnectionLost
-from twisted.internet.interfaces import ISSLTransport
+from twisted.internet.interfaces import ISSLTransport, ITCPTransport
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -14,6 +14,8 @@ from tests.tools.small_link import LineMachine, LinkCase, Sink, Writes
 from twisted_msgproto.core.errors import Fault, ProtocolViolation, QueueError, TimedOut
 from twisted_msgproto.core.message import Message, MessageBatch
 from twisted_msgproto.net.counters import Places
+from twisted_msgproto.net.ledger import LATE_SECONDS
+from twisted_msgproto.net.wires.output import Output
 
 
 class Silent(LineMachine):
@@ -21,6 +23,16 @@ class Silent(LineMachine):
 
     def outputs(self) -> bytes:
         return b""
+
+
+class Heavy(LineMachine):
+    """What it holds is kept in objects of 100 octets."""
+
+    objects = 100
+
+    @property
+    def held(self) -> int:
+        return len(self.rest) + 100 if self.rest else 0
 
 
 @implementer(ISSLTransport)
@@ -33,12 +45,43 @@ class Encrypted(Writes):
     setTcpKeepAlive = setTcpNoDelay
 
 
+@implementer(ITCPTransport)
+class Tcp(Writes):
+    """Says that it is a TCP connection, and notes how it is to behave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: dict[str, bool] = {}
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        self.told["NoDelay"] = enabled
+
+    def setTcpKeepAlive(self, enabled: bool) -> None:
+        self.told["KeepAlive"] = enabled
+
+
 class Edges(LinkCase):
     def test_figures_may_stand_at_places_which_a_protocol_names(self) -> None:
         server, _ = self.link(counted=Places({"lines": "machine.counters.lines"}))
         server.dataReceived(b"a\nb\n")
         self.assertEqual(server.connectionCounters(), {"lines": 2})
         self.assertEqual(self.factory.counters["lines"], 2)
+        self.lose()
+
+    def test_figures_and_states_are_those_of_now__FC_03(self) -> None:
+        server, _ = self.link(counted=Places({"lines": "machine.counters.lines"}))
+        counters = self.factory.counters
+        for data, lines, state in ((b"", 0, "open"), (b"a\n", 1, "open"), (b"b\n!\n", 2, "closed")):
+            server.dataReceived(data)
+            self.assertEqual((counters["lines"], +counters.states), (lines, {state: 1}))
+        self.lose()
+        self.assertEqual((counters["lines"], counters.states.total()), (2, 0))
+
+    def test_a_connection_may_say_its_figures_in_its_own_way__FC_03(self) -> None:
+        places = Places({"lines": "machine.counters.lines"})
+        server, _ = self.link(counted=places, connectionCounters=lambda self: {"pages": 7})
+        server.dataReceived(b"a\n")
+        self.assertEqual((self.factory.counters["pages"], self.factory.counters["lines"]), (7, 0))
         self.lose()
 
     def test_what_comes_is_counted_for_the_connection_and_for_its_server(self) -> None:
@@ -167,6 +210,53 @@ class Edges(LinkCase):
         server.holdBack(False)
         self.assertEqual(transport.producerState, "paused")
 
+    def test_what_a_paused_wire_holds_counts_while_the_connection_lives__NB_02(self) -> None:
+        server, _ = self.link()
+        held = self.factory.budget.held
+        held.uncounted = 0
+        server.dataReceived(b"ab")
+        for octets, together in ((5, 7), (9, 11), (0, 2)):
+            server.wire.held = octets
+            server.heldChanged()
+            self.assertEqual(held.held, together)
+        server.abort()
+        server.wire.held = 100
+        server.heldChanged()
+        self.assertEqual(held.held, 2)
+        self.lose()
+
+    def test_so_little_is_held_that_it_is_not_counted__NB_02(self) -> None:
+        server, _ = self.link()
+        held = self.factory.budget.held
+        held.uncounted = 4
+        for more, counted in ((b"abcd", 0), (b"e", 5), (b"f", 6), (b"\n", 0), (b"wxyz", 0)):
+            server.dataReceived(more)
+            self.assertEqual(held.held, counted)
+        self.lose()
+
+    def test_the_weight_of_objects_is_no_progress_of_the_peer__NB_02(self) -> None:
+        server, _ = self.link(makeMachine=lambda self: Heavy())
+        held = self.factory.budget.held
+        held.uncounted = 0
+        server.dataReceived(b"abc")
+        [account] = held._accounts.values()
+        self.assertEqual((held.held, account.moved), (103, 3))
+        self.lose()
+
+    def test_while_a_peer_is_not_read_it_is_not_late__NB_02(self) -> None:
+        server, transport = self.link()
+        held = self.factory.budget.held
+        held.bound(4000)
+        server.dataReceived(b"x" * 2500)
+        server.outputChanged(True)
+        self.clock.advance(50)
+        server.outputChanged(False)
+        for seconds, octets, late in ((LATE_SECONDS - 1, 1000, False), (2, 1001, True)):
+            self.clock.advance(seconds)
+            held.hold(Output(transport, self.clock, 30.0, self.fail), octets, self.clock.seconds())
+            self.assertEqual(transport.aborted, late)
+        self.lose()
+
     def test_a_connection_owes_while_a_batch_is_not_safe_or_a_line_not_whole__NB_08(self) -> None:
         sink = Sink(held=True)
         server, _ = self.link(sink)
@@ -187,6 +277,12 @@ class Edges(LinkCase):
         server.received(b"a\n")
         server.dataReceived(b"a\n")
         server.holdBack(True)
+        self.lose()
+
+    def test_a_small_answer_does_not_wait_for_others__NB_11(self) -> None:
+        transport = Tcp()
+        self.link(transport=transport)
+        self.assertEqual(transport.told, {"NoDelay": True, "KeepAlive": True})
         self.lose()
 
     def test_a_wire_has_both_addresses_of_its_transport(self) -> None:
@@ -309,7 +405,9 @@ class Hooks(LinkCase):
         server.clientId = None
         self.factory.authoriser = Nobody()
         self.assertTrue(server.refuses("publish", "orders"))
+        self.assertEqual(self.factory.counters["not_allowed:publish"], 1)
         self.assertTrue(server.refuses("publish", "orders", 2))
+        self.assertEqual(self.factory.counters["not_allowed:publish"], 3)
         self.assertEqual(len(asked), 1)
         self.assertEqual(len(self.logged), 1)
         self.lose()

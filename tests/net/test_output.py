@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
+from twisted_msgproto.net.ledger import LATE_SECONDS, Ledger
 from twisted_msgproto.net.wires.output import SLICE_OCTETS, Output
 
 
@@ -55,7 +56,9 @@ class Transport:
 class Way:
     """An output with its transport, its clock, and what it said."""
 
-    def __init__(self, seconds: float = 30.0, most: int = 0) -> None:
+    def __init__(
+        self, seconds: float = 30.0, most: int = 0, ledger: Ledger | None = None
+    ) -> None:
         self.clock = Clock()
         self.transport = Transport()
         self.stalled = 0
@@ -69,6 +72,7 @@ class Way:
             most=most,
             changed=self.changes.append,
             drained=self.drain,
+            ledger=ledger,
         )
         self.output.watch()
 
@@ -222,3 +226,32 @@ def test_who_is_cut_off_while_memory_is_short_counts_as_one_who_takes_nothing__N
     way = Way()
     way.output.cutOff(5000, 4096.0)
     assert way.stalled == 1
+
+
+def test_what_waits_is_held_until_it_is_taken_or_the_peer_is_gone__NB_02():
+    ledger = Ledger()
+    way = Way(ledger=ledger)
+    way.output.write(bytes(3 * SLICE_OCTETS))
+    assert ledger.held == 2 * SLICE_OCTETS  # a slice is with the transport
+    way.output.write(bytes(5))
+    assert ledger.held == 2 * SLICE_OCTETS + 5
+    way.transport.take()
+    assert ledger.held == SLICE_OCTETS + 5
+    way.output.stop()
+    assert ledger.held == 0
+
+
+def test_who_takes_nothing_while_memory_is_short_is_late_and_cut_off__NB_02():
+    """A peer that takes a slice now and then is not late, however long all of it takes."""
+    for takes in (False, True):
+        ledger = Ledger()
+        ledger.bound(5 * SLICE_OCTETS)
+        way = Way(ledger=ledger)
+        way.output.write(bytes(4 * SLICE_OCTETS))  # three of them wait
+        way.clock.advance(LATE_SECONDS - 1)
+        if takes:
+            way.transport.take()
+        way.clock.advance(2)
+        other = Way(ledger=ledger)
+        ledger.hold(other.output, 2 * SLICE_OCTETS, way.clock.seconds(), outward=True)
+        assert (way.stalled, other.stalled) == (not takes, 0)

@@ -135,8 +135,8 @@ class Carrier(_Mixin):
     _reading_paused = False
     _consuming = False
     _stretch = _steps = _FIRST_STRETCH  # of messages and fragments; what is left of this one
-    _looked = 0.0  # at the time spent, when the stretch began
-    _turn_ends = 0.0
+    _looked: float  # at the time spent, when the stretch began
+    _turn_ends: float
     _rest_call: Call | None = None  # what was read goes on then
     _ping: bytes | None = None
     _drop_call: Call | None = None
@@ -563,7 +563,6 @@ class Carrier(_Mixin):
 
     def onCloseHandshakeTimeout(self) -> None:
         """Drop the peer if it sent no Close, unless it still reads what we wrote before ours."""
-        self.closeHandshakeTimeoutCall = None
         if self.state == _CLOSING and self._takes(self.factory.close_seconds):
             self.closeHandshakeTimeoutCall = self.factory.reactor.callLater(
                 self.factory.close_seconds, self.onCloseHandshakeTimeout
