@@ -415,9 +415,33 @@ class WhoMayWhat:
         peer.client.unsetAttribute("secret")
         world.pump()
         assert changed == [("place", "here")]
+        assert dict(peer.server.attributes) == {"place": "here"}
         assert [message.destination for message in world.factory.sink.messages] == ["place"]
         assert world.factory.counters["not_allowed"] == 2
         assert len(refusals(world)) == 1
+
+    @only("umq")
+    def test_an_attribute_that_may_not_be_set_is_not_seen_nor_kept__NB_02(self: Any) -> None:
+        """NB-02: nor is its earlier value, from before a rule forbade it."""
+        world = self.world(SafeSink())
+        peer = world.join()
+        kept = world.factory.budget.kept
+        peer.client.setAttribute("place", "here")
+        world.pump()
+        before = kept.octets
+        peer.client.setAttribute("secret", "x" * 1000)
+        world.pump()
+        assert dict(peer.server.attributes) == {"place": "here", "secret": "x" * 1000}
+        world.factory.authoriser = Judge(("publish", "attribute/secret"))
+        for value in ("y", "z" * 2000):
+            peer.client.setAttribute("secret", value)
+            world.pump()
+            assert dict(peer.server.attributes) == {"place": "here"}
+            assert kept.octets == before
+        peer.client.unsetAttribute("place")
+        world.pump()
+        assert not peer.server.attributes
+        assert peer.server.machine._attributes_octets == 0
 
     @only("umq")
     def test_a_callback_is_for_whom_it_was_given_to(self: Any) -> None:

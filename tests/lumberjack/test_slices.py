@@ -23,6 +23,7 @@ from twisted_msgproto.lumberjack.wire import (
     encode_json,
     encode_window,
 )
+from twisted_msgproto.lumberjack.wire.inflating import Inflation, Level
 
 pytestmark = pytest.mark.usefixtures("form")
 
@@ -276,6 +277,20 @@ def test_reading_twice_gives_what_reading_once_gives(part):
                 assert twice[:-1] == once[:-1], seed
             else:
                 assert (twice, counted) == (once, oddities), seed
+
+
+def test_what_is_inflated_of_an_inner_frame_counts_before_it_is_whole_and_after__NB_02():
+    text = Random(5).randbytes(600)
+    inflation = Inflation(VERSION_1, (memoryview(zlib.compress(text)),), b"")
+    level = Level(inflation=inflation)
+    level.want(500)
+    assert level.held_octets == 0
+    level.add(inflation.more(200), 200, inflation.ended)
+    assert (level.held_octets, level.wanted, level.octets) == (200, 300, b"")
+    level.add(inflation.more(300), 300, inflation.ended)
+    assert (level.held_octets, level.wanted, level.octets) == (500, 0, text[:500])
+    level.want(600)
+    assert (level.held_octets, level.wanted) == (500, 100)
 
 
 def test_every_split_of_a_frame_read_twice_gives_the_same_events():

@@ -32,7 +32,7 @@ from twisted_msgproto.micromsg2.application import (
 )
 from twisted_msgproto.micromsg2.letters import Routed
 from twisted_msgproto.micromsg2.machine import BatchAck, MessagesReceived, Server
-from twisted_msgproto.micromsg2.machine.extensions import read_of
+from twisted_msgproto.micromsg2.machine.extensions import STANDARD, Extension, read_of
 from twisted_msgproto.micromsg2.wire import Filter, encode_command, encode_error, parse_properties
 from twisted_msgproto.micromsg2.wire.texts import SHORT_OCTETS
 
@@ -193,6 +193,68 @@ def test_a_vendors_extension_keeps_all_of_its_properties__NB_02() -> None:
 
     extension = read_of(Counting, {"max-count": "3", "level": "4"})
     assert extension == {"max-count": "3", "level": "4"}
+
+
+class Telling(Extension):
+    """A vendor's extension, whose properties may mean anything."""
+
+    name = "x-telling"
+
+
+def telling() -> bytes:
+    """A handshake that says much about it."""
+    return handshake("x-telling:" + ",".join(f"{key}=red" for key in KEYS[:500]))
+
+
+def test_what_is_kept_for_a_vendors_extension_is_counted_with_what_it_takes__NB_02() -> None:
+    """NB-02, MM-10."""
+    known = STANDARD.plus(Telling)
+    every = Kept()
+    receive(Server(proposal(known=known), limits(), every), telling())  # what is made once
+    server = Server(proposal(known=known), limits(), every)
+    with grown() as kept:
+        for _ in range(2):
+            receive(server, telling())
+            server.data_to_send()
+        gc.collect()
+        taken = kept()
+    assert server.established
+    (extension,) = server.extensions
+    assert len(extension.properties) == 500
+    assert 0.7 * taken < every.octets < 1.7 * taken
+    assert every.octets > 20 * len(telling())
+    server.lost(0.0)
+    server.lost(0.0)
+    assert (every.octets, every.sessions) == (0, 0)
+
+
+class Vendors(Case):
+    def test_a_crowd_that_tells_a_vendors_extension_much_is_refused_and_others_are_served__NB_02(
+        self,
+    ) -> None:
+        """NB-02, MM-10: who says little is never refused for what others keep."""
+        factory = self.server_factory(
+            proposal=proposal(known=STANDARD.plus(Telling)),
+            limits={"process_kept_octets": 400_000},
+        )
+        every = factory.budget.kept
+        crowd = [self.connect(factory) for _ in range(20)]
+        for server, _ in crowd:
+            for _ in range(2):
+                server.dataReceived(telling())
+        refused = [transport for server, transport in crowd if not server.established]
+        assert 10 < len(refused) < 20
+        assert every.octets <= 400_000
+        assert every.sessions == 20 - len(refused)
+        for transport in refused:
+            assert b"too many properties: process-kept-octets" in transport.value()
+            assert transport.disconnecting
+        good, _ = self.connect(factory, "x-telling:level=3;batch-ack")
+        assert good.established
+        assert good.machine.extensions[0].properties == {"level": "3"}
+        for server, _ in (*crowd, (good, None)):
+            server.connectionLost(Failure(ConnectionDone()))
+        assert (every.octets, every.sessions) == (0, 0)
 
 
 # ── the broker (MM-26, MM-27) ───────────────────────────────────────────────────────────────────

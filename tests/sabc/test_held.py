@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+import sys
 import tracemalloc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 
+from twisted_msgproto.core.kept import SMALL_OCTETS
 from twisted_msgproto.net.delivery import BATCH_WEIGHT_OCTETS
+from twisted_msgproto.sabc import SabcServer
 from twisted_msgproto.sabc.machine import Server
 from twisted_msgproto.sabc.terms.events import REQUEST, MessagesReceived
 from twisted_msgproto.sabc.wire import Connect, Error, encode
@@ -157,6 +161,11 @@ def test_a_frame_of_a_websocket_message_is_not_held_until_garbage_is_collected__
 
 MESSAGES = {
     "plain": lambda n: msg(b"", msg_id=f"{n}".zfill(900)),
+    "plain and wide": lambda n: msg(b"", msg_id=f"{WIDE}{n}"),
+    "odd and wide": lambda n: msg(b"x", msg_id=f"{WIDE}{n}", send_only="yes"),
+    "headers that are wide": lambda n: msg(
+        b"", msg_id=f"{n}", **{name: WIDE for name in [*named(0)][:20]}
+    ),
     "plain and short": lambda n: msg(b"body", msg_id=f"{n}"),
     "odd": lambda n: msg(b"x", msg_id=f"{n}".zfill(900), send_only="yes"),
     "headers": lambda n: msg(b"", msg_id=f"{n}", send_only="yes", **named(0, "yes")),
@@ -180,7 +189,9 @@ def test_ids_and_headers_count_while_the_sink_is_slow__NB_02(made: Any, alone: b
     assert sum(len(event.ids) for event in told) == 200
     counted = sum(event.octets + event.weight + BATCH_WEIGHT_OCTETS for event in told)
     assert grown[0] < 2 * counted + LITTLE
-    assert sum(event.weight for event in told) <= sum(map(len, octets)) + 200 * 29 * 150
+    texts = [header for one in octets for header in one.decode().split("\r\n")]
+    wide = sum(sys.getsizeof(text) for text in texts if not text.isascii())
+    assert sum(event.weight for event in told) <= sum(map(len, octets)) + 200 * 29 * 150 + wide
 
 
 class Slow(HeldCase):
@@ -223,6 +234,84 @@ class AmongOthers(Case):
         answer = client.request(b"Hola")
         self.pump()
         self.assertEqual(self.successResultOf(answer).body, b"")
+
+    def test_a_crowd_whose_requests_are_owed_answers_is_refused_and_a_good_one_is_served__NB_02(
+        self,
+    ):
+        """NB-02: an application may take long, and each of their ids takes kilobytes."""
+        owed: list[Deferred[bytes]] = []
+
+        class Owing(SabcServer):
+            def requestReceived(self, message: Any) -> Any:
+                if message.body == b"now":
+                    return b"at once"
+                owed.append(Deferred())
+                return owed[-1]
+
+        self.serve(process_kept_octets=100_000)
+        self.factory.protocol = Owing
+        kept = self.factory.budget.kept
+        crowd = [self.accept() for _ in range(9)]
+        for number, server in enumerate(crowd, 1):
+            server.dataReceived(CONNECT)
+            session = f"secret-{number}"
+            octets = [msg(b"", session=session, msg_id=f"{WIDE}{id}") for id in range(50)]
+            for read in (octets[:25], octets[25:]):
+                server.dataReceived(b"".join(read))
+        each = 256 + sys.getsizeof(f"{WIDE}{11}")
+        self.assertTrue(len(owed) * (each - 8) <= kept.octets <= len(owed) * each)
+        self.assertLess(kept.octets, 2 * 100_000 + 9 * SMALL_OCTETS)
+        self.assertLess(len(owed), 9 * 50)
+        self.assertIn(
+            b"too many unanswered requests: process-kept-octets", crowd[8].transport.value()
+        )
+        refused = self.factory.counters["turned_away:process-kept-octets"]
+        self.assertEqual(refused, 9 * 50 - len(owed))
+        good = self.accept()
+        good.dataReceived(CONNECT)
+        good.transport.clear()
+        good.dataReceived(msg(b"now", session="secret-10", msg_id="1"))
+        good.dataReceived(msg(b"later", session="secret-10", msg_id="2"))
+        self.assertIn(b"at once", good.transport.value())
+        for answer in owed[::2]:
+            answer.callback(b"at last")
+        self.assertIn(b"at last", crowd[0].transport.value())
+        self.assertLess(kept.octets, 110_000)
+        for server in (*crowd, good):
+            self.lose(server)
+        self.assertEqual((kept.octets, kept.sessions), (0, 0))
+        for answer in owed[1::2]:
+            answer.callback(b"too late")
+        self.assertEqual((kept.octets, kept.sessions), (0, 0))
+        self.clock.advance(60)  # the sum of what was refused is logged
+
+    def test_requests_that_wait_for_their_answers_count_with_their_bodies_and_headers__NB_02(self):
+        """NB-02: a hook that is a coroutine keeps the whole request until it has answered."""
+        waiting: Deferred[None] = Deferred()
+
+        class Slow(SabcServer):
+            async def requestReceived(self, message: Any) -> Any:
+                await waiting
+                return message.body[:1]
+
+        self.serve(process_kept_octets=1_000_000)
+        self.factory.protocol = Slow
+        kept = self.factory.budget.kept
+        crowd = [self.accept() for _ in range(4)]
+        for number, server in enumerate(crowd, 1):
+            server.dataReceived(CONNECT)
+            for id in range(8):
+                octets = msg(b"x" * 50_000, session=f"secret-{number}", msg_id=f"{id}", one=WIDE)
+                server.dataReceived(octets)
+        asked = 4 * 8 - self.factory.counters["turned_away:process-kept-octets"]
+        self.assertGreater(kept.octets, asked * (50_000 + sys.getsizeof(WIDE)))
+        self.assertLess(kept.octets, 2 * 1_000_000)
+        self.assertLess(asked, 4 * 8)
+        waiting.callback(None)
+        self.assertEqual((kept.octets, kept.sessions), (0, 0))
+        for server in crowd:
+            self.lose(server)
+        self.clock.advance(60)  # the sum of what was refused is logged
 
     def test_a_crowd_with_headers_on_connect_is_refused_and_a_good_one_is_served__NB_02(self):
         """NB-02: they are kept as long as the connection is there; few ones are never refused."""

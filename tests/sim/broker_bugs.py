@@ -39,7 +39,7 @@ def forgets_tries() -> AbstractContextManager[object]:
     def forgetting(self: Broker, released: Released, tried: set[int]) -> None:
         put_back(self, released, tried)
         for (_, queue), _ in released:
-            queue.tries.clear()
+            queue.tries.remove(0, 2**64)
 
     return mock.patch.object(Broker, "_put_back", forgetting)
 
@@ -188,6 +188,26 @@ def more_than_there_is_room() -> AbstractContextManager[object]:
     return patched()
 
 
+def reads_for_all_at_once() -> AbstractContextManager[object]:
+    """Every queue has a letter read back, however many there are (NB-02)."""
+
+    def asking(self: Stock, queue: BrokerQueue) -> None:
+        if queue.loading is None:
+            self._ask(queue)
+
+    return mock.patch.object(Stock, "_want", asking)
+
+
+def what_was_read_stays() -> AbstractContextManager[object]:
+    """What was read back and cannot be delivered keeps its room, and others wait for that."""
+    return mock.patch.object(BrokerQueue, "drop_read", lambda self: None)
+
+
+def nobody_is_next_in_line() -> AbstractContextManager[object]:
+    """Room for reading is there, and nobody who waits for it is told."""
+    return mock.patch.object(Stock, "_read_on", lambda self, busy: None)
+
+
 BROKER_BUGS: dict[str, Bug] = {
     "returns-to-the-tail": returns_to_the_tail,
     "forgets-tries": forgets_tries,
@@ -204,6 +224,9 @@ BROKER_BUGS: dict[str, Bug] = {
     "away-is-not-counted-off": away_is_not_counted_off,
     "written-too-early": written_too_early,
     "dead-letters-are-not-told": dead_letters_are_not_told,
+    "reads-for-all-at-once": reads_for_all_at_once,
+    "what-was-read-stays": what_was_read_stays,
+    "nobody-is-next-in-line": nobody_is_next_in_line,
     "senders-wait-for-ever": senders_wait_for_ever,
     "more-than-there-is-room": more_than_there_is_room,
 }

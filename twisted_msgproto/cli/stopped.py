@@ -61,7 +61,7 @@ class StoppedBroker:
                 waiting=len(rows.places),
                 octets=sum(rows.weights),
                 oldest=rows.arrived[0] * 1_000_000 if rows.places else None,
-                tries=max(rows.tries.values(), default=0),
+                tries=rows.tries.largest,
             )
             for name, rows in sorted(self._queues.items())
         ]
@@ -79,7 +79,7 @@ class StoppedBroker:
             MessageShown(
                 place=letter.place,
                 received_at=arrived[letter.place] * 1_000_000,
-                tries=rows.tries.get(letter.place, 0),
+                tries=rows.tries.get(letter.place),
                 octets=len(letter.body),
                 fields=texts_of(letter.envelope),
                 body=letter.body,

@@ -8,7 +8,9 @@ together keep too much.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
+from sys import getsizeof
 from typing import Final
 
 KEPT_LIMIT: Final = "process-kept-octets"
@@ -16,6 +18,9 @@ KEPT_LIMIT: Final = "process-kept-octets"
 
 KEPT_WEIGHT_OCTETS: Final = 256
 """What is kept counts as this many octets beside its own: the objects that it is made of."""
+
+ENTRY_OCTETS: Final = 80
+"""A pair of texts counts as this many octets beside them: its place in a table."""
 
 SMALL_OCTETS: Final = 8 << 10
 """A session that keeps no more than this is never refused anything for what others keep."""
@@ -27,6 +32,12 @@ keep what they have, and a limit / 1, / 2, / 3, … of 12,000 sessions is ten li
 
 CROWD: Final = 20
 """Shares are divided by this then, so that all that is added still is half a limit."""
+
+
+def table_octets(texts: Mapping[str, str]) -> int:
+    """Return what a table of texts occupies: it may be sixty times what came over the wire."""
+    octets = sum(map(getsizeof, texts)) + sum(map(getsizeof, texts.values()))
+    return octets + ENTRY_OCTETS * len(texts)
 
 
 class Kept:
@@ -113,4 +124,12 @@ class Keeping:
         self._every = Kept()
 
 
-__all__ = ["KEPT_LIMIT", "KEPT_WEIGHT_OCTETS", "SMALL_OCTETS", "Keeping", "Kept"]
+__all__ = [
+    "ENTRY_OCTETS",
+    "KEPT_LIMIT",
+    "KEPT_WEIGHT_OCTETS",
+    "SMALL_OCTETS",
+    "Keeping",
+    "Kept",
+    "table_octets",
+]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tests.core.broker.world import tries as told_tries
 from tests.sim.world import Violation
 from twisted_msgproto.core.broker import (
     LIMITS,
@@ -361,7 +362,7 @@ class Watched:
                 [self.disk[place].octets for place in sorted(places)],
                 [int(self.disk[place].arrived) for place in sorted(places)],
                 self.now,
-                tries={place: tries[place] for place in places if place in tries},
+                tries=told_tries({place: tries[place] for place in places if place in tries}),
                 kept=declared.get(name, False),
             )
             self.fresh.update(places)
@@ -440,6 +441,10 @@ class Watched:
         """The first letter that somebody wants waits for room, or for its body, and all behind."""
         if any(event.name == name for event in self.wanted):
             return
+        if self.broker._queues[name] in self.broker._in_line:
+            if not self.broker.memory.expected:
+                raise Violation(f"{name} waits to be read, and nothing is being read")
+            return
         consumers = [peer for peer in self.peers if name in peer.filters]
         for place in waiting:
             letter = self.disk[place]
@@ -468,6 +473,10 @@ class Watched:
         expected = sum(queue.expected for queue in self.broker._queues.values())
         if self.broker.memory.expected != expected or (expected and not self.wanted):
             raise Violation(f"{self.broker.memory.expected} octets are expected, not {expected}")
+        limit = self.broker.memory.limit
+        one = max((story.letter.octets for story in self.stories.values()), default=0)
+        if self.durable and self.broker.memory.used + expected > limit + one:
+            raise Violation(f"{self.broker.memory.used} + {expected} octets, of {limit} (NB-02)")
         held = figures["broker_memory"] - waiting
         if self.durable and not 0 <= held <= min(flying, self.broker.memory.limit):
             raise Violation(f"{held} octets in flight are in memory, of {flying} (NB-02)")

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tests.core.broker.world import NOW, ORDERS, OTHERS, Reader, broker, letters, subscribed
+from tests.core.broker.world import (
+    NOW,
+    ORDERS,
+    OTHERS,
+    Reader,
+    broker,
+    letters,
+    subscribed,
+    tries,
+)
 from twisted_msgproto.core.broker import (
     DEAD_LETTER,
     LETTER_OCTETS,
@@ -105,7 +114,7 @@ def test_the_oldest_is_purged_first_whether_somebody_may_want_it_or_not() -> Non
 
 def test_a_queue_is_restored_in_parts() -> None:
     one = broker(durable=True)
-    one.restore(ORDERS, [0, 1], [LETTER_OCTETS] * 2, [int(NOW)] * 2, NOW, tries={1: 2})
+    one.restore(ORDERS, [0, 1], [LETTER_OCTETS] * 2, [int(NOW)] * 2, NOW, tries=tries({1: 2}))
     one.restore(ORDERS, [5], [LETTER_OCTETS], [int(NOW)], NOW, kept=True)
     assert [(row.place, row.tries) for row in one.peek(ORDERS, 10)] == [(0, 0), (1, 2), (5, 0)]
     assert one.snapshot()["broker_queues"] == 1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from twisted_msgproto.core.broker import LIMITS, Broker, Letter, QueueName, weight
+from twisted_msgproto.core.broker.numbers import Numbers
 from twisted_msgproto.core.limits import Limits
 
 NOW = 1_000_000.0
@@ -23,6 +24,13 @@ def letter(
     place: int, body: bytes = b"body", envelope: bytes = b"", arrived: float = NOW
 ) -> Letter:
     return Letter(place, weight(envelope, body), envelope, body, arrived)
+
+
+def tries(known: Mapping[int, int]) -> Numbers:
+    """Place → tries, as a broker is told them."""
+    found = Numbers()
+    found.update(known.items())
+    return found
 
 
 def letters(places: Iterable[int], **named: Any) -> list[Letter]:

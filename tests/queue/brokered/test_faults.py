@@ -440,6 +440,20 @@ def test_many_messages_are_copied_in_several_pieces(
     world.open()
 
 
+def test_what_comes_back_again_and_again_while_the_disk_stalls_is_noted_once() -> None:
+    """NB-02: nothing is written meanwhile, and consumers may go on for long."""
+    world = World(random.Random(1))
+    places = world.publish(10)
+    for number in range(1, 300):
+        world.state.tried(dict.fromkeys(places, number))
+    assert not world.state._noted
+    assert dict(world.state._tries) == dict.fromkeys(places, 299)
+    world.tend()
+    assert not world.state._tries
+    world.crash(power=True)
+    assert dict(world.state._marks.tries) == dict.fromkeys(places, 299)
+
+
 def test_a_message_that_is_moved_without_its_tries_has_none_after_a_start() -> None:
     world = a_world()
     world.try_some()

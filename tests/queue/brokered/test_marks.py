@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import random
+import struct
 from array import array
 from typing import Any
 
 import pytest
 
+from tests.core.broker.test_numbers import weight
 from tests.queue.brokered.world import DIRECTORY, NAMES
 from tests.sim.disk import SimulatedDisk
 from twisted_msgproto.core.broker.envelopes import head
+from twisted_msgproto.core.broker.terms import QueueName
 from twisted_msgproto.queue.brokered import scan, settled
 from twisted_msgproto.queue.brokered.frames import second, seconds
-from twisted_msgproto.queue.brokered.marks import Marks, ranges_of
+from twisted_msgproto.queue.brokered.marks import Marks, Moved, ranges_of
 from twisted_msgproto.queue.brokered.scan import Scan
 
 QUEUE_ID = "5" * 32
@@ -63,16 +67,16 @@ def test_a_message_without_tries_is_not_among_those_that_were_tried() -> None:
     marks.note_tries(2, 3)
     marks.note_tries(1, 0)
     marks.note_tries(7, 0)
-    assert marks.tries == {2: 3}
+    assert dict(marks.tries) == {2: 3}
 
 
 def test_marks_beyond_the_end_of_the_log_are_dropped_and_told() -> None:
     marks = Marks()
     marks.begun(0)
-    marks.tries.update({3: 1, 10: 1})
-    marks.moved.update({4: NAMES[0], 12: NAMES[0]})
+    marks.tries.update([(3, 1), (10, 1)])
+    marks.moved.note([4, 12], NAMES[0])
     assert marks.drop_from(10)
-    assert (marks.tries, marks.moved) == ({3: 1}, {4: NAMES[0]})
+    assert (dict(marks.tries), list(marks.moved)) == ({3: 1}, [(NAMES[0], [4])])
     assert not marks.drop_from(10)
     marks.limit = 10
     marks.settle([(8, 12)])
@@ -82,9 +86,47 @@ def test_marks_beyond_the_end_of_the_log_are_dropped_and_told() -> None:
 def test_few_tries_are_forgotten_with_the_many_that_are_done() -> None:
     marks = Marks()
     marks.begun(0)
-    marks.tries.update({3: 1, 500: 1})
+    marks.tries.update([(3, 1), (500, 1)])
     marks.settle([(0, 400)])
-    assert marks.tries == {500: 1}
+    assert dict(marks.tries) == {500: 1}
+
+
+def test_what_is_said_of_moved_messages_is_a_dictionary() -> None:
+    """In whatever order they were moved, and however often; queues without any are forgotten."""
+    source = random.Random(7)
+    moved, known = Moved(), dict[int, QueueName]()
+    for _ in range(300):
+        places = [source.randrange(400) for _ in range(source.randrange(1, 9))]
+        match source.randrange(3):
+            case 0:
+                moved.remove(min(places), max(places))
+                for place in range(min(places), max(places)):
+                    known.pop(place, None)
+            case 1:
+                other = Moved()
+                other.note(places, NAMES[1])
+                moved.merge(other)
+                known.update(dict.fromkeys(places, NAMES[1]))
+            case _:
+                name = QueueName("tests", str(source.randrange(1000)))
+                moved.note(places, name)
+                known.update(dict.fromkeys(places, name))
+        if not source.randrange(9):
+            assert moved.queues() == set(known.values())
+            assert len(moved._names) == len(moved._known) == len(set(known.values()))
+        assert bool(moved) == bool(known)
+        assert {place: name for name, some in moved for place in some} == known
+        assert [moved.get(place) for place in range(400)] == list(map(known.get, range(400)))
+        assert moved.last == max(known, default=-1)
+
+
+def test_a_dead_letter_costs_little() -> None:
+    """NB-02: their number is bounded for each queue, and there are many queues."""
+    moved = Moved()
+    for place in range(0, 30_000, 3):
+        moved.note([place], NAMES[place % 2])
+    assert weight(moved._places) <= 10 * 10_000
+    assert len(moved._names) == 2
 
 
 # -- the file -------------------------------------------------------------------------------------
@@ -96,7 +138,8 @@ def said() -> bytes:
     marks.begun(0)
     marks.begun(1000)
     marks.settle([(0, 100), *((place, place + 1) for place in range(1000, 1100, 3))])
-    marks.tries[500], marks.moved[501] = 2, NAMES[1]
+    marks.tries.update([(500, 2), *((place, place % 3 + 1) for place in range(600, 620))])
+    marks.moved.note([501], NAMES[1])
     return settled.snapshot(marks)
 
 
@@ -106,6 +149,35 @@ def test_what_was_written_is_read_again() -> None:
     marks.begun(1000)
     assert settled.taken([said()], marks) == 0
     assert settled.snapshot(marks) == said()
+
+
+def test_tries_stand_in_the_shorter_form_and_zeros_as_pairs() -> None:
+    """NB-02: ten million tried messages are 20 MB in the file, and not 160."""
+    for tries, octets in (
+        ([(place, 3) for place in range(1000)], 2 * 1000),
+        ([(place, 3) for place in range(0, 7000, 7)], 2 * 6994),
+        ([(place, 3) for place in range(0, 9000, 9)], 16 * 1000),
+        ([(place, place % 2) for place in range(1000)], 16 * 1000),
+    ):
+        group = settled.Group()
+        group.tries.update(tries)
+        payload = group.packed()
+        assert len(payload) == settled.RECORD.size + octets
+        marks = Marks()
+        marks.begun(0)
+        marks.tries.update([(1, 9), (4, 9)])
+        settled.apply(payload, marks)
+        expected = {1: 9, 4: 9} | dict(tries)
+        assert dict(marks.tries) == {place: one for place, one in expected.items() if one}
+
+
+def test_moved_messages_in_any_order_are_read_as_older_releases_wrote_them() -> None:
+    text = json.dumps(list(NAMES[1])).encode()
+    places = (9, 2, 30, 3)
+    record = settled.RECORD.pack(settled.MOVED, len(text) + 32, len(text)) + text
+    marks = Marks()
+    settled.apply(record + struct.pack("<4Q", *places), marks)
+    assert list(marks.moved) == [(NAMES[1], sorted(places))]
 
 
 def test_a_payload_that_is_cut_or_of_another_kind_makes_no_sense_and_is_counted() -> None:
@@ -206,10 +278,10 @@ def test_a_queue_of_two_protocols_has_its_messages_in_order() -> None:
 def test_messages_that_are_all_in_one_queue_have_their_tries_too() -> None:
     marks = Marks()
     marks.begun(0)
-    marks.tries.update({1: 4, 90: 9})
+    marks.tries.update([(1, 4), (90, 9)])
     found = scanned(Rows(*[head("mtl", NAMES[0])] * 3), marks)
     queue = found.queues[NAMES[0]]
-    assert (list(queue.places), queue.tries) == ([0, 1, 2], {1: 4})
+    assert (list(queue.places), dict(queue.tries)) == ([0, 1, 2], {1: 4})
 
 
 def test_few_heads_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,4 +306,4 @@ def test_messages_that_were_not_tried_have_no_tries() -> None:
     marks = Marks()
     marks.begun(0)
     queue = scanned(Rows(*[head("mtl", NAMES[0])] * 3), marks).queues[NAMES[0]]
-    assert (list(queue.places), queue.tries) == ([0, 1, 2], {})
+    assert (list(queue.places), dict(queue.tries)) == ([0, 1, 2], {})

@@ -104,8 +104,8 @@ class World:
             self.moves.setdefault(place, {before}).add(to)
             self.there[place] = to, envelope, body
 
-    def try_some(self) -> None:
-        tries = {place: 3 for place in sorted(self.there) if self.source.random() < 0.2}
+    def try_some(self, share: float = 0.2) -> None:
+        tries = {place: 3 for place in sorted(self.there) if self.source.random() < share}
         self.state.tried(tries)
         self.tries |= tries
 
@@ -160,7 +160,7 @@ class World:
             for place in places:
                 assert place not in found
                 found[place] = name
-            tries |= waiting.tries
+            tries |= dict(waiting.tries)
         missing = self.there.keys() - found.keys()
         assert not missing, f"lost: {sorted(missing)}"
         unknown = found.keys() - self.there.keys() - self.unsure.keys()

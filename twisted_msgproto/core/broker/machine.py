@@ -12,14 +12,18 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from .numbers import Numbers
 from .places import Row, Rows
 from .queues import Batch, BrokerQueue, Released, Subscriber, Wish
 from .stock import Stock
 from .terms import TRIES, Consumer, Letter, QueueName, Tried
-from .turns import LETTER_STEPS, SERVED_MAX, ConsumerRaised, Hands, planned
+from .turns import LETTER_STEPS, SERVED_MAX, ConsumerRaised, Hands, planned, room_of
 
 TURN_STEPS: Final = 100_000
 """The broker does this many steps in one call, of about 0.1 µs each; the rest waits for a turn."""
+
+TRIES_COUNTED: Final = Numbers().highest
+"""More tries of one letter than this many are not told apart."""
 
 SOFT_SHARE: Final = 0.75
 """Above this share of the memory's limit letters in flight leave the memory of a durable broker."""
@@ -36,7 +40,7 @@ class Broker(Stock):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         """The arguments are those of :class:`.Stock`."""
         super().__init__(*arguments, **named)
-        self._tries_max = self._limits.integer("tries")
+        self._tries_max = min(self._limits.integer("tries"), TRIES_COUNTED)
         self._subscribers: dict[Consumer, Subscriber] = {}
         self._awake: OrderedDict[BrokerQueue, None] = OrderedDict()
         self._going = False
@@ -148,7 +152,7 @@ class Broker(Stock):
             queue.takers[subscriber] = None
             if queue.waiting.count:
                 self._awaken(queue)
-        if self._awake or self._calls:
+        if self._awake or self._calls or self._in_line:
             self.go_on()
 
     def gone(self, consumer: Consumer, now: float, *, orderly: bool = False) -> None:
@@ -257,17 +261,19 @@ class Broker(Stock):
                     queue.returned.insert(row)
                 else:
                     letter.again = True
+                    if self._durable and not self.memory.has_room:
+                        queue.drop_waiting((letter,))
                     row = Row(place, letter.octets, int(letter.arrived))
                 if place in tried:
-                    tries[place] = queue.tries.get(place, 0) + 1
+                    tries[place] = min(queue.tries.get(place) + 1, TRIES_COUNTED)
                     if letter is not None:
                         letter.tries = tries[place]
                     if tries[place] >= self._tries_max and not queue.for_dead:
                         dead.append(row)
                         continue
                 queue.waiting.insert(row)
-            queue.tries.update(tries)
             if tries:
+                queue.tries.update(tries.items())
                 self._events.append(Tried(queue.name, tries))
             if dead:
                 self._bury(queue, Rows(*map(list, zip(*dead, strict=True))), TRIES)
@@ -282,7 +288,7 @@ class Broker(Stock):
 
     def go_on(self, steps: int = TURN_STEPS) -> None:
         """Deliver what can be delivered, as far as ``steps`` of about 0.1 µs go (NB-07)."""
-        if self._going or not (self._awake or self._calls):
+        if self._going or not (self._awake or self._calls or self._in_line):
             return  # somebody who was called calls back; the loop below continues with that
         self._going = True
         try:
@@ -292,6 +298,8 @@ class Broker(Stock):
                 else:
                     queue, _ = self._awake.popitem(last=False)
                     steps -= self._serve(queue)
+            if self._in_line:
+                self._read_on(self._awake)
         finally:
             self._going = False
 
@@ -314,6 +322,12 @@ class Broker(Stock):
             queue.waiting.skip(done)
             self._carry_out(queue, hands, unwanted)
         return steps
+
+    def _has_room(self, queue: BrokerQueue) -> bool:
+        try:
+            return any(room_of(queue, subscriber) > 0 for subscriber in tuple(queue.takers))
+        except ConsumerRaised:
+            return True  # it raises again when the queue is served
 
     def _carry_out(self, queue: BrokerQueue, hands: Hands, unwanted: Sequence[Letter]) -> None:
         """Let consumers write letters that have left the queue.
@@ -347,7 +361,8 @@ class Broker(Stock):
                 self._finish(self._release(subscriber, places))
             elif self._durable:
                 self._carrying[subscriber] = None
-        if self._durable and self.memory.used > self._memory_soft:
+        memory = self.memory
+        if self._durable and memory.used + memory.expected > self._memory_soft:
             self._make_room(len(hands))
 
     def _make_room(self, least: int) -> None:
@@ -356,7 +371,7 @@ class Broker(Stock):
         A consumer that acknowledges nothing would fill the memory else.
         """
         carrying, memory = self._carrying, self.memory
-        while carrying and (least > 0 or memory.used > memory.limit):
+        while carrying and (least > 0 or not memory.has_room):
             least -= 1
             subscriber = next(iter(carrying))
             del carrying[subscriber]

@@ -109,6 +109,15 @@ class Places:
         chunk = self._chunks[-1]
         return chunk.base + chunk.distances[-1]
 
+    def has(self, place: int) -> bool:
+        """Return whether a place is here."""
+        index = bisect_right(self._chunks, place, key=_base) - 1
+        if index < 0:
+            return False
+        chunk = self._chunks[index]
+        at = bisect_left(chunk.distances, place - chunk.base, chunk.head)
+        return at < len(chunk.distances) and chunk.distances[at] == place - chunk.base
+
     def extend(self, places: Sequence[int], weights: Sequence[int], seconds: Sequence[int]) -> None:
         """Add rows; ``places`` ascend, and mostly they are above all that are here."""
         if not places:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from .numbers import Numbers
 from .places import Places, Row, Rows
 from .terms import DEAD, Consumer, Figures, Letter, QueueName, Waiting
 
@@ -25,6 +27,11 @@ class Memory:
         self.limit = limit
         self.used = 0
         self.expected = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether something may be read back: one letter may be above the limit."""
+        return self.used + self.expected <= self.limit
 
 
 class Wish(NamedTuple):
@@ -86,10 +93,11 @@ class BrokerQueue:
         in_flight: this many letters are with consumers.
         away: the places of those among them that are not in memory.
         returned: places that wait, and came back when they were not in memory.
+        read: places that were read back; some may have been delivered since.
         octets: the weight of everything, waiting or in flight.
         letters: place → letter, of those that are in memory, waiting or in flight.
         in_memory: the weight of ``letters``.
-        tries: place → tries, where there was one.
+        tries: the tries of places that have had one.
         alone: places that are delivered one at a time, because a push with them has failed.
         loading: places that are being read; None: nothing is.
         expected: their weight, when they were asked for.
@@ -114,6 +122,7 @@ class BrokerQueue:
         "name",
         "octets",
         "passed",
+        "read",
         "returned",
         "subscribers",
         "takers",
@@ -131,11 +140,12 @@ class BrokerQueue:
         self.in_flight = 0
         self.away = Places()
         self.returned = Places()
+        self.read = array("q")
         self.octets = 0
         self.letters: dict[int, Letter] = {}
         self.in_memory = 0
         self._memory = memory
-        self.tries: dict[int, int] = {}
+        self.tries = Numbers()
         self.alone: set[int] = set()
         self.loading: set[int] | None = None
         self.expected = 0
@@ -172,7 +182,8 @@ class BrokerQueue:
 
         A queue may have as much there as is free, so something is always left for the others.
         """
-        return self.in_memory + octets <= self._memory.limit - self._memory.used
+        memory = self._memory
+        return self.in_memory + octets <= memory.limit - memory.used - memory.expected
 
     def keep(self, letters: Sequence[Letter]) -> None:
         """Hold these in memory."""
@@ -204,6 +215,25 @@ class BrokerQueue:
         self.drop([letter.place for letter in letters])
         for letter in letters:
             self.away.insert(Row(letter.place, letter.octets, int(letter.arrived)))
+
+    def drop_waiting(self, letters: Sequence[Letter]) -> None:
+        """Hold these waiting letters in memory no longer: they are read back in their turn."""
+        self.drop([letter.place for letter in letters])
+        for letter in letters:
+            if letter.again:
+                self.returned.insert(Row(letter.place, letter.octets, int(letter.arrived)))
+
+    def keep_read(self, letters: Sequence[Letter]) -> None:
+        """Hold letters in memory that were read back."""
+        self.keep(letters)
+        here = [place for place in self.read if place in self.letters]
+        self.read = array("q", [*here, *(letter.place for letter in letters)])
+
+    def drop_read(self) -> None:
+        """Hold what was read back in memory no longer, as far as it still waits."""
+        letters = [self.letters[place] for place in self.read if place in self.letters]
+        self.drop_waiting([letter for letter in letters if self.waiting.has(letter.place)])
+        self.read = array("q")
 
     def landed(self, places: Sequence[int]) -> int:
         """Forget these letters, which were in flight; return what they weighed."""
@@ -264,7 +294,7 @@ class BrokerQueue:
         for places in (self.passed, self.waiting):
             found += zip(*places.head(count), strict=True)
         return [
-            Waiting(place, octets, second, self.tries.get(place, 0), self.letters.get(place))
+            Waiting(place, octets, second, self.tries.get(place), self.letters.get(place))
             for place, octets, second in sorted(found)[:count]
         ]
 
@@ -280,5 +310,5 @@ class BrokerQueue:
             consumers=len(self.subscribers),
             oldest=None if first is None else first.second,
             full=full,
-            tries=max(self.tries.values(), default=0),
+            tries=self.tries.largest,
         )

@@ -5,13 +5,14 @@ Nothing here knows how letters are delivered; that is :mod:`.machine`.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import asdict
 from typing import Final
 
 from ..deadlines import ManyDeadlines
 from ..limits import Limits
+from .numbers import Numbers
 from .places import Row, Rows
 from .queues import BrokerQueue, Memory
 from .terms import (
@@ -55,8 +56,6 @@ SEARCH_SECONDS: Final = 1.0
 AGED_MAX: Final = 1000
 """This many letters of one queue are found too old in one call; the deadline stays for the rest."""
 
-NO_TRIES: Final[Mapping[int, int]] = {}
-
 
 class Stock:
     """Holds the letters of all queues, waiting or in flight.
@@ -97,6 +96,9 @@ class Stock:
         self._calls: deque[Callable[[], None]] = deque()  # of those who waited for room
         self._idles: ManyDeadlines[QueueName] = ManyDeadlines()
         self._ages: ManyDeadlines[QueueName] = ManyDeadlines()
+        # Queues that wait for room to have their letters read back, in turn, and those that had it.
+        self._in_line: OrderedDict[BrokerQueue, None] = OrderedDict()
+        self._read: OrderedDict[BrokerQueue, None] = OrderedDict()
         self.memory = Memory(limits.integer("broker-memory"))
         self.counters = Counters()
 
@@ -106,6 +108,10 @@ class Stock:
 
     def _awaken(self, queue: BrokerQueue) -> None:
         """Note that letters of a queue can be delivered, perhaps."""
+        raise NotImplementedError
+
+    def _has_room(self, queue: BrokerQueue) -> bool:
+        """Return whether a consumer of a queue has room."""
         raise NotImplementedError
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────
@@ -155,6 +161,8 @@ class Stock:
         if queue is None or queue.subscribers or queue.withheld or len(queue):
             return False
         queue.expect(0)
+        self._in_line.pop(queue, None)
+        self._read.pop(queue, None)
         del self._queues[name]
         self._counted -= not queue.for_dead
         self._idles.clear(name)
@@ -193,13 +201,14 @@ class Stock:
         arrived: Sequence[int],
         now: float,
         *,
-        tries: Mapping[int, int] = NO_TRIES,
+        tries: Numbers | None = None,
         kept: bool = False,
     ) -> None:
         """Make a queue as it was before the process began, whatever the limits say.
 
-        ``places`` ascend, and none of them is done with; ``arrived`` are whole seconds.  This is
-        for a durable broker, which asks for the bodies when they are wanted.
+        ``places`` ascend, and none of them is done with; ``arrived`` are whole seconds;
+        ``tries`` are those of places that have had one.  This is for a durable broker, which asks
+        for the bodies when they are wanted.
         """
         queue = self._queues.get(name)
         if queue is None:
@@ -207,7 +216,8 @@ class Stock:
         queue.kept = queue.kept or kept
         queue.waiting.extend(places, weights, arrived)
         queue.octets += sum(weights)
-        queue.tries.update(tries)
+        if tries is not None:
+            queue.tries.merge(tries)
         self._look_idle(queue)
         self._added(queue)
 
@@ -312,9 +322,8 @@ class Stock:
         The list is not the caller's any more.
         """
         queue.octets -= octets
-        if queue.tries:
-            for place in places:
-                queue.tries.pop(place, None)
+        if queue.tries.count:
+            queue.tries.discard(places)
         if queue.alone:
             queue.alone.difference_update(places)
         if queue.returned.count:
@@ -360,9 +369,10 @@ class Stock:
             source.loading.difference_update(rows.places)
         source.alone.difference_update(rows.places)
         for row in map(Row, *rows):
-            letter, tries = source.letters.get(row.place), source.tries.pop(row.place, 0)
+            letter = source.letters.get(row.place)
+            tries = source.tries.pop(row.place) if source.tries.count else 0
             if with_tries and tries:
-                to.tries[row.place] = tries
+                to.tries.set(row.place, tries)
             if source.returned.remove(row.place) is not None:
                 to.returned.insert(row)
             if letter is not None:
@@ -381,9 +391,18 @@ class Stock:
     # ── bodies that are not in memory ───────────────────────────────────────────────────────────
 
     def _want(self, queue: BrokerQueue) -> None:
-        """Ask for the bodies of the next letters, unless some are being read."""
+        """Ask for the bodies of the next letters, unless some are being read.
+
+        Where others wait for room in memory, or where there is none, the queue gets in line.
+        """
         if queue.loading is not None:
             return
+        if self._in_line or not self.memory.has_room:
+            self._in_line[queue] = None
+        else:
+            self._ask(queue)
+
+    def _ask(self, queue: BrokerQueue) -> None:
         memory, expected = self.memory, 0
         left = memory.limit - memory.used - memory.expected - queue.in_memory
         left = min(READ_OCTETS, left)
@@ -396,6 +415,8 @@ class Stock:
                     break
                 wanted.append(place)
                 expected += octets
+        if not wanted:
+            return  # what came back meanwhile stands first, and is in memory
         queue.loading = set(wanted)
         queue.expect(expected)
         self._events.append(Wanted(queue.name, wanted))
@@ -410,14 +431,18 @@ class Stock:
         """
         queue = self._queues.get(name)
         if queue is None or queue.loading is None:
+            self.go_on()
             return
         loading, queue.loading = queue.loading, None
         queue.expect(0)
         came = [letter for letter in letters if letter.place in loading]
+        tried = queue.tries if queue.tries.count else None
         for letter in came:
-            letter.tries = queue.tries.get(letter.place, 0)
+            letter.tries = 0 if tried is None else tried.get(letter.place)
             letter.again = queue.returned.remove(letter.place) is not None
-        queue.keep(came)
+        queue.keep_read(came)
+        self._read[queue] = None
+        self._read.move_to_end(queue)
         for place in unreadable:
             row = queue.waiting.remove(place) if place in loading else None
             if row is not None:
@@ -426,8 +451,29 @@ class Stock:
         self._awaken(queue)
         self.go_on()
 
+    def _read_on(self, busy: Container[BrokerQueue]) -> None:
+        """Ask for the bodies of the queues in line, as far as there is room (NB-02).
+
+        What was read for others and cannot be delivered leaves the memory for that: it would stay
+        there for as long as their consumers have no room.  Queues that are ``busy`` keep it: they
+        are about to be served.
+        """
+        memory, line = self.memory, self._in_line
+        while line:
+            if memory.used > memory.limit:
+                for queue in [queue for queue in self._read if queue not in busy]:
+                    del self._read[queue]
+                    queue.drop_read()
+                    if memory.used <= memory.limit:
+                        break
+            if not memory.has_room:
+                return
+            queue, _ = line.popitem(last=False)
+            if queue.waiting.count and queue.loading is None and self._has_room(queue):
+                self._ask(queue)
+
     def not_loaded(self, name: QueueName) -> None:
-        """Note that reading failed; the same places are asked for again at once."""
+        """Note that reading failed; the same places are asked for again in their turn."""
         self.loaded(name, ())
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────

@@ -421,11 +421,16 @@ STANDARD: Final = ExtensionSet((BatchAck, Ack, PubSub, Json, Dotnet, Xml, Protob
 """The source defines these; ``microauth`` it only names, so it is not among them (``MM-30``)."""
 
 
+def is_standard(extension: type[Extension]) -> bool:
+    """Return whether this is one of the source's own extensions, not a vendor's."""
+    return STANDARD.get(extension.name) is extension
+
+
 def read_of(extension: type[Extension], properties: Mapping[str, str]) -> Mapping[str, str]:
     """Return those of the final ``properties`` that ``extension`` may read: all, if it is a
     vendor's; the source's own read nothing but a number, and a session keeps no more (``NB-02``).
     """
-    if STANDARD.get(extension.name) is not extension:
+    if not is_standard(extension):
         return properties
     read = {
         key: text

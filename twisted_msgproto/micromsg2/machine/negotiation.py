@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from ... import __version__
+from ...core.kept import table_octets
 from ...core.limits import Limits
 from ..wire import MAJOR, MINOR, PROTOCOL_ERROR, BadText, Handshake, Offer, encode_handshake
-from .extensions import STANDARD, Ack, BatchAck, Extension, ExtensionSet, read_of
+from .extensions import STANDARD, Ack, BatchAck, Extension, ExtensionSet, is_standard, read_of
 
 IDENTITY: Final = f"twisted-msgproto/{__version__}"
 """Our sides name product and version like this (``MM-03``)."""
@@ -213,6 +214,19 @@ def check_closing(asked: Asked, last: Handshake, ours: Proposal, limits: Limits)
     for name in final:
         if name not in asked.allowed:
             raise Disagreement(EXTENSION_MISMATCH, f"{name} was not agreed on")
+
+
+def kept_octets(last: Handshake, known: ExtensionSet) -> int:
+    """Return what a session keeps of the final properties: those of vendors' extensions, which may
+    mean anything (``NB-02``).
+    """
+    return sum(
+        [
+            table_octets(offer.properties)
+            for offer in last.offers
+            if not is_standard(known[offer.name])
+        ]
+    )
 
 
 def instances(last: Handshake, known: ExtensionSet, limits: Limits) -> list[Extension]:

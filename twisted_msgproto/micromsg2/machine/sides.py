@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from ...core.connection import WorkLost
+from ...core.kept import KEPT_LIMIT, Keeping, Kept
 from ...core.limits import Limits
-from ..terms import CLIENT, SERVER, Opened, Side
-from ..wire import Handshake, encode_handshake
+from ..terms import CLIENT, SERVER, Event, Opened, Side
+from ..wire import LIMIT_EXCEEDED, Handshake, encode_handshake
 from . import negotiation
-from .negotiation import Proposal
+from .negotiation import Disagreement, Proposal
 from .session import Session
 
 
@@ -35,14 +37,23 @@ class Client(Session):
 class Server(Session):
     """Is the side that accepts: it answers the handshake and checks its end."""
 
-    __slots__ = ("_asked",)
+    __slots__ = ("_asked", "_every", "_keeping")
 
-    def __init__(self, proposal: Proposal | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        proposal: Proposal | None = None,
+        limits: Limits | None = None,
+        every: Kept | None = None,
+    ) -> None:
         """Make a server's machine; ``proposal`` is what we require, suggest and know, by default
         everything we know.
+
+        ``every`` counts what all sessions keep; without it this one has no bound.
         """
         super().__init__(SERVER, Side.OPENING, proposal, limits, handshakes=2)
         self._asked: negotiation.Asked | None = None
+        self._every = every
+        self._keeping: Keeping | None = None  # most sessions keep nothing
 
     def _receive_handshake(self, frame: Handshake) -> None:
         if self._asked is None:
@@ -52,4 +63,18 @@ class Server(Session):
         else:
             negotiation.check_closing(self._asked, frame, self.proposal, self.limits)
             self._asked = None
+            self._keep(negotiation.kept_octets(frame, self.proposal.known))
             self._establish(frame)
+
+    def _keep(self, octets: int) -> None:
+        """Count what is kept of the handshake (NB-02); Disagreement if all keep too much."""
+        if octets:
+            self._keeping = Keeping(self._every)
+            if not self._keeping.take(octets):
+                raise Disagreement(LIMIT_EXCEEDED, f"too many properties: {KEPT_LIMIT}")
+
+    def lost(self, now: float) -> list[Event | WorkLost]:
+        """The connection is gone: nothing is kept for it any more."""
+        if self._keeping is not None:
+            self._keeping.clear()
+        return super().lost(now)

@@ -105,7 +105,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
 
     def makeMachine(self) -> Server:
         """Return a server's machine."""
-        return Server(self.factory.proposal, self.factory.limits)
+        return Server(self.factory.proposal, self.factory.limits, self.factory.budget.kept)
 
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: what the broker handed to it goes back."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
+from twisted_msgproto.core.broker.numbers import LARGE, Numbers
 from twisted_msgproto.core.broker.terms import QueueName
 
 from ..arrays import compute
@@ -138,12 +140,72 @@ def bit_ranges(bits: bytes | bytearray, first: int) -> list[Range]:
     return list(zip(at, at, strict=True))
 
 
+class Moved:
+    """Says of messages in which queue they are, in 8 octets each (NB-02)."""
+
+    def __init__(self) -> None:
+        self._places = Numbers(LARGE)
+        self._names: dict[int, QueueName] = {}
+        self._known: dict[QueueName, int] = {}  # the number of each name; none is 0
+        self._latest = 0
+
+    def __bool__(self) -> bool:
+        return self._places.count > 0
+
+    def __iter__(self) -> Iterator[tuple[QueueName, list[int]]]:
+        """Yield queues and places of messages that are there; a queue may come repeatedly."""
+        for places, numbers in self._places.columns():
+            found: defaultdict[int, list[int]] = defaultdict(list)
+            for place, number in zip(places, numbers, strict=True):
+                found[number].append(place)
+            for number, some in found.items():
+                yield self._names[number], some
+
+    def get(self, place: int) -> QueueName | None:
+        """Return the queue that a message was moved to, or None."""
+        number = self._places.get(place)
+        return self._names[number] if number else None
+
+    def note(self, places: Iterable[int], name: QueueName) -> None:
+        """Note that these messages are in the queue ``name``."""
+        number = self._known.get(name)
+        if number is None:
+            self._latest += 1
+            number = self._known[name] = self._latest
+            self._names[number] = name
+        ordered = sorted(set(places))
+        self._places.extend(ordered, [number] * len(ordered))
+
+    def merge(self, other: Moved) -> None:
+        """Note all that ``other`` says."""
+        for name, places in other:
+            self.note(places, name)
+
+    @property
+    def last(self) -> int:
+        """The highest place of which it says something; -1 if there is none."""
+        return self._places.last
+
+    def remove(self, lo: int, hi: int) -> None:
+        """Say nothing any more of messages lo ≤ place < hi."""
+        self._places.remove(lo, hi)
+
+    def queues(self) -> set[QueueName]:
+        """Return the queues with messages that were moved there; other names are forgotten."""
+        used: set[int] = set()
+        for _, numbers in self._places.columns():
+            used.update(numbers)
+        self._names = {number: self._names[number] for number in used}
+        self._known = {name: number for number, name in self._names.items()}
+        return set(self._known)
+
+
 class Marks:
     """Holds the marks of all segments that matter.
 
     Attributes:
-        tries: place → number of tries, where there was one, of messages that are in queues.
-        moved: place → queue, of messages that are in another queue than the one they came for.
+        tries: the tries of messages that are in queues and have had one.
+        moved: the queues of messages that are in another one than the one they came for.
         limit: there are no offsets from this one on; what is told of them is passed over.
     """
 
@@ -152,8 +214,8 @@ class Marks:
         self._firsts: list[int] = []
         self.limit = OPEN_END
         self._beyond = False
-        self.tries: dict[int, int] = {}
-        self.moved: dict[int, QueueName] = {}
+        self.tries = Numbers()
+        self.moved = Moved()
 
     def __iter__(self) -> Iterator[Segment]:
         """Iterate over the segments in order."""
@@ -202,25 +264,20 @@ class Marks:
                 if new:
                     segment.outstanding = max(segment.outstanding - new, 0)
                     changed.add(segment.first)
-            if self.tries or self.moved:
+            if self.tries.count or self.moved:
                 self._forget(lo, hi)
         return changed
 
     def note_tries(self, place: int, tries: int) -> None:
         """Note how often a message was tried."""
         if tries:
-            self.tries[place] = tries
+            self.tries.set(place, tries)
         else:
-            self.tries.pop(place, None)
+            self.tries.remove(place, place + 1)
 
     def _forget(self, lo: int, hi: int) -> None:
-        for of_place in (self.tries, self.moved):
-            if hi - lo <= len(of_place):
-                for place in range(lo, hi):
-                    of_place.pop(place, None)
-            else:
-                for place in [place for place in of_place if lo <= place < hi]:
-                    del of_place[place]
+        self.tries.remove(lo, hi)
+        self.moved.remove(lo, hi)
 
     def unsettled(self, lo: int, hi: int) -> Sequence[int]:
         """Return the rows r, 0 ≤ r < hi - lo, whose message lo + r is not done, in order."""
@@ -252,9 +309,6 @@ class Marks:
 
         Other messages will have such offsets: log and marks were not copied together.
         """
-        dropped = self._beyond
-        for of_place in (self.tries, self.moved):
-            for place in [place for place in of_place if place >= end]:
-                del of_place[place]
-                dropped = True
+        dropped = self._beyond or self.tries.last >= end or self.moved.last >= end
+        self._forget(end, 2**64)
         return dropped

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from twisted_msgproto.core.broker.envelopes import opened
+from twisted_msgproto.core.broker.numbers import Numbers
 from twisted_msgproto.core.broker.terms import QueueName
 
 from ..format import SEGMENT_HEADER_OCTETS, Damage, Record, Segment
@@ -36,8 +37,8 @@ class Waiting:
     places: array[int] = field(default_factory=lambda: array("q"))
     weights: array[int] = field(default_factory=lambda: array("I"))
     arrived: array[int] = field(default_factory=lambda: array("I"))
-    tries: dict[int, int] = field(default_factory=dict)
-    """place → number of tries, where there was one."""
+    tries: Numbers = field(default_factory=Numbers)
+    """The tries of places that have had one."""
 
 
 Queues = dict[QueueName, Waiting]
@@ -104,9 +105,8 @@ class Scan:
         queue.places.extend(range(lo, hi))
         queue.weights.extend(messages.weights())
         queue.arrived.extend(messages.arrived())
-        tries = self._marks.tries
-        if tries:
-            queue.tries.update({at: number for at, number in tries.items() if lo <= at < hi})
+        for tried, numbers in self._marks.tries.columns(lo, hi):
+            queue.tries.extend(tried, numbers)
 
     def _take_rows(self, messages: Messages, places: Sequence[int], rows: Sequence[int]) -> int:
         weights, arrived, tries = messages.weights(), messages.arrived(), self._marks.tries
@@ -116,8 +116,9 @@ class Scan:
             queue.places.extend(here)
             queue.weights.extend([weights[row] for row in some])
             queue.arrived.extend([arrived[row] for row in some])
-            if tries:
-                queue.tries.update({place: tries[place] for place in here if place in tries})
+            if tries.count:
+                pairs = [(place, number) for place in here if (number := tries.get(place))]
+                queue.tries.update(pairs)
             taken += len(some)
         return taken
 
@@ -130,10 +131,10 @@ class Scan:
         for name, some in self._named(messages, rows).items():
             stay = some
             if moved:
-                stay = [row for row in some if places[row] not in moved]
+                stay = []
                 for row in some:
-                    if places[row] in moved:
-                        found.setdefault(moved[places[row]], []).append(row)
+                    to = moved.get(places[row])
+                    (stay if to is None else found.setdefault(to, [])).append(row)
             if stay and not names.holds(name, places[stay[0]]):
                 stay = [row for row in stay if names.holds(name, places[row])]
             if stay:

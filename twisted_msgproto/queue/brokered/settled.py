@@ -12,15 +12,17 @@ import errno
 import json
 import os
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from twisted_msgproto.core.broker.numbers import Numbers
 from twisted_msgproto.core.broker.terms import QueueName
 
 from ..checksum import crc32
 from ..damage import Range
 from ..disk import Disk, File, read_whole, replace_whole
-from .marks import Marks, Segment, bit_ranges
+from .marks import Marks, Moved, Segment, bit_ranges
 
 FILE = "settled"
 MAGIC = b"\x93MPBSET\n"
@@ -31,7 +33,8 @@ FRAME = struct.Struct("<4sII")
 CHECKSUM = struct.Struct("<I")
 RECORD = struct.Struct("<IIQ")
 PAIR = struct.Struct("<QQ")
-RANGES, BITS, TRIES, MOVED = 1, 2, 3, 4
+IN_A_ROW = struct.Struct("<H")
+RANGES, BITS, TRIES, MOVED, TRIES_IN_A_ROW = 1, 2, 3, 4, 5
 HEADER_OCTETS = HEADER.size + CHECKSUM.size
 LONG_OCTETS = 1 << 20
 """A shorter file is not replaced, however little of it still matters."""
@@ -42,11 +45,11 @@ class Group:
     """Holds what happened since the last group; of each place, the last word counts."""
 
     settled: list[Range] = field(default_factory=list)
-    tries: dict[int, int] = field(default_factory=dict)
-    moved: dict[int, QueueName] = field(default_factory=dict)
+    tries: Numbers = field(default_factory=Numbers)
+    moved: Moved = field(default_factory=Moved)
 
     def __bool__(self) -> bool:
-        return bool(self.settled or self.tries or self.moved)
+        return bool(self.settled or self.tries.count or self.moved)
 
     def packed(self) -> bytes:
         """Return the payload of its frame."""
@@ -64,19 +67,25 @@ def _ranges(ranges: Sequence[Range]) -> bytes:
     return _record(RANGES, 0, struct.pack(f"<{len(flat)}Q", *flat))
 
 
-def _tries(tries: Mapping[int, int]) -> bytes:
-    if not tries:
-        return b""
-    flat = [number for one in tries.items() for number in one]
+def _tries(tries: Numbers) -> bytes:
+    return b"".join([_some_tries(places, numbers) for places, numbers in tries.columns()])
+
+
+def _some_tries(places: Sequence[int], numbers: Sequence[int]) -> bytes:
+    """Return the tries of some places in the shorter form; in a row 0 would say nothing."""
+    base, behind = places[0], places[-1] + 1
+    if IN_A_ROW.size * (behind - base) < PAIR.size * len(places) and min(numbers):
+        row = array("H", bytes(IN_A_ROW.size * (behind - base)))
+        for place, number in zip(places, numbers, strict=True):
+            row[place - base] = number
+        return _record(TRIES_IN_A_ROW, base, struct.pack(f"<{len(row)}H", *row))
+    flat = [number for pair in zip(places, numbers, strict=True) for number in pair]
     return _record(TRIES, 0, struct.pack(f"<{len(flat)}Q", *flat))
 
 
-def _moved(moved: Mapping[int, QueueName]) -> bytes:
-    by_queue: dict[QueueName, list[int]] = {}
-    for place, name in moved.items():
-        by_queue.setdefault(name, []).append(place)
+def _moved(moved: Moved) -> bytes:
     records = []
-    for name, places in by_queue.items():
+    for name, places in moved:
         text = json.dumps(list(name)).encode()
         packed = struct.pack(f"<{len(places)}Q", *places)
         records.append(_record(MOVED, len(text), text + packed))
@@ -120,10 +129,14 @@ def _apply(kind: int, base: int, content: bytes, marks: Marks) -> None:
     elif kind == TRIES:
         for place, tries in PAIR.iter_unpack(content):
             marks.note_tries(place, tries)
+    elif kind == TRIES_IN_A_ROW:
+        row = struct.unpack(f"<{len(content) // IN_A_ROW.size}H", content)
+        tried = [place for place, tries in enumerate(row, base) if tries]
+        marks.tries.extend(tried, [tries for tries in row if tries])
     elif kind == MOVED:
         space, name = json.loads(content[:base])
-        for place in struct.unpack(f"<{(len(content) - base) // 8}Q", content[base:]):
-            marks.moved[place] = QueueName(space, name)
+        places = struct.unpack(f"<{(len(content) - base) // 8}Q", content[base:])
+        marks.moved.note(places, QueueName(space, name))
     else:
         raise ValueError(f"unknown record {kind}")
 

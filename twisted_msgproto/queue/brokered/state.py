@@ -17,6 +17,7 @@ from enum import Enum, auto
 from itertools import chain, pairwise
 from typing import Any
 
+from twisted_msgproto.core.broker.numbers import Numbers
 from twisted_msgproto.core.broker.terms import QueueName
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueFull
 
@@ -44,7 +45,6 @@ PIN_SHARE = 4
 
 class _Note(Enum):
     SETTLED = auto()
-    TRIED = auto()
     MOVED = auto()
 
 
@@ -81,6 +81,8 @@ class BrokerState:
         self._reading = threading.Lock()
         self._marks = Marks()
         self._noted: deque[tuple[_Note, Any]] = deque()
+        self._noting = threading.Lock()  # guards the next one, for moments only
+        self._tries = Numbers()  # a letter may come back again and again while the disk stalls
         self._appended: deque[tuple[int, int, int]] = deque()
         self._wanted: list[tuple[int, int]] = []  # segments that are to be copied
         self._copied: set[int] = set()  # and those that are
@@ -249,13 +251,15 @@ class BrokerState:
 
     def tried(self, tries: Mapping[int, int]) -> None:
         """Note how often messages were tried: place → tries."""
-        self._noted.append((_Note.TRIED, tries))
+        with self._noting:
+            self._tries.update(tries.items())
 
     def move(self, places: Sequence[int], to: QueueName, *, tries: bool) -> None:
         """Note that messages are in the queue ``to`` from now on; ``tries``: with their tries."""
         self._noted.append((_Note.MOVED, (places, to)))
         if not tries:
-            self._noted.append((_Note.TRIED, dict.fromkeys(places, 0)))
+            with self._noting:
+                self._tries.update(dict.fromkeys(places, 0).items())
 
     def forget(self, name: QueueName) -> None:
         """Note that a queue without messages is gone."""
@@ -338,9 +342,9 @@ class BrokerState:
         ended = list(pairwise(self._log.firsts))
         group = self._take_noted()
         self._take_appended()
-        for place, tries in group.tries.items():
+        for place, tries in group.tries:
             self._marks.note_tries(place, tries)
-        self._marks.moved.update(group.moved)
+        self._marks.moved.merge(group.moved)
         self._changed |= self._marks.settle(group.settled)
         for first, end in ended:
             segment = self._marks.begun(first)
@@ -361,20 +365,22 @@ class BrokerState:
             note, what = self._noted.popleft()
             if note is _Note.SETTLED:
                 places.extend(what)
-            elif note is _Note.TRIED:
-                group.tries.update(what)
             else:
-                group.moved.update(dict.fromkeys(what[0], what[1]))
+                group.moved.note(*what)
         group.settled = ranges_of(places)
+        with self._noting:  # behind the others: nothing is tried after it is settled
+            group.tries, self._tries = self._tries, Numbers()
         return group
 
     def _write_names(self) -> None:
         self._names.write()
-        used = set(self._marks.moved.values())
-        # A queue is known as long as messages are in its dead letters.
-        gone = {name for name in set(self._forgotten) if not used & {name, name.dead}}
-        self._names.forget(gone)
-        self._forgotten -= gone
+        forgotten = set(self._forgotten)
+        if forgotten:
+            # A queue is known as long as messages are in its dead letters.
+            used = self._marks.moved.queues()
+            gone = {name for name in forgotten if not used & {name, name.dead}}
+            self._names.forget(gone)
+            self._forgotten -= gone
 
     # -- the log's segments -----------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ import codecs
 from collections.abc import Mapping
 from typing import Final
 
+from ...core.kept import table_octets
 from ..wire import RESERVED
-from ..wire.lines import weight
 
 
 class Incoming:
@@ -59,7 +59,7 @@ class Incoming:
         """Count headers of a frame that does not end the message: they wait with it (NB-02)."""
         if not self.muted:
             own = {name: value for name, value in headers.items() if name not in RESERVED}
-            self.weight += weight(own)
+            self.weight += table_octets(own)
 
 
 NOTHING_YET: Final = Incoming(None, None, 0.0)

@@ -45,6 +45,7 @@ from ..wire import (
     Message,
 )
 from ..wire.framing import BodyContinued, Decoder, FrameClosed, FrameOpened, Piece, read_frame
+from ..wire.lines import wide
 from .incoming import NOTHING_YET, Incoming, whole_characters
 from .sending import S, Speaker
 
@@ -169,11 +170,11 @@ class Listener(Speaker[S]):
         )
         if found is None:
             return
-        ids, bodies = found
+        ids, bodies, weight = found
         unanswered.update(dict.fromkeys(ids, False))
         self.counters.requests += len(ids)
         octets = sum(map(len, bodies))
-        weight = sum(map(len, ids)) + len(ids) * (len(self._request_prefix) + len(BLANK))
+        weight += len(ids) * (len(self._request_prefix) + len(BLANK))
         events.append(
             MessagesReceived(REQUEST, ids, [_NO_FIELDS] * len(ids), bodies, None, octets, weight)
         )
@@ -202,17 +203,17 @@ class Listener(Speaker[S]):
                 return False
             unanswered[id] = False
             self.counters.requests += 1
+            weight = frame.head_octets if id.isascii() else frame.head_octets + wide((id,))
             if type(last) is MessagesReceived and last.kind == REQUEST:
                 last.ids.append(id)
                 last.fields.append(_NO_FIELDS)
                 last.bodies.append(frame.body)
                 last.octets += len(frame.body)
-                last.weight += frame.head_octets
+                last.weight += weight
                 if last.truncated is not None:
                     last.truncated.append(False)
             else:
                 body = frame.body
-                weight = frame.head_octets
                 events.append(
                     MessagesReceived(REQUEST, [id], [_NO_FIELDS], [body], None, len(body), weight)
                 )
@@ -518,7 +519,9 @@ class Listener(Speaker[S]):
         octets = len(body)
         last.octets += octets
         size = self.message_octets if truncated else incoming.size
-        last.weight += size - octets + _FIELD_WEIGHT_OCTETS * len(incoming.fields)
+        fields = incoming.fields
+        last.weight += size - octets + _FIELD_WEIGHT_OCTETS * len(fields)
+        last.weight += wide((id, *fields, *fields.values()))
 
     def _answered(
         self, id: str, fields: Mapping[str, str], body: bytes, truncated: bool, events: list[Event]

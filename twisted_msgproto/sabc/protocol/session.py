@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from inspect import iscoroutine
+from sys import getsizeof
 from typing import Any, ClassVar, Final
 
 from twisted.internet.defer import Deferred
@@ -16,6 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, Fault, Refused, TimedOut, shown
+from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_OCTETS, Keeping, Kept, table_octets
 from ...core.limits import Limit
 from ...core.message import Message, MessageBatch
 from ...net.authentication import LOGIN_LIMITS
@@ -43,6 +45,7 @@ from ..terms.events import (
     SessionExpired,
 )
 from ..terms.limits import SESSION_LIMITS
+from ..terms.tables import TOO_MANY
 from .exchange import Response, octets_of
 from .verbs import Stream, Verbs
 
@@ -84,6 +87,7 @@ class SabcSession(Verbs):
     # What most sessions never change stands here: an idle one weighs less.
     _outputPaused = False
     _unanswered: Sequence[Any] = ()  # the waiters that the end has left
+    _keeping: Keeping | None = None
 
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
 
@@ -144,6 +148,18 @@ class SabcSession(Verbs):
         """The session stands."""
         return self._established and not self._ended and not self.machine.closed
 
+    @property
+    def keptByAll(self) -> Kept | None:
+        """Return what counts what all sessions of the process keep; None: this one has no bound."""
+        return None
+
+    @property
+    def keeping(self) -> Keeping:
+        """Return what counts what this session keeps for longer than a message (``NB-02``)."""
+        if self._keeping is None:
+            self._keeping = Keeping(self.keptByAll)
+        return self._keeping
+
     def workLost(self, work: list[Any], reason: Failure) -> None:
         """Requests of ours will not be answered."""
         self._unanswered = [waiter for _, waiter in work]
@@ -154,6 +170,8 @@ class SabcSession(Verbs):
 
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: whoever waits for an answer hears why, then the hook is told."""
+        if self._keeping is not None:
+            self._keeping.clear()
         error = self.ending or ConnectionClosed("the session has ended")
         streams, self._streams = self._streams, {}
         for stream in streams.values():
@@ -258,12 +276,22 @@ class SabcSession(Verbs):
         self._settle()
 
     def _askAll(self, batch: MessageBatch) -> None:
-        """Let the application answer; answers that are there at once leave together."""
+        """Let the application answer; answers that are there at once leave together.
+
+        Requests may wait for their answers for long.  While all sessions keep too much, those of a
+        session with more than its share are refused before the application hears of them.
+        """
         numbers: list[str] = []
         bodies: list[bytes] = []
         ask = self.requestReceived
+        fits = (self._keeping or self.keeping).fits
+        crowded = not fits(batch.octets + batch.weight + KEPT_WEIGHT_OCTETS * batch.count)
         for message in batch:
             number: Any = message.message_id
+            if crowded and not fits(_owed(message)):
+                self.factory.limitMet(KEPT_LIMIT, "a request")
+                self.machine.fail(number, TOO_MANY, f"too many unanswered requests: {KEPT_LIMIT}")
+                continue
             try:
                 result = ask(message)
             except Exception:
@@ -273,17 +301,20 @@ class SabcSession(Verbs):
                 numbers.append(number)
                 bodies.append(result)
             else:
-                self._resolve(result, number)
+                self._resolve(result, message)
         for number in self.machine.answer_all(numbers, bodies):
             self._answer(bodies[numbers.index(number)], number)
 
-    def _resolve(self, result: Any, number: str) -> None:
-        """Answer with ``result``, when it is there."""
+    def _resolve(self, result: Any, message: Message) -> None:
+        """Answer ``message`` with ``result``, when it is there."""
+        number: Any = message.message_id
         if iscoroutine(result):
             result = Deferred.fromCoroutine(result)
         if isinstance(result, Deferred):
             if not result.called:
-                result.addBoth(self._later, number)
+                octets = _owed(message)
+                self.keeping.add(octets)
+                result.addBoth(self._later, number, octets)
                 return
             result.addCallbacks(
                 self._answer, self._failed, callbackArgs=(number,), errbackArgs=(number,)
@@ -291,8 +322,9 @@ class SabcSession(Verbs):
         else:
             self._answer(result, number)
 
-    def _later(self, result: object, number: str) -> None:
-        """An answer that had to be waited for."""
+    def _later(self, result: object, number: str, octets: int) -> None:
+        """An answer that had to be waited for, while ``octets`` were kept."""
+        self.keeping.remove(octets)
         if isinstance(result, Failure):
             self._failed(result, number)
         else:
@@ -367,6 +399,12 @@ class SabcSession(Verbs):
         SessionExpired: _countEnd,
         DrainTimedOut: _countEnd,
     }
+
+
+def _owed(message: Message) -> int:
+    """Return what a request takes until its answer is there: a coroutine keeps all of it."""
+    headers = 0 if message.fields is None else table_octets(message.fields)
+    return getsizeof(message.message_id) + len(message.body or b"") + headers + KEPT_WEIGHT_OCTETS
 
 
 @cache

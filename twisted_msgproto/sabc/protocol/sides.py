@@ -33,7 +33,7 @@ from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, Refused
-from ...core.kept import KEPT_LIMIT, Keeping
+from ...core.kept import KEPT_LIMIT, Kept, table_octets
 from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn
 from ...net.authorising import CALL, PUBLISH
@@ -44,7 +44,6 @@ from ...net.sink import IMessageSink
 from ..machine import Client, Server
 from ..terms.events import ConnectReceived, ConnectRefused, SessionGranted
 from ..terms.tables import SERVER, UNAVAILABLE, Serving
-from ..wire.lines import weight
 from .exchange import Body, Response
 from .session import LIMITS, PROTOCOL, SabcSession, log
 
@@ -64,7 +63,6 @@ class SabcServer(SabcSession):
     connectHeaders: Mapping[str, str] = MappingProxyType({})
     _login: Deferred[Any] | None = None
     _logout: Callable[[], Any] | None = None
-    _keeping: Keeping | None = None
 
     def authorise(self, request: ConnectReceived) -> Any:
         """Return who the client is (``SA-07``, ``SA-08``): its client-id or None; or a Deferred for
@@ -120,10 +118,14 @@ class SabcServer(SabcSession):
 
     def _keeps(self, headers: Mapping[str, str]) -> bool:
         """Keep these for the session; False if all sessions together keep too much (NB-02)."""
-        if self._keeping is None:
-            self._keeping = Keeping(self.factory.budget.kept)
-        self._keeping.remove(self._keeping.octets)  # those of an attempt that was refused
-        return self._keeping.take(weight(headers))
+        keeping = self.keeping
+        keeping.remove(keeping.octets)  # those of an attempt that was refused
+        return keeping.take(table_octets(headers))
+
+    @property
+    def keptByAll(self) -> Kept:
+        """Return what counts what all sessions of the process keep."""
+        return self.factory.budget.kept
 
     def _accepted(self, clientId: str | None) -> None:
         self._login = None
@@ -165,8 +167,6 @@ class SabcServer(SabcSession):
         login, self._login = self._login, None
         if login is not None:
             login.cancel()
-        if self._keeping is not None:
-            self._keeping.clear()
         logout, self._logout = self._logout, None
         if logout is not None:
             maybeDeferred(logout).addErrback(

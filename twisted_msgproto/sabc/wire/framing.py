@@ -21,9 +21,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hmac import compare_digest
+from sys import getsizeof
 from typing import Final
 
 from ...core.errors import Fault
+from ...core.kept import table_octets
 from . import (
     BLANK,
     COMMANDS,
@@ -39,7 +41,7 @@ from . import (
     Frame,
     Message,
 )
-from .lines import LENIENT, STRICT, quick_head, read_header, weight
+from .lines import LENIENT, STRICT, quick_head, read_header
 
 _DIGITS = re.compile(r"[0-9]{1,10}", re.ASCII)
 _CR, _LF = 13, 10
@@ -200,7 +202,7 @@ class Decoder:
         lines have been read (NB-02).
         """
         held = len(self._buffer) - self._start
-        return held if self._kind is None else held + self._head + weight(self._headers)
+        return held if self._kind is None else held + self._head + table_octets(self._headers)
 
     @property
     def has_body(self) -> bool | None:
@@ -230,15 +232,15 @@ class Decoder:
 
     def plain(
         self, prefix: bytes, octets_max: int, taken: Mapping[str, object], taken_max: int
-    ) -> tuple[list[str], list[bytes]] | None:
+    ) -> tuple[list[str], list[bytes], int] | None:
         """Return all complete frames at once, if each is a message with one header after the
         session.
 
         ``prefix`` is what each begins with, up to the value of that header (``…\\r\\nmsg-id::``).
-        The values and the bodies, or None (and nothing is consumed) if only one frame is any
-        different, above ``octets_max``, or in the least odd: :meth:`next` then reads them singly.
-        Odd is also a value that stands twice or in ``taken``, or that these would be more than
-        ``taken_max``.
+        The values, the bodies, and the octets that the values occupy; or None (and nothing is
+        consumed) if only one frame is any different, above ``octets_max``, or in the least odd:
+        :meth:`next` then reads them singly.  Odd is also a value that stands twice or in ``taken``,
+        or that these would be more than ``taken_max``.
 
         All work is done for all frames together: a frame costs a fraction of the time of ``next``.
         """
@@ -287,7 +289,7 @@ class Decoder:
         self._swallow = False
         self._between = True
         self._start = len(buffer) - tail
-        return texts, bodies
+        return texts, bodies, len(joined) if joined.isascii() else sum(map(getsizeof, texts))
 
     def _fail(self, problem: tuple[str, str], octets: bytes = b"") -> Fault:
         self._faulted = True

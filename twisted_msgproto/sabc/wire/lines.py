@@ -7,22 +7,19 @@ frames of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from sys import getsizeof
-from typing import Final
 
 from . import COMMANDS, CRLF, END, Bounds, Frame
 
 _CR, _LF = 13, 10
 
-HEADER_WEIGHT_OCTETS: Final = 80
-"""A header in memory counts as this many octets beside its two texts: its place in a table."""
 
-
-def weight(headers: Mapping[str, str]) -> int:
-    """Return what headers occupy in memory, which may be ten times what they are on the wire."""
-    texts = sum(map(getsizeof, headers)) + sum(map(getsizeof, headers.values()))
-    return texts + HEADER_WEIGHT_OCTETS * len(headers)
+def wide(texts: Iterable[str]) -> int:
+    """Return what those texts occupy in memory that are not ASCII: it may be four times what they
+    are on the wire.
+    """
+    return sum([getsizeof(text) for text in texts if not text.isascii()])
 
 
 # What the other side gets wrong, as (reason, text).  The texts show nothing of what was sent.

@@ -426,10 +426,7 @@ class Peer(Arriving):
 
     def _attribute_event(self, message: AttributeSet | AttributeUnset, events: list[Event]) -> bool:
         """Put the attribute's change in force; False (and a fault) above the limits (``UM-20``)."""
-        before = self.attributes.pop(message.name, None)
-        if before is not None:
-            self._attributes_octets -= before.octets
-            self.kept.remove(before.weight)
+        self.forget_attribute(message.name)
         if isinstance(message, AttributeUnset):
             return True
         octets = len(message.name.encode()) + len(message.value.encode())
@@ -453,6 +450,13 @@ class Peer(Arriving):
         attribute = PeerAttribute(message.value, message.attachments, octets, weight)
         self.attributes[message.name] = attribute
         return True
+
+    def forget_attribute(self, name: str) -> None:
+        """Let an attribute be unset, because the peer has unset it or may not set it."""
+        before = self.attributes.pop(name, None)
+        if before is not None:
+            self._attributes_octets -= before.octets
+            self.kept.remove(before.weight)
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 

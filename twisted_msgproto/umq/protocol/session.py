@@ -322,6 +322,7 @@ class UmqSession(Serving):
         if self.factory.authoriser is not None and self.refuses(
             PUBLISH, ATTRIBUTE_PREFIX + event.name
         ):
+            self.machine.forget_attribute(event.name)
             return  # nobody answers ``S`` and ``X``
         if self._stores:
             self._gathered.add("attribute", event)
