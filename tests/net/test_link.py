@@ -10,7 +10,7 @@ from twisted.internet.defer import fail
 from twisted.python.failure import Failure
 
 from tests.tools.small_link import LineMachine, LinkCase, Sink
-from twisted_msgproto.core.errors import ProtocolViolation, QueueError, TimedOut
+from twisted_msgproto.core.errors import NotStored, ProtocolViolation, QueueError, TimedOut
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.net.link import (
     FIRST_READ_OCTETS,
@@ -32,7 +32,8 @@ def test_a_wire_that_lacks_a_part_cannot_be_made(missing: str | None) -> None:
     parts = {name: lambda *_: None for name in PARTS_OF_A_WIRE if name != missing}
     makes = type("Partial", (Wire,), parts)
     with nullcontext() if missing is None else pytest.raises(TypeError, match=missing):
-        makes()
+        wire = makes()
+        assert (wire.full, wire.held) == (False, 0)
 
 
 class Links(LinkCase):
@@ -62,7 +63,7 @@ class Links(LinkCase):
         self.clock.advance(0)
         self.assertEqual(len(transport.writes), 3)
         self.assertEqual(transport.value().count(b"ok"), 7)
-        self.assertEqual(transport.producerState, "producing")
+        self.assertEqual((transport.producerState, transport.disconnecting), ("producing", False))
         self.lose()
 
     def test_slow_input_is_read_in_smaller_pieces_and_quick_input_in_larger_ones(self) -> None:
@@ -227,6 +228,8 @@ class Links(LinkCase):
         self.assertEqual(self.factory.counters["unsafe_batches"], 1)
         self.assertEqual(transport.value(), b"lost 1\n")
         self.lose()
+        self.assertIsInstance(server.ending, NotStored)
+        self.assertEqual(str(server.ending), "what came could not be stored: the disk is broken")
 
     def test_a_hook_which_raises_is_an_error_in_code_with_its_traceback(self) -> None:
         def batchReceived(self: Any, batch: MessageBatch) -> Any:

@@ -56,9 +56,7 @@ class Transport:
 class Way:
     """An output with its transport, its clock, and what it said."""
 
-    def __init__(
-        self, seconds: float = 30.0, most: int = 0, ledger: Ledger | None = None
-    ) -> None:
+    def __init__(self, seconds: float = 30.0, most: int = 0, ledger: Ledger | None = None) -> None:
         self.clock = Clock()
         self.transport = Transport()
         self.stalled = 0
@@ -104,7 +102,7 @@ def test_a_transport_holds_a_slice_however_much_is_written():
     way.output.write(bytes(16 << 20))
     while way.transport.buffer:
         way.transport.take()
-    assert way.transport.largest <= SLICE_OCTETS + way.transport.bufferSize
+    assert way.transport.largest == SLICE_OCTETS
 
 
 def test_what_is_written_does_not_change_how_much_one_read_returns__NB_07():
@@ -170,6 +168,14 @@ def test_it_says_that_too_much_waits_and_that_it_no_longer_does():
         way.transport.take()
     assert way.changes == [True, False]
     assert way.drained == 1
+
+
+def test_who_writes_goes_on_when_half_of_the_bound_waits__UM_21():
+    way = Way(most=4 * SLICE_OCTETS)
+    way.output.write(bytes(6 * SLICE_OCTETS))
+    for waiting, changes in ((5, [True]), (4, [True]), (3, [True]), (2, [True, False])):
+        assert (way.output.octets // SLICE_OCTETS, way.changes) == (waiting, changes)
+        way.transport.take()
 
 
 def test_without_a_bound_it_says_so_as_soon_as_the_transport_is_full():

@@ -6,8 +6,10 @@ Serves the transport rows UM-18, UM-20, UM-21 and the ecosystem notes on autobah
 import subprocess
 import sys
 from itertools import pairwise
+from sys import getsizeof
 
 import pytest
+from OpenSSL.SSL import Error as TLSError
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.protocol import Factory
 from twisted.internet.task import Clock
@@ -28,8 +30,8 @@ from twisted_msgproto.net.wires.websocket import (
     parse_address,
     parse_origins,
 )
-from twisted_msgproto.net.wires.websocket.carrier import LONG_HEAD
-from twisted_msgproto.net.wires.websocket.frames import BINARY, TEXT, frame
+from twisted_msgproto.net.wires.websocket.carrier import _FOR_UPGRADE, LONG_HEAD
+from twisted_msgproto.net.wires.websocket.frames import BINARY, PONG, TEXT, frame
 from twisted_msgproto.net.wires.websocket.wire import WebSocketBroken
 
 LENGTHS = (0, 1, 125, 126, 127, 1024, 1025, 65535)
@@ -221,6 +223,7 @@ class Reading(TestCase):
             )
             bodies = [letter * size for letter in (b"a", b"\xff") for size in LENGTHS]
             messages = [b"".join(frame(BINARY, body, who == 1)) for body in bodies]
+            messages.append(b"".join(frame(PONG, b"p" * 125, who == 1)))
             one.dataReceived(b"".join(messages))
             for message in messages:
                 one.dataReceived(message)
@@ -257,7 +260,8 @@ class Reading(TestCase):
         whole = client_frame(b"x" * 30_000)
         connection.dataReceived(whole + whole[:20_000])
         self.assertEqual(notes.held, [len(whole) + 20_000])
-        connection._encryptedRest(1000)  # as TLS says it
+        for _ in range(2):
+            connection._encryptedRest(1000)  # as TLS says it
         self.assertEqual(notes.held, [len(whole) + 20_000, len(whole) + 21_000])
         connection._encryptedRest(0)
         notes.wire.resumeProducing()
@@ -397,6 +401,15 @@ class Reading(TestCase):
             self.assertEqual((len(session.messages()), session.reads()), (100, reads))
             lose(connection)
 
+    def test_each_read_begins_a_stretch_of_its_own__NB_07(self):
+        for body, count, reads in ((b"x", 100, 3), (b"x" * 20, 150, 4), (b"", 150, 6)):
+            connection, _, _ = server()
+            session = connection.session
+            for _ in range(3):
+                connection.dataReceived(client_frame(body) * count)
+            self.assertEqual((len(session.messages()), session.reads()), (3 * count, reads))
+            lose(connection)
+
     def test_messages_behind_our_close_cost_next_to_nothing__NB_07(self):
         """Nor do they keep the reactor from others, and the peer's Close is seen behind them."""
         connection, _, _ = server()
@@ -440,6 +453,7 @@ class Reading(TestCase):
         connection.dataReceived(fragments)
         self.assertEqual(transport.producerState, "paused")
         self.assertEqual(connection.session.messages(), [])
+        self.assertLess(connection._fragments, 500)
         self.assertTrue(self.turns(clock))
         self.assertEqual(connection.session.messages(), [b"a" + b"b" * 5000 + b"c"])
         lose(connection)
@@ -608,6 +622,8 @@ class Reading(TestCase):
         connection, transport, _ = server(websocket_message_frames=100)
         connection.dataReceived(b"\x01\x80\0\0\0\0" + b"\x00\x80\0\0\0\0" * 99)
         self.assertEqual(after_head(transport), b"")
+        connection.dataReceived(b"\x00\x80\0\0\0\0")
+        self.assertEqual(len(frames(after_head(transport))), 1)
         connection.dataReceived(b"\x00\x80\0\0\0\0" * 10_000)
         self.assertEqual(frames(after_head(transport))[0][1][:2], (1009).to_bytes(2, "big"))
         self.assertEqual(connection.session.messages(), [])
@@ -699,6 +715,14 @@ class Reading(TestCase):
 
 
 class Writing(TestCase):
+    def test_a_length_stands_in_as_few_octets_as_can_be__UM_21(self):
+        """RFC 6455, 5.2: a frame whose length is longer than it has to be is a fault."""
+        for masked in (False, True):
+            for length, head in ((0, 2), (125, 2), (126, 4), (65535, 4), (65536, 10)):
+                parts = frame(BINARY, b"x" * length, masked)
+                self.assertEqual(list(map(len, parts[:-1])), [head, 4] if masked else [head])
+                self.assertEqual(len(parts[-1]), length)
+
     def test_many_messages_are_one_write_of_whole_frames(self):
         connection, transport, _ = server()
         bodies = [b"", b"a" * 125, b"b" * 126, b"c" * 65535, b"d" * 65536]
@@ -881,8 +905,16 @@ class Closing(TestCase):
             (lambda one: one.session.wire.abort(), ConnectionLost, "the session was given up"),
             (lambda one: one._gone(), ConnectionLost, "the peer did not answer a ping"),
             (lambda one: one._stalled(), ConnectionLost, "the peer does not read"),
-            (lambda one: one.closeWebSocket(), ConnectionLost, "without previous WebSocket closing"),
-            (lambda one: one.onCloseHandshakeTimeout(), ConnectionLost, "closing handshake timeout"),
+            (
+                lambda one: one.closeWebSocket(),
+                ConnectionLost,
+                "without previous WebSocket closing",
+            ),
+            (
+                lambda one: one.onCloseHandshakeTimeout(),
+                ConnectionLost,
+                "closing handshake timeout",
+            ),
             (lambda one: one.dataReceived(b"\x83\x80\0\0\0\0"), broken, "reserved opcode"),
             (lambda one: one.dataReceived(client_frame(b"\xff")), broken, "UTF-8"),
         ):
@@ -926,6 +958,36 @@ class Closing(TestCase):
             self.assertEqual(sides[1 - who].remoteCloseCode, code)
             for side in (client, peer):
                 lose(side)
+
+    def test_only_a_client_waits_for_the_other_side_to_end_the_connection__UM_21(self):
+        connection, transport, clock = server()
+        connection.dataReceived(b"\x88\x82\0\0\0\0\x03\xe8")
+        clock.advance(29)
+        self.assertEqual((transport.disconnecting, transport.disconnected), (True, False))
+        lose(connection)
+
+    def test_a_second_close_of_the_server_leaves_no_timer_behind__UM_21(self):
+        client, peer, clock = (both := BothSides()).connect()
+        both.pump(client, peer)
+        for _ in range(2):
+            client.dataReceived(b"\x88\x02\x03\xe8")
+        for side in (client, peer):
+            lose(side)
+        self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_who_has_no_upgrade_because_of_tls_hears_that(self):
+        client, peer, _ = BothSides().connect()
+        client.connectionLost(Failure(TLSError([("", "", "unknown ca")])))
+        self.assertEqual(str(client.session.why), "TLS: unknown ca")
+        lose(peer)
+
+    def test_what_only_the_upgrade_needed_is_forgotten__NB_11(self):
+        connection, _, _ = server(upgrade=False)
+        connection.dataReceived(UPGRADE % b"")
+        self.assertEqual([name for name in _FOR_UPGRADE if name in vars(connection)], [])
+        anew = dict(iter(vars(connection).items()))
+        self.assertLessEqual(getsizeof(vars(connection)), getsizeof(anew))
+        lose(connection)
 
     def test_no_timer_outlives_the_connection(self):
         connection, _, clock = server()
@@ -1249,7 +1311,10 @@ def test_what_is_no_address_is_one_line(text):
         parse_address(text)
 
 
-@pytest.mark.parametrize("text", ["", "host", "http://", "http://h/path", "http://h:x", "*.x"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "host", "http://", "http://h/path", "http://h:x", "*.x", "http://h?q", "http://h#f"],
+)
 def test_what_is_no_origin_is_one_line(text):
     with pytest.raises(ConfigurationError):
         parse_origins([text])
