@@ -29,7 +29,7 @@ Change = tuple[str, str, str]
 CHOSEN = "another number"
 """In a row of the table ``after`` stands for every change of a number of the line, except to 0."""
 
-_NUMBER = re.compile(r"[- ]*\b[\d.]+\b")
+_NUMBER = re.compile(r"[- ]*\b(0x[0-9A-Fa-f]+|\d[\d.]*)\b")
 
 
 def reasons() -> dict[Change, str]:
@@ -47,10 +47,8 @@ def reason(change: Iterable[str], why: dict[Change, str]) -> str:
 
 def _numbers_alone(before: str, after: str) -> bool:
     """Return whether two lines differ in numbers alone, and none of them has become 0."""
-    none = [
-        sum(not float(one.strip("- ")) for one in _NUMBER.findall(line)) for line in (before, after)
-    ]
-    return _NUMBER.sub("#", before) == _NUMBER.sub("#", after) and none[1] <= none[0]
+    zeros = [sum(one in ("0", "0.0") for one in _NUMBER.findall(line)) for line in (before, after)]
+    return _NUMBER.sub("#", before) == _NUMBER.sub("#", after) and zeros[1] <= zeros[0]
 
 
 Sample = dict[str, Any]

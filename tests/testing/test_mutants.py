@@ -156,6 +156,8 @@ class Tried:
         ("A = 64 << 10", "A = 64 >> 10", ""),
         ("A = 64 << 10", "pass", ""),
         ("A = 65 << 10", "A = 64 << 10", ""),
+        ("C = (a.b, 0x80)", "C = (a.b, 127)", "hexadecimal"),
+        ("C = (a.b, 0x80)", "C = (a.c, 0x80)", ""),
         ("B = 1", "B = 2", "this one"),
         ("B = 1", "B = 3", ""),
     ],
@@ -165,6 +167,7 @@ def test_a_number_that_was_chosen_may_be_another_one_and_not_0(
 ) -> None:
     rows = {
         ("a.py", "A = 64 << 10", report.CHOSEN): "chosen",
+        ("a.py", "C = (a.b, 0x80)", report.CHOSEN): "hexadecimal",
         ("a.py", "B = 1", "B = 2"): "this one",
     }
     assert report.reason(("a.py", before, after), rows) == why
