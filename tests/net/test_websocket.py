@@ -749,6 +749,7 @@ class Writing(TestCase):
         self.assertFalse(transport.disconnected)
         clock.advance(0.2)
         self.assertTrue(transport.disconnected)
+        self.assertEqual(connection.session.seen[2:], ["unread"])
         lose(connection)
         self.assertEqual(connection.output.octets, 0)
         self.assertEqual(clock.getDelayedCalls(), [])
@@ -814,6 +815,7 @@ class Writing(TestCase):
             connection.dataReceived(b"\x88\x80\0\0\0\0")
             clock.advance(30.1)
             self.assertTrue(transport.disconnected)
+            self.assertNotIn("unread", connection.session.seen)  # it has ended already
             lose(connection)
             self.assertEqual(clock.getDelayedCalls(), [])
 
