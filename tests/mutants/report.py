@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
+from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +26,29 @@ HEAD = HERE / "page.md"
 Change = tuple[str, str, str]
 """A file, and its lines before and after."""
 
+CHOSEN = "another number"
+"""In a row of the table ``after`` stands for every change of a number of the line, except to 0."""
+
+_NUMBER = re.compile(r"[- ]*\b(0x[0-9A-Fa-f]+|\d[\d.]*)\b")
+
 
 def reasons() -> dict[Change, str]:
     """Return why some mutants change nothing that anybody could notice."""
     rows = tomllib.loads(EQUIVALENT.read_text()).get("mutant", [])
     return {(row["file"], row["before"], row["after"]): row["why"] for row in rows}
+
+
+def reason(change: Iterable[str], why: dict[Change, str]) -> str:
+    """Return why a change does nothing, of :func:`reasons`; "" if it may do something."""
+    file, before, after = change
+    chosen = why.get((file, before, CHOSEN), "") if _numbers_alone(before, after) else ""
+    return why.get((file, before, after), chosen)
+
+
+def _numbers_alone(before: str, after: str) -> bool:
+    """Return whether two lines differ in numbers alone, and none of them has become 0."""
+    zeros = [sum(one in ("0", "0.0") for one in _NUMBER.findall(line)) for line in (before, after)]
+    return _NUMBER.sub("#", before) == _NUMBER.sub("#", after) and zeros[1] <= zeros[0]
 
 
 Sample = dict[str, Any]
@@ -42,7 +62,7 @@ def known() -> dict[str, list[Sample]]:
     rooms: dict[str, list[Sample]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     why = reasons()
     for one in [one for samples in rooms.values() for one in samples]:
-        explained = [change for change in one["survivors"] if tuple(change) in why]
+        explained = [change for change in one["survivors"] if reason(change, why)]
         one["survivors"] = [change for change in one["survivors"] if change not in explained]
         one["nothing"] = sorted(one["nothing"] + explained)
     return rooms
@@ -69,8 +89,8 @@ def result_of(seed: int, verdicts: list[Verdict], number: int = 0) -> Sample:
         "tried": len(verdicts),
         "killed": killed,
         "killed_at_first": killed,
-        "nothing": [change for change in left if tuple(change) in why],
-        "survivors": [change for change in left if tuple(change) not in why],
+        "nothing": [change for change in left if reason(change, why)],
+        "survivors": [change for change in left if not reason(change, why)],
     }
 
 
@@ -107,8 +127,8 @@ def tried_again(sample: Sample, verdicts: list[Verdict]) -> Sample:
         **sample,
         "tried": sample["tried"] - sum(change not in killed for change in before),
         "killed": sample["killed"] + sum(killed.get(change, False) for change in before),
-        "nothing": sorted(sample["nothing"] + [one for one in left if tuple(one) in why]),
-        "survivors": [one for one in left if tuple(one) not in why],
+        "nothing": sorted(sample["nothing"] + [one for one in left if reason(one, why)]),
+        "survivors": [one for one in left if not reason(one, why)],
     }
 
 
@@ -130,8 +150,8 @@ def _listed(changes: list[Change], why: dict[Change, str]) -> list[str]:
     lines = []
     for file, before, after in changes:
         lines += [f"* `{file}`:", "", "  ```diff", f"  - {before}", f"  + {after}", "  ```", ""]
-        if reason := why.get((file, before, after)):
-            lines += [f"  {reason}", ""]
+        if said := reason((file, before, after), why):
+            lines += [f"  {said}", ""]
     return lines
 
 

@@ -61,7 +61,9 @@ def test_the_smallest_limits_of_all_servers_hold():
     budget, clock = OctetBudget(), Clock()
     budget.bound(1000, 100, 50, clock)
     budget.bound(2000, 200, 40, clock)
+    budget.bound(3000, 300, 60, clock)
     assert (budget.limit, budget.held.limit, budget.held.min_rate) == (1000, 100, 40)
+    assert budget.held.clock is clock
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,14 @@ from twisted.internet.defer import fail
 from twisted.python.failure import Failure
 
 from tests.tools.small_link import LineMachine, LinkCase, Sink
-from twisted_msgproto.core.errors import ProtocolViolation, QueueError, TimedOut
+from twisted_msgproto.core.errors import NotStored, ProtocolViolation, QueueError, TimedOut
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.net.link import FIRST_READ_OCTETS, PARTIAL_READ_OCTETS, READ_OCTETS_MIN
+from twisted_msgproto.net.link import (
+    FIRST_READ_OCTETS,
+    PARTIAL_READ_OCTETS,
+    READ_OCTETS_MIN,
+    TIMED_OCTETS,
+)
 from twisted_msgproto.net.turns import TURN_SECONDS
 from twisted_msgproto.net.wires import Wire
 
@@ -27,7 +32,8 @@ def test_a_wire_that_lacks_a_part_cannot_be_made(missing: str | None) -> None:
     parts = {name: lambda *_: None for name in PARTS_OF_A_WIRE if name != missing}
     makes = type("Partial", (Wire,), parts)
     with nullcontext() if missing is None else pytest.raises(TypeError, match=missing):
-        makes()
+        wire = makes()
+        assert (wire.full, wire.held) == (False, 0)
 
 
 class Links(LinkCase):
@@ -57,7 +63,7 @@ class Links(LinkCase):
         self.clock.advance(0)
         self.assertEqual(len(transport.writes), 3)
         self.assertEqual(transport.value().count(b"ok"), 7)
-        self.assertEqual(transport.producerState, "producing")
+        self.assertEqual((transport.producerState, transport.disconnecting), ("producing", False))
         self.lose()
 
     def test_slow_input_is_read_in_smaller_pieces_and_quick_input_in_larger_ones(self) -> None:
@@ -102,6 +108,25 @@ class Links(LinkCase):
         read()
         self.assertGreater(read(), READ_OCTETS_MIN)
         self.lose()
+
+    def test_the_pace_is_that_of_reads_that_are_long_and_slow_enough__NB_07(self) -> None:
+        for octets, took, following in (
+            (TIMED_OCTETS, TURN_SECONDS, FIRST_READ_OCTETS),
+            (TIMED_OCTETS, TURN_SECONDS * 2, TIMED_OCTETS // 2),
+            (TIMED_OCTETS - 1, TURN_SECONDS * 2, FIRST_READ_OCTETS),
+            (FIRST_READ_OCTETS - 1, 0.0, FIRST_READ_OCTETS),
+            (FIRST_READ_OCTETS, 0.0, FIRST_READ_OCTETS * 2),
+        ):
+            server, transport = self.link()
+
+            def receive(inputs: bytes, now: float, seconds: float = took) -> list[Any]:
+                self.clock.rightNow += seconds
+                return []
+
+            server.machine.receive = receive
+            server.dataReceived(bytes(octets))
+            self.assertEqual(transport.bufferSize, following, (octets, took))
+            self.lose()
 
     def test_a_message_that_does_not_end_is_read_in_smaller_pieces(self) -> None:
         """NB-02: a thousand of them would bring a gigabyte in one turn."""
@@ -203,6 +228,8 @@ class Links(LinkCase):
         self.assertEqual(self.factory.counters["unsafe_batches"], 1)
         self.assertEqual(transport.value(), b"lost 1\n")
         self.lose()
+        self.assertIsInstance(server.ending, NotStored)
+        self.assertEqual(str(server.ending), "what came could not be stored: the disk is broken")
 
     def test_a_hook_which_raises_is_an_error_in_code_with_its_traceback(self) -> None:
         def batchReceived(self: Any, batch: MessageBatch) -> Any:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from gc import collect
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import ConnectionLost
-from twisted.internet.interfaces import ISSLTransport
+from twisted.internet.interfaces import ISSLTransport, ITCPTransport
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from tests.tools.small_link import LineMachine, LinkCase, Sink, Writes
 from twisted_msgproto.core.errors import Fault, ProtocolViolation, QueueError, TimedOut
 from twisted_msgproto.core.message import Message, MessageBatch
+from twisted_msgproto.core.reasons import TLS_HERE
 from twisted_msgproto.net.counters import Places
+from twisted_msgproto.net.delivery import BATCH_WEIGHT_OCTETS
+from twisted_msgproto.net.ledger import LATE_SECONDS
+from twisted_msgproto.net.wires.output import Output
 
 
 class Silent(LineMachine):
@@ -21,6 +27,16 @@ class Silent(LineMachine):
 
     def outputs(self) -> bytes:
         return b""
+
+
+class Heavy(LineMachine):
+    """What it holds is kept in objects of 100 octets."""
+
+    objects = 100
+
+    @property
+    def held(self) -> int:
+        return len(self.rest) + 100 if self.rest else 0
 
 
 @implementer(ISSLTransport)
@@ -33,12 +49,112 @@ class Encrypted(Writes):
     setTcpKeepAlive = setTcpNoDelay
 
 
+@implementer(ITCPTransport)
+class Tcp(Writes):
+    """Says that it is a TCP connection, and notes how it is to behave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: dict[str, bool] = {}
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        self.told["NoDelay"] = enabled
+
+    def setTcpKeepAlive(self, enabled: bool) -> None:
+        self.told["KeepAlive"] = enabled
+
+
 class Edges(LinkCase):
     def test_figures_may_stand_at_places_which_a_protocol_names(self) -> None:
         server, _ = self.link(counted=Places({"lines": "machine.counters.lines"}))
         server.dataReceived(b"a\nb\n")
         self.assertEqual(server.connectionCounters(), {"lines": 2})
         self.assertEqual(self.factory.counters["lines"], 2)
+        self.lose()
+
+    def test_figures_and_states_are_those_of_now__FC_03(self) -> None:
+        server, _ = self.link(counted=Places({"lines": "machine.counters.lines"}))
+        counters = self.factory.counters
+        for data, lines, state in ((b"", 0, "open"), (b"a\n", 1, "open"), (b"b\n!\n", 2, "closed")):
+            server.dataReceived(data)
+            self.assertEqual((counters["lines"], +counters.states), (lines, {state: 1}))
+        self.lose()
+        self.assertEqual((counters["lines"], counters.states.total()), (2, 0))
+
+    def test_what_the_last_words_count_is_counted__FC_03(self) -> None:
+        server, _ = self.link(counted=Places({"lines": "machine.counters.lines"}))
+        self.assertEqual(self.factory.counters["lines"], 0)
+
+        def outputs() -> bytes:
+            server.machine.counters.lines += 1
+            return b"bye"
+
+        server.machine.outputs = outputs
+        server.endNow()
+        self.assertEqual(self.factory.counters["lines"], 1)
+        self.lose()
+
+    def test_a_connection_may_say_its_figures_in_its_own_way__FC_03(self) -> None:
+        places = Places({"lines": "machine.counters.lines"})
+        server, _ = self.link(counted=places, connectionCounters=lambda self: {"pages": 7})
+        server.dataReceived(b"a\n")
+        self.assertEqual((self.factory.counters["pages"], self.factory.counters["lines"]), (7, 0))
+        self.lose()
+
+    def test_who_gives_a_connection_up_tells_those_who_wait_why(self) -> None:
+        server, transport = self.link()
+        server.abort()
+        self.assertTrue(transport.aborted)
+        self.assertEqual(str(server.ending), "the connection was given up")
+        self.lose()
+        self.assertEqual(str(server.ending), "the connection was given up")
+        server, _ = self.link()
+        server.connectionLost(Failure(ConnectionLost("")))
+        server.abort()
+        self.assertRegex(str(server.ending), "^the connection was lost: Connection to the other")
+
+    def test_a_connection_that_is_lost_for_no_reason_says_so(self) -> None:
+        server, _ = self.link()
+        for text, why in (("", "no reason given"), ("a\n b", "a b")):
+            self.assertEqual(
+                str(server.whyLost(Failure(OSError(text)))), f"the connection was lost: {why}"
+            )
+        self.lose()
+
+    def test_what_a_peer_did_is_told_with_its_octets_and_what_they_look_like__NB_09(self) -> None:
+        server, _ = self.link()
+        for fault, text in (
+            (Fault("a", "it is 'odd'", b"\x00\xff"), "it is 'odd' (starts with 00 ff)"),
+            (Fault("a", "it\x1b"), "it\\x1b (starts with nothing)"),
+            (Fault("a", "odd", b"\x16\x03\x01"), f"odd: {TLS_HERE} (starts with 16 03 01)"),
+        ):
+            server._tell(fault, "cut off")
+            self.assertEqual(self.logged.pop(), f"{server.peer}: cut off: {text}")
+        self.lose()
+
+    def test_a_snapshot_says_what_is_not_safe_and_why_it_is_not_read(self) -> None:
+        server, _ = self.link(Sink(held=True))
+        self.assertEqual(
+            server.snapshot(),
+            {"session": server.session, "peer": server.peer, "client_id": None,
+             "unsafe_octets": 0, "not_read_because": None, "state": "open"},
+        )  # fmt: skip
+        server.dataReceived(b"abc\n")
+        server.outputChanged(True)
+        server.holdBack(True)
+        shown = server.snapshot()
+        self.assertEqual(shown["unsafe_octets"], BATCH_WEIGHT_OCTETS + 3)
+        self.assertEqual(shown["not_read_because"], "process-held-octets, unread-output")
+        self.lose()
+
+    def test_what_a_peer_did_is_news_and_no_fault(self) -> None:
+        server, _ = self.link()
+        with capturedLogs() as logged:
+            server.tellOf("{peer}: said {text}", "error", text="hm")
+        [event] = logged
+        self.assertEqual(formatEvent(event), f"{server.peer}: said hm")
+        self.assertEqual(event["log_level"], LogLevel.info)
+        self.assertEqual(self.factory.budget.offenders.worst(9), [])
         self.lose()
 
     def test_what_comes_is_counted_for_the_connection_and_for_its_server(self) -> None:
@@ -113,6 +229,20 @@ class Edges(LinkCase):
         self.assertFalse(transport.aborted)
         self.lose()
 
+    def test_a_hand_shake_has_its_time_and_no_more__HO_27(self) -> None:
+        server, transport = self.link(transport=Encrypted())
+        seconds = self.factory.limits["handshake"]
+        self.clock.advance(seconds - 0.1)
+        self.assertFalse(transport.aborted)
+        self.clock.advance(0.1)
+        self.assertTrue(transport.aborted)
+        self.assertEqual(
+            [line.partition(": ")[2] for line in self.logged],
+            ["closed: no TLS hand-shake in time (starts with nothing)"],
+        )
+        self.lose()
+        self.assertEqual(str(server.ending), "no TLS hand-shake in time")
+
     def test_a_hand_shake_that_ends_too_late_is_told_unless_the_end_was_told__HO_27(self) -> None:
         server, transport = self.link()
         server.abort()
@@ -167,6 +297,64 @@ class Edges(LinkCase):
         server.holdBack(False)
         self.assertEqual(transport.producerState, "paused")
 
+    def test_what_a_paused_wire_holds_counts_while_the_connection_lives__NB_02(self) -> None:
+        server, _ = self.link()
+        held = self.factory.budget.held
+        held.uncounted = 0
+        server.dataReceived(b"ab")
+        for octets, together in ((5, 7), (9, 11), (0, 2)):
+            server.wire.held = octets
+            server.heldChanged()
+            self.assertEqual(held.held, together)
+        server.abort()
+        server.wire.held = 100
+        server.heldChanged()
+        self.assertEqual(held.held, 2)
+        self.lose()
+
+    def test_so_little_is_held_that_it_is_not_counted__NB_02(self) -> None:
+        server, _ = self.link()
+        held = self.factory.budget.held
+        held.uncounted = 4
+        for more, counted in ((b"abcd", 0), (b"e", 5), (b"f", 6), (b"\n", 0), (b"wxyz", 0)):
+            server.dataReceived(more)
+            self.assertEqual(held.held, counted)
+        self.lose()
+
+    def test_the_weight_of_objects_is_no_progress_of_the_peer__NB_02(self) -> None:
+        server, _ = self.link(makeMachine=lambda self: Heavy())
+        held = self.factory.budget.held
+        held.uncounted = 0
+        server.dataReceived(b"abc")
+        [account] = held._accounts.values()
+        self.assertEqual((held.held, account.moved), (103, 3))
+        self.lose()
+
+    def test_a_machine_hears_when_its_peer_is_not_read_and_when_it_is_again__NB_02(self) -> None:
+        server, _ = self.link()
+        told: list[Any] = []
+        server.machine.paused = lambda now: told.append(("paused", now)) or []
+        server.machine.resumed = lambda now: told.append(("resumed", now)) or []
+        server.holdBack(True)
+        self.clock.advance(3)
+        server.holdBack(False)
+        self.assertEqual(told, [("paused", 0.0), ("resumed", 3.0)])
+        self.lose()
+
+    def test_while_a_peer_is_not_read_it_is_not_late__NB_02(self) -> None:
+        server, transport = self.link()
+        held = self.factory.budget.held
+        held.bound(4000)
+        server.dataReceived(b"x" * 2500)
+        server.outputChanged(True)
+        self.clock.advance(50)
+        server.outputChanged(False)
+        for seconds, octets, late in ((LATE_SECONDS - 1, 1000, False), (2, 1001, True)):
+            self.clock.advance(seconds)
+            held.hold(Output(transport, self.clock, 30.0, self.fail), octets, self.clock.seconds())
+            self.assertEqual(transport.aborted, late)
+        self.lose()
+
     def test_a_connection_owes_while_a_batch_is_not_safe_or_a_line_not_whole__NB_08(self) -> None:
         sink = Sink(held=True)
         server, _ = self.link(sink)
@@ -178,6 +366,21 @@ class Edges(LinkCase):
         self.factory.budget.held.uncounted = 0
         server.dataReceived(b"b")
         self.assertTrue(server.owes)
+        server.dataReceived(b"\n")
+        sink.waiting[1].callback(None)
+        self.assertFalse(server.owes)
+        server.wire.held = 1  # TLS has something
+        server.heldChanged()
+        self.assertTrue(server.owes)
+        server.wire.held = 0
+        server.heldChanged()
+        self.assertFalse(server.owes)
+        server.wire.output.pauseProducing()  # the peer does not read
+        self.assertTrue(server.owes)
+        server.wire.output.resumeProducing()
+        self.assertFalse(server.owes)
+        server.abort()  # its place will be free in a moment
+        self.assertTrue(server.owes)
         self.lose()
 
     def test_after_our_end_nothing_that_comes_or_pauses_reaches_the_machine(self) -> None:
@@ -187,6 +390,12 @@ class Edges(LinkCase):
         server.received(b"a\n")
         server.dataReceived(b"a\n")
         server.holdBack(True)
+        self.lose()
+
+    def test_a_small_answer_does_not_wait_for_others__NB_11(self) -> None:
+        transport = Tcp()
+        self.link(transport=transport)
+        self.assertEqual(transport.told, {"NoDelay": True, "KeepAlive": True})
         self.lose()
 
     def test_a_wire_has_both_addresses_of_its_transport(self) -> None:
@@ -259,6 +468,28 @@ class Hooks(LinkCase):
         )
         self.lose()
 
+    def test_of_several_failures_of_a_batch_the_first_is_told_and_none_is_unhandled(self) -> None:
+        sink = Sink(held=True)
+        hooks: list[Deferred[None]] = []
+
+        def messageReceived(self: Any, message: Message) -> Deferred[None]:
+            hooks.append(Deferred())
+            return hooks[-1]
+
+        server, transport = self.link(sink, messageReceived=messageReceived)
+        server.dataReceived(b"a\n")
+        hooks[0].errback(Failure(QueueError("first")))
+        sink.waiting[0].errback(Failure(QueueError("second")))
+        self.assertEqual(transport.value(), b"lost 1\n")
+        self.assertEqual(
+            [line.partition(": ")[2] for line in self.logged], ["not acknowledged: first"]
+        )
+        self.lose()
+        hooks.clear()
+        sink.waiting.clear()
+        collect()
+        self.assertEqual(self.flushLoggedErrors(), [])
+
     def test_without_a_sink_hooks_alone_decide_over_the_ack(self) -> None:
         refused = fail(QueueError("not today"))
         answers: list[Any] = [None, refused]
@@ -292,7 +523,7 @@ class Hooks(LinkCase):
         self.assertTrue(server.established)
         name = server.session
         server.connectionLost(Failure(ConnectionLost("cable")))
-        self.assertFalse(server.established)
+        self.assertEqual((server.established, server._established), (False, False))
         self.assertEqual(told[0], f"{name} began")
         self.assertRegex(told[1], f"^{name} ended: the connection was lost: .*cable")
         self.assertEqual(len(told), 2)
@@ -309,7 +540,9 @@ class Hooks(LinkCase):
         server.clientId = None
         self.factory.authoriser = Nobody()
         self.assertTrue(server.refuses("publish", "orders"))
+        self.assertEqual(self.factory.counters["not_allowed:publish"], 1)
         self.assertTrue(server.refuses("publish", "orders", 2))
+        self.assertEqual(self.factory.counters["not_allowed:publish"], 3)
         self.assertEqual(len(asked), 1)
         self.assertEqual(len(self.logged), 1)
         self.lose()

@@ -148,6 +148,15 @@ class Producing(SynchronousTestCase):
         control.unregister()
         control.register(Producer(), True)
 
+    def test_a_new_producer_is_paused_though_the_one_before_it_was(self) -> None:
+        control, producer = ProducerControl(), Producer()
+        control.register(Producer(), True)
+        control.look(True)
+        control.unregister()
+        control.register(producer, True)
+        control.look(True)
+        self.assertEqual(producer.told, ["pause"])
+
 
 def test_a_connection_has_ten_thousand_tickets_unless_its_protocol_has_fewer() -> None:
     Tickets[None]().check(10_000)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
+from twisted_msgproto.net.ledger import LATE_SECONDS, Ledger
 from twisted_msgproto.net.wires.output import SLICE_OCTETS, Output
 
 
@@ -55,7 +56,7 @@ class Transport:
 class Way:
     """An output with its transport, its clock, and what it said."""
 
-    def __init__(self, seconds: float = 30.0, most: int = 0) -> None:
+    def __init__(self, seconds: float = 30.0, most: int = 0, ledger: Ledger | None = None) -> None:
         self.clock = Clock()
         self.transport = Transport()
         self.stalled = 0
@@ -69,6 +70,7 @@ class Way:
             most=most,
             changed=self.changes.append,
             drained=self.drain,
+            ledger=ledger,
         )
         self.output.watch()
 
@@ -100,7 +102,7 @@ def test_a_transport_holds_a_slice_however_much_is_written():
     way.output.write(bytes(16 << 20))
     while way.transport.buffer:
         way.transport.take()
-    assert way.transport.largest <= SLICE_OCTETS + way.transport.bufferSize
+    assert way.transport.largest == SLICE_OCTETS
 
 
 def test_what_is_written_does_not_change_how_much_one_read_returns__NB_07():
@@ -168,6 +170,14 @@ def test_it_says_that_too_much_waits_and_that_it_no_longer_does():
     assert way.drained == 1
 
 
+def test_who_writes_goes_on_when_half_of_the_bound_waits__UM_21():
+    way = Way(most=4 * SLICE_OCTETS)
+    way.output.write(bytes(6 * SLICE_OCTETS))
+    for waiting, changes in ((5, [True]), (4, [True]), (3, [True]), (2, [True, False])):
+        assert (way.output.octets // SLICE_OCTETS, way.changes) == (waiting, changes)
+        way.transport.take()
+
+
 def test_without_a_bound_it_says_so_as_soon_as_the_transport_is_full():
     way = Way()
     way.output.write(bytes(SLICE_OCTETS))
@@ -222,3 +232,32 @@ def test_who_is_cut_off_while_memory_is_short_counts_as_one_who_takes_nothing__N
     way = Way()
     way.output.cutOff(5000, 4096.0)
     assert way.stalled == 1
+
+
+def test_what_waits_is_held_until_it_is_taken_or_the_peer_is_gone__NB_02():
+    ledger = Ledger()
+    way = Way(ledger=ledger)
+    way.output.write(bytes(3 * SLICE_OCTETS))
+    assert ledger.held == 2 * SLICE_OCTETS  # a slice is with the transport
+    way.output.write(bytes(5))
+    assert ledger.held == 2 * SLICE_OCTETS + 5
+    way.transport.take()
+    assert ledger.held == SLICE_OCTETS + 5
+    way.output.stop()
+    assert ledger.held == 0
+
+
+def test_who_takes_nothing_while_memory_is_short_is_late_and_cut_off__NB_02():
+    """A peer that takes a slice now and then is not late, however long all of it takes."""
+    for takes in (False, True):
+        ledger = Ledger()
+        ledger.bound(5 * SLICE_OCTETS)
+        way = Way(ledger=ledger)
+        way.output.write(bytes(4 * SLICE_OCTETS))  # three of them wait
+        way.clock.advance(LATE_SECONDS - 1)
+        if takes:
+            way.transport.take()
+        way.clock.advance(2)
+        other = Way(ledger=ledger)
+        ledger.hold(other.output, 2 * SLICE_OCTETS, way.clock.seconds(), outward=True)
+        assert (way.stalled, other.stalled) == (not takes, 0)

@@ -5,7 +5,8 @@ import threading
 from dataclasses import replace
 
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred, fail, gatherResults, succeed
+from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 from zope.interface.verify import verifyObject
 
@@ -163,6 +164,57 @@ class Unopened(TestCase):
         sink.open()
         self.addCleanup(sink.close)
         self.assertEqual(await sink.put(batch(b"a")), 0)
+
+
+class ClosingInTime(TestCase):
+    def closed(self, keeping, *timeout):
+        """What the writer is told at the end, and after how many seconds."""
+        told = []
+
+        class Writer:
+            def submit(self, batch, callback):
+                callback(None, 0)
+
+            def close(self, seconds):
+                told.append((clock.seconds(), seconds))
+                return True
+
+        class Threads:
+            def callInThreadWithCallback(self, done, call, *args):
+                done(True, call(*args))
+
+        class Reactor(Clock):
+            def callFromThread(self, call, *args):
+                call(*args)
+
+            def getThreadPool(self):
+                return Threads()
+
+        clock = Reactor()
+        sink = DurableSink.over(Writer(), clock)
+        sink.keeping = keeping
+        closed = sink.close(*timeout)
+        clock.pump([0.5] * 20)
+        self.assertTrue(self.successResultOf(closed))
+        self.assertEqual(clock.getDelayedCalls(), [])
+        return told
+
+    def test_the_queue_is_closed_though_the_keeper_of_queues_does_not_end(self):
+        class Keeper:
+            def __init__(self, ends):
+                self.ends = ends
+
+            def close(self):
+                return self.ends
+
+        for ends, timeout, told in (
+            (Deferred(), (2.0,), [(2.0, 2.0)]),
+            (Deferred(), (), [(4.0, 4.0)]),
+            (fail(QueueError("no")), (2.0,), [(0.0, 2.0)]),
+            (succeed(None), (), [(0.0, 4.0)]),
+        ):
+            self.assertEqual(self.closed(Keeper(ends), *timeout), told)
+        self.assertEqual(self.closed(None), [(0.0, 4.0)])
 
 
 class Keeping(TestCase):

@@ -6,9 +6,11 @@ Serves the transport rows UM-18, UM-20, UM-21 and the ecosystem notes on autobah
 import subprocess
 import sys
 from itertools import pairwise
+from sys import getsizeof
 
 import pytest
-from twisted.internet.error import ConnectionDone
+from OpenSSL.SSL import Error as TLSError
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.protocol import Factory
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
@@ -17,6 +19,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
 from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.core.reasons import TLS_HERE
 from twisted_msgproto.net.factory import MsgprotoServerFactory, SessionFactory
 from twisted_msgproto.net.turns import TURN_SECONDS
 from twisted_msgproto.net.wires.websocket import (
@@ -27,7 +30,12 @@ from twisted_msgproto.net.wires.websocket import (
     parse_address,
     parse_origins,
 )
-from twisted_msgproto.net.wires.websocket.frames import BINARY, TEXT, frame
+from twisted_msgproto.net.wires.websocket.carrier import _FOR_UPGRADE, LONG_HEAD
+from twisted_msgproto.net.wires.websocket.frames import BINARY, PONG, TEXT, frame
+from twisted_msgproto.net.wires.websocket.wire import WebSocketBroken
+
+LENGTHS = (0, 1, 125, 126, 127, 1024, 1025, 65535)
+"""A length of these stands in one octet or in three."""
 
 UPGRADE = (
     b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -43,6 +51,7 @@ class Notes:
     def __init__(self):
         self.seen = []
         self.held = []
+        self.why = None
         self.on_message = None
 
     def makeConnection(self, wire):
@@ -68,10 +77,12 @@ class Notes:
         self.seen.append("unread")
 
     def connectionLost(self, reason):
+        self.why = reason.value
         self.seen.append(("lost", reason.type.__name__))
         self.factory.connectionClosed(self, reason)
 
     def neverConnected(self, error):
+        self.why = error
         self.seen.append(("never", str(error)))
 
     def outputChanged(self, paused):
@@ -200,6 +211,26 @@ class Reading(TestCase):
             connection.dataReceived(stream[at:])
             self.assertEqual(connection.session.messages(), ["x" * 130, "", b"\xff"])
 
+    def test_whole_messages_of_any_length_do_not_pass_through_autobahn__NB_07(self):
+        both = BothSides()
+        for who in (0, 1):
+            sides = both.connect()
+            both.pump(*sides[:2])
+            looked = []
+            one = sides[who]
+            one.processData = lambda process=one.processData, looked=looked: (
+                looked.append(1) or process()
+            )
+            bodies = [letter * size for letter in (b"a", b"\xff") for size in LENGTHS]
+            messages = [b"".join(frame(BINARY, body, who == 1)) for body in bodies]
+            messages.append(b"".join(frame(PONG, b"p" * 125, who == 1)))
+            one.dataReceived(b"".join(messages))
+            for message in messages:
+                one.dataReceived(message)
+            self.assertEqual((one.session.messages(), looked), (bodies * 2, []))
+            for side in sides[:2]:
+                lose(side)
+
     def test_nothing_is_delivered_after_pause_and_all_of_it_after_resume(self):
         """UM-21: autobahn alone goes on delivering what it has buffered."""
         connection, transport, _ = server(alone=True)
@@ -229,7 +260,8 @@ class Reading(TestCase):
         whole = client_frame(b"x" * 30_000)
         connection.dataReceived(whole + whole[:20_000])
         self.assertEqual(notes.held, [len(whole) + 20_000])
-        connection._encryptedRest(1000)  # as TLS says it
+        for _ in range(2):
+            connection._encryptedRest(1000)  # as TLS says it
         self.assertEqual(notes.held, [len(whole) + 20_000, len(whole) + 21_000])
         connection._encryptedRest(0)
         notes.wire.resumeProducing()
@@ -306,9 +338,13 @@ class Reading(TestCase):
             notes.wire.resumeProducing()
 
         connection.session.on_message = twice
-        connection.dataReceived(b"".join(client_frame(b"%d" % number) for number in range(50)))
-        self.assertEqual(connection.session.messages(), [str(number) for number in range(50)])
-        self.assertEqual(transport.producerState, "producing")
+        messages = b"".join(client_frame(b"%d" % number) for number in range(50))
+        for octets in (messages, b"\x89\x80\0\0\0\0" + messages):  # a ping takes the longer way
+            connection.session.seen.clear()
+            connection.dataReceived(octets)
+            self.assertEqual(connection.session.messages(), [str(number) for number in range(50)])
+            self.assertEqual(transport.producerState, "producing")
+        lose(connection)
 
     def turns(self, clock):
         """Let the reactor have its next turns; how many there were with something to do."""
@@ -347,6 +383,32 @@ class Reading(TestCase):
         self.assertEqual(done[-1], 10_600)
         self.assertEqual(max(stretches()[-10:]), 512)  # fewer writes, fewer batches
         lose(connection)
+
+    def test_a_few_slow_messages_say_nothing_of_the_pace_of_many__NB_07(self):
+        for slow, reads in ((8, 1), (9, 4)):  # 8 + 16 + 32 + 44
+            connection, _, clock = server(clock=Clock())
+            session = connection.session
+
+            def work(session, clock=clock):
+                clock.rightNow += 1.0
+
+            session.on_message = work
+            connection.dataReceived(client_frame(b"x" * 500) * slow)
+            session.on_message = None
+            session.seen.clear()
+            connection.dataReceived(client_frame(b"x" * 20) * 100)
+            self.turns(clock)
+            self.assertEqual((len(session.messages()), session.reads()), (100, reads))
+            lose(connection)
+
+    def test_each_read_begins_a_stretch_of_its_own__NB_07(self):
+        for body, count, reads in ((b"x", 100, 3), (b"x" * 20, 150, 4), (b"", 150, 6)):
+            connection, _, _ = server()
+            session = connection.session
+            for _ in range(3):
+                connection.dataReceived(client_frame(body) * count)
+            self.assertEqual((len(session.messages()), session.reads()), (3 * count, reads))
+            lose(connection)
 
     def test_messages_behind_our_close_cost_next_to_nothing__NB_07(self):
         """Nor do they keep the reactor from others, and the peer's Close is seen behind them."""
@@ -391,6 +453,7 @@ class Reading(TestCase):
         connection.dataReceived(fragments)
         self.assertEqual(transport.producerState, "paused")
         self.assertEqual(connection.session.messages(), [])
+        self.assertLess(connection._fragments, 500)
         self.assertTrue(self.turns(clock))
         self.assertEqual(connection.session.messages(), [b"a" + b"b" * 5000 + b"c"])
         lose(connection)
@@ -498,6 +561,8 @@ class Reading(TestCase):
             self.assertLess(len(connection.message_data), 600)
         connection.dataReceived(b"\x80" + last[1:])
         self.assertEqual(connection.session.messages(), [body])
+        self.assertEqual((connection.message_data, connection.frame_data), (None, None))
+        lose(connection)
 
     def test_a_frame_in_many_reads_weighs_what_it_is(self):
         connection, _, _ = server()
@@ -507,11 +572,58 @@ class Reading(TestCase):
             self.assertLess(len(getattr(connection, "frame_data", None) or ()), 600)
         self.assertEqual(connection.session.messages(), [body])
 
+    def test_fragments_are_counted_for_each_message__UM_20(self):
+        connection, transport, _ = server(websocket_message_frames=100)
+        message = b"\x01\x81\0\0\0\0a" + b"\0\x81\0\0\0\0b" * 98 + b"\x80\x81\0\0\0\0c"
+        connection.dataReceived(message * 3)
+        self.assertEqual(connection.session.messages(), ["a" + "b" * 98 + "c"] * 3)
+        self.assertEqual(after_head(transport), b"")
+        lose(connection)
+
+    def test_a_session_that_stands_hears_of_a_message_that_is_too_large_before_it_closes(self):
+        fragments = b"\x01\x80\0\0\0\0" + b"\0\x80\0\0\0\0" * 20
+        for alone in (False, True):
+            for octets in (client_frame(b"x" * 101), fragments):
+                connection, transport, _ = server(
+                    alone=alone, websocket_message_octets=100, websocket_message_frames=10
+                )
+                connection.dataReceived(octets)
+                self.assertEqual(connection.session.seen.count("oversized"), not alone)
+                self.assertEqual(frames(after_head(transport))[0][1][:2], b"\x03\xf1")
+                self.assertTrue(connection.oversize)
+                lose(connection)
+
+    def test_octets_of_a_message_that_look_like_a_pong_belong_to_the_message__NB_11(self):
+        pong = b"\x8a\x80\0\0\0\0"
+        payload = b"1234" + pong + b"5678"
+        whole = b"\x82\x8e" + bytes(4) + payload
+        for pieces in (
+            (whole[:10], pong, whole[16:]),  # in the middle of a payload
+            (b"\x82", pong, bytes(9)),  # a length and a mask, behind the first octet
+        ):
+            connection, _, _ = server()
+            for piece in pieces:
+                connection.dataReceived(piece)
+            [message] = connection.session.messages()
+            self.assertEqual(len(message), 14 if pieces[0] != b"\x82" else 10)
+            lose(connection)
+
+    def test_a_pong_that_is_masked_by_a_server_is_a_fault_to_its_client(self):
+        both = BothSides()
+        client, peer, _ = both.connect()
+        both.pump(client, peer)
+        client.dataReceived(b"\x8a\x80\0\0\0\0")
+        self.assertEqual(client.state, client.STATE_CLOSING)
+        for side in (client, peer):
+            lose(side)
+
     def test_fragments_without_end_are_1009(self):
         """UM-20: empty fragments are below every limit of octets."""
         connection, transport, _ = server(websocket_message_frames=100)
         connection.dataReceived(b"\x01\x80\0\0\0\0" + b"\x00\x80\0\0\0\0" * 99)
         self.assertEqual(after_head(transport), b"")
+        connection.dataReceived(b"\x00\x80\0\0\0\0")
+        self.assertEqual(len(frames(after_head(transport))), 1)
         connection.dataReceived(b"\x00\x80\0\0\0\0" * 10_000)
         self.assertEqual(frames(after_head(transport))[0][1][:2], (1009).to_bytes(2, "big"))
         self.assertEqual(connection.session.messages(), [])
@@ -542,6 +654,21 @@ class Reading(TestCase):
             connection.dataReceived(b"X: " + b"y" * 100 + b"\r\n")
         self.assertTrue(transport.disconnected)
         self.assertLess(len(connection.data), 20_000)
+
+    def test_a_head_may_have_as_many_octets_as_its_limit_and_what_follows_does_not_count(self):
+        head = UPGRADE % (b"X: " + b"y" * 200 + b"\r\n")
+        message = client_frame(b"x" * 100)
+        for at in range(-5, 1):
+            connection, transport, _ = server(upgrade=False, websocket_upgrade_octets=len(head))
+            connection.dataReceived(head[: len(head) + at])
+            connection.dataReceived(head[len(head) + at :] + message)
+            self.assertEqual(connection.session.messages(), ["x" * 100], at)
+            lose(connection)
+        for octets, kept in ((len(head), True), (len(head) + 1, False)):
+            connection, transport, _ = server(upgrade=False, websocket_upgrade_octets=len(head))
+            connection.dataReceived(b"GET / HTTP/1.1\r\nX: ".ljust(octets, b"y"))
+            self.assertEqual(transport.disconnected, not kept)
+            lose(connection)
 
     def test_a_peer_which_never_upgrades_is_dropped_in_time(self):
         """UM-20: hello time-out, the WebSocket part of it."""
@@ -588,6 +715,14 @@ class Reading(TestCase):
 
 
 class Writing(TestCase):
+    def test_a_length_stands_in_as_few_octets_as_can_be__UM_21(self):
+        """RFC 6455, 5.2: a frame whose length is longer than it has to be is a fault."""
+        for masked in (False, True):
+            for length, head in ((0, 2), (125, 2), (126, 4), (65535, 4), (65536, 10)):
+                parts = frame(BINARY, b"x" * length, masked)
+                self.assertEqual(list(map(len, parts[:-1])), [head, 4] if masked else [head])
+                self.assertEqual(len(parts[-1]), length)
+
     def test_many_messages_are_one_write_of_whole_frames(self):
         connection, transport, _ = server()
         bodies = [b"", b"a" * 125, b"b" * 126, b"c" * 65535, b"d" * 65536]
@@ -614,6 +749,7 @@ class Writing(TestCase):
         self.assertFalse(transport.disconnected)
         clock.advance(0.2)
         self.assertTrue(transport.disconnected)
+        self.assertEqual(connection.session.seen[2:], ["unread"])
         lose(connection)
         self.assertEqual(connection.output.octets, 0)
         self.assertEqual(clock.getDelayedCalls(), [])
@@ -679,6 +815,7 @@ class Writing(TestCase):
             connection.dataReceived(b"\x88\x80\0\0\0\0")
             clock.advance(30.1)
             self.assertTrue(transport.disconnected)
+            self.assertNotIn("unread", connection.session.seen)  # it has ended already
             lose(connection)
             self.assertEqual(clock.getDelayedCalls(), [])
 
@@ -698,6 +835,29 @@ class Closing(TestCase):
         connection.closeWebSocket(1002, "é" * 100)
         self.assertEqual(frames(after_head(transport)), [(8, b"\x03\xea" + "é".encode() * 61)])
         lose(connection)
+
+    def test_a_connection_that_closes_is_not_paused__UM_21(self):
+        connection, transport, _ = server()
+        connection.session.wire.close()
+        connection.session.wire.pauseProducing()
+        self.assertEqual(transport.producerState, "producing")
+        connection.dataReceived(b"\x88\x82\0\0\0\0\x03\xe8")
+        self.assertTrue(connection.wasClean)
+        lose(connection)
+
+    def test_who_took_something_a_moment_ago_has_its_time_from_then__HO_04(self):
+        for begin, seconds in ((lambda one: one.closeWebSocket(), 5), (lambda one: None, 85)):
+            connection, transport, clock = server(unread_seconds=1000.0)
+            begin(connection)
+            connection.output.pauseProducing()
+            clock.advance(seconds - 2)
+            connection.output.resumeProducing()
+            clock.pump([0.5] * 8)
+            self.assertFalse(transport.disconnected)
+            clock.pump([0.5] * 120)
+            self.assertTrue(transport.disconnected)
+            lose(connection)
+            self.assertEqual(clock.getDelayedCalls(), [])
 
     def test_a_peer_which_does_not_answer_our_close_is_dropped(self):
         connection, transport, clock = server()
@@ -738,6 +898,97 @@ class Closing(TestCase):
         connection, transport, _ = server(upgrade=False)
         connection.closeWebSocket()
         self.assertTrue(transport.disconnected)
+        lose(connection)
+
+    def test_whoever_waits_for_a_connection_hears_why_it_was_lost(self):
+        broken = WebSocketBroken
+        for say, kind, text in (
+            (lambda one: one.dataReceived(b"\x88\x82\0\0\0\0\x03\xe8"), ConnectionDone, "clean"),
+            (lambda one: one.session.wire.abort(), ConnectionLost, "the session was given up"),
+            (lambda one: one._gone(), ConnectionLost, "the peer did not answer a ping"),
+            (lambda one: one._stalled(), ConnectionLost, "the peer does not read"),
+            (
+                lambda one: one.closeWebSocket(),
+                ConnectionLost,
+                "without previous WebSocket closing",
+            ),
+            (
+                lambda one: one.onCloseHandshakeTimeout(),
+                ConnectionLost,
+                "closing handshake timeout",
+            ),
+            (lambda one: one.dataReceived(b"\x83\x80\0\0\0\0"), broken, "reserved opcode"),
+            (lambda one: one.dataReceived(client_frame(b"\xff")), broken, "UTF-8"),
+        ):
+            connection, _, _ = server()
+            say(connection)
+            lose(connection)
+            why = connection.session.why
+            self.assertIs(type(why), kind)
+            self.assertIn(text, str(why))
+
+    def test_of_several_faults_the_first_is_why_a_connection_was_lost(self):
+        connection, _, _ = server()
+        connection.failedByMe = False
+        for reason in ("first", "second"):
+            connection._protocol_violation(reason)
+            connection._invalid_payload(reason)
+        lose(connection)
+        self.assertIn("first", str(connection.session.why))
+
+    def test_whoever_waits_for_an_upgrade_hears_why_there_was_none(self):
+        for say, text in (
+            (lambda one: one.closeWebSocket(), "no WebSocket: closed before the upgrade"),
+            (lambda one: one.closeWebSocket(1000, "mine"), "no WebSocket: mine"),
+            (lambda one: one.factory.abortUpgrades(), "no WebSocket: the server stops"),
+            (lambda one: one.dataReceived(b"x" * 20_000), f"no WebSocket: {LONG_HEAD}"),
+            (lambda one: one.dataReceived(b"\x16\x03\x01" + bytes(9)), f"no WebSocket: {TLS_HERE}"),
+        ):
+            connection, _, _ = server(upgrade=False)
+            say(connection)
+            lose(connection)
+            self.assertEqual(str(connection.session.why), text)
+
+    def test_a_server_which_stops_closes_with_1001_and_a_client_with_1000__UM_21(self):
+        both = BothSides()
+        for stops, who, code in ((False, 0, 1000), (False, 1, 1000), (True, 1, 1001)):
+            sides = client, peer, _ = both.connect()
+            both.pump(client, peer)
+            peer.factory.sessions.draining = stops
+            sides[who].session.wire.close()
+            both.pump(client, peer)
+            self.assertEqual(sides[1 - who].remoteCloseCode, code)
+            for side in (client, peer):
+                lose(side)
+
+    def test_only_a_client_waits_for_the_other_side_to_end_the_connection__UM_21(self):
+        connection, transport, clock = server()
+        connection.dataReceived(b"\x88\x82\0\0\0\0\x03\xe8")
+        clock.advance(29)
+        self.assertEqual((transport.disconnecting, transport.disconnected), (True, False))
+        lose(connection)
+
+    def test_a_second_close_of_the_server_leaves_no_timer_behind__UM_21(self):
+        client, peer, clock = (both := BothSides()).connect()
+        both.pump(client, peer)
+        for _ in range(2):
+            client.dataReceived(b"\x88\x02\x03\xe8")
+        for side in (client, peer):
+            lose(side)
+        self.assertEqual(clock.getDelayedCalls(), [])
+
+    def test_who_has_no_upgrade_because_of_tls_hears_that(self):
+        client, peer, _ = BothSides().connect()
+        client.connectionLost(Failure(TLSError([("", "", "unknown ca")])))
+        self.assertEqual(str(client.session.why), "TLS: unknown ca")
+        lose(peer)
+
+    def test_what_only_the_upgrade_needed_is_forgotten__NB_11(self):
+        connection, _, _ = server(upgrade=False)
+        connection.dataReceived(UPGRADE % b"")
+        self.assertEqual([name for name in _FOR_UPGRADE if name in vars(connection)], [])
+        anew = dict(iter(vars(connection).items()))
+        self.assertLessEqual(getsizeof(vars(connection)), getsizeof(anew))
         lose(connection)
 
     def test_no_timer_outlives_the_connection(self):
@@ -871,6 +1122,8 @@ class Letting(TestCase):
         self.assertEqual(self.status(b"Origin: https://mine.example\r\n", **mine), b"101")
         self.assertEqual(self.status(b"Origin: https://mine.example:443\r\n", **mine), b"101")
         self.assertEqual(self.status(b"Origin: http://localhost:8000\r\n", **mine), b"101")
+        plain = {"origins": ["http://mine.example"]}
+        self.assertEqual(self.status(b"Origin: http://mine.example:80\r\n", **plain), b"101")
         self.assertEqual(self.status(b"", **mine), b"101")
         for foreign in (
             b"http://mine.example",
@@ -1060,7 +1313,10 @@ def test_what_is_no_address_is_one_line(text):
         parse_address(text)
 
 
-@pytest.mark.parametrize("text", ["", "host", "http://", "http://h/path", "http://h:x", "*.x"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "host", "http://", "http://h/path", "http://h:x", "*.x", "http://h?q", "http://h#f"],
+)
 def test_what_is_no_origin_is_one_line(text):
     with pytest.raises(ConfigurationError):
         parse_origins([text])

@@ -22,8 +22,10 @@ from tests.net.test_websocket import (
     server_with,
 )
 from twisted_msgproto.core.errors import ConfigurationError
+from twisted_msgproto.core.reasons import TLS_HERE
 from twisted_msgproto.net.wires.origins import origin_of
 from twisted_msgproto.net.wires.websocket import OctetWire
+from twisted_msgproto.net.wires.websocket.carrier import LONG_HEAD
 from twisted_msgproto.net.wires.websocket.factories import (
     WebSocketClientFactory,
     WebSocketServerFactory,
@@ -113,6 +115,32 @@ class Edges(SynchronousTestCase):
             self.assertEqual(len(lines[name]), 5, lines[name])
             self.assertTrue(all(map(str.isprintable, lines[name])))
             self.assertTrue(lines[name][0].startswith("192.168.1.1:54321: closed before it spoke"))
+
+    def test_what_the_log_says_of_a_peer_is_one_line_with_its_address__NB_09(self) -> None:
+        begun = "closed before it spoke WebSocket: "
+        foreign = UPGRADE % b"Origin: http://evil.example\r\n"
+        for octets, upgraded, reason, text in (
+            (b"\x1b\r\n\r\n", False, "upgrade", f'{begun}Bad HTTP request status line "\\x1b"'),
+            (b"x" * 20_000, False, "upgrade", f"{begun}{LONG_HEAD}"),
+            (b"\x16\x03\x01" + bytes(9), False, "tls", f"closed: {TLS_HERE}"),
+            (foreign, False, "origin", "refused: a web page from http://evil.example may not "
+             "connect (--origin allows it)"),
+            (b"x", True, "websocket", "dropped, autobahn failed: 'odd \\x1b'"),
+        ):  # fmt: skip
+            connection, transport, _ = server(upgrade=upgraded)
+            transport.peerAddr = IPv4Address("TCP", "192.0.2.7", 7)
+
+            def odd() -> None:
+                raise ValueError("odd \x1b")
+
+            if upgraded:
+                connection.peer, connection.processData = "192.0.2.7:7", odd
+            with capturedLogs() as logged:
+                connection.dataReceived(octets)
+            self.assertEqual([formatEvent(event) for event in logged], [f"192.0.2.7:7: {text}"])
+            [worst] = connection.factory.sessions.budget.offenders.worst(9)
+            self.assertEqual((worst.address, worst.reason), ("192.0.2.7", reason))
+            lose(connection)
 
     def test_who_upgrades_or_is_refused_by_a_rule_has_made_no_fault(self) -> None:
         upgraded, _, _ = server()

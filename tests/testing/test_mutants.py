@@ -145,6 +145,35 @@ class Tried:
         return self.before, ""
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("A = 64 << 10", "A = 65 << 10", "chosen"),
+        ("A = 64 << 10", "A = 64 << 9", "chosen"),
+        ("A = 64 << 10", "A = -1 << 10", "chosen"),
+        ("A = 64 << 10", "A =  1 << 10", "chosen"),
+        ("A = 64 << 10", "A = 0 << 10", ""),
+        ("A = 64 << 10", "A = 64 >> 10", ""),
+        ("A = 64 << 10", "pass", ""),
+        ("A = 65 << 10", "A = 64 << 10", ""),
+        ("C = (a.b, 0x80)", "C = (a.b, 127)", "hexadecimal"),
+        ("C = (a.b, 0x80)", "C = (a.c, 0x80)", ""),
+        ("B = 1", "B = 2", "this one"),
+        ("B = 1", "B = 3", ""),
+    ],
+)
+def test_a_number_that_was_chosen_may_be_another_one_and_not_0(
+    before: str, after: str, why: str
+) -> None:
+    rows = {
+        ("a.py", "A = 64 << 10", report.CHOSEN): "chosen",
+        ("a.py", "C = (a.b, 0x80)", report.CHOSEN): "hexadecimal",
+        ("a.py", "B = 1", "B = 2"): "this one",
+    }
+    assert report.reason(("a.py", before, after), rows) == why
+    assert report.reason(("b.py", before, after), rows) == ""
+
+
 def test_a_survivor_that_is_killed_now_was_not_killed_at_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

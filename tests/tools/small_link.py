@@ -123,7 +123,7 @@ class LineMachine(Connection[bytes, bytes, Any]):
 
     @property
     def state(self) -> str:
-        return "ending" if self.ending else "open"
+        return "closed" if self.closed else "ending" if self.ending else "open"
 
     def snapshot(self) -> dict[str, object]:
         return {"state": self.state}

@@ -605,8 +605,7 @@ class Link(Protocol):
             octets = 0
         if octets != self._held:
             self._held = octets
-            objects = self.machine.objects if octets else 0
-            self.factory.budget.held.hold(self, octets, self._now(), objects=objects)
+            self.factory.budget.held.hold(self, octets, self._now(), objects=self.machine.objects)
 
     def _end(self, fault: bool) -> None:
         self._ended = self._deaf = True

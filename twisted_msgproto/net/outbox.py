@@ -152,7 +152,6 @@ class ProducerControl:
 
     def __init__(self) -> None:
         self.producer: IPushProducer | None = None
-        self._paused = False
 
     def register(self, producer: Any, streaming: bool) -> None:
         """Register a producer, as ``IConsumer.registerProducer`` says.

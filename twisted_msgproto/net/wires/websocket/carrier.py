@@ -131,22 +131,22 @@ class Carrier(_Mixin):
     _arrived: list[Any]  # messages that the session has not been given yet
     _alone = True  # what comes belongs to no session yet, so each message is given by itself
     _octets = False  # messages are octets, text or not
-    _full_size = 0  # of a message, once the session stands
+    _full_size: int  # of a message, once the session stands
     _reading_paused = False
     _consuming = False
     _stretch = _steps = _FIRST_STRETCH  # of messages and fragments; what is left of this one
-    _looked = 0.0  # at the time spent, when the stretch began
-    _turn_ends = 0.0
+    _looked: float  # at the time spent, when the stretch began
+    _turn_ends: float
     _rest_call: Call | None = None  # what was read goes on then
     _ping: bytes | None = None
     _drop_call: Call | None = None
     _broken = ""  # how the peer broke WebSocket
-    _loss: Failure | None = None  # what the transport said when it was lost
+    _loss: Failure  # what the transport said when it was lost
     _overdue = False  # the server should have dropped the connection by now
     data: Any
     message_data: Any
     frame_data: Any
-    _fragments = 0
+    _fragments: int  # of the message that is being read
     closeHandshakeTimeoutCall: Any
     maxFramePayloadSize: int
     maxMessagePayloadSize: int
@@ -563,7 +563,6 @@ class Carrier(_Mixin):
 
     def onCloseHandshakeTimeout(self) -> None:
         """Drop the peer if it sent no Close, unless it still reads what we wrote before ours."""
-        self.closeHandshakeTimeoutCall = None
         if self.state == _CLOSING and self._takes(self.factory.close_seconds):
             self.closeHandshakeTimeoutCall = self.factory.reactor.callLater(
                 self.factory.close_seconds, self.onCloseHandshakeTimeout
@@ -618,8 +617,7 @@ class Carrier(_Mixin):
         """autobahn's last word, once."""
         why = self.wasNotCleanReason or reason or str(code)
         if not self._upgraded:
-            refusal = None if self._loss is None else tls_refusal(self._loss)
-            error = refusal or ConnectionClosed(f"no WebSocket: {why}")
+            error = tls_refusal(self._loss) or ConnectionClosed(f"no WebSocket: {why}")
             self._guarded(self.session.neverConnected, error)
         else:
             lost: Exception = ConnectionDone() if wasClean else ConnectionLost(why)
