@@ -274,12 +274,21 @@ def test_a_quiet_connection_may_stay() -> None:
     server = server_with()
     receive(server, message(1), 10.0)
     assert server.tick(10.0) is None
+    server.paused(20.0)
+    server.resumed(30.0)
+    assert "idle" not in server.deadlines
 
 
 def test_the_idle_limit_can_be_turned_off() -> None:
+    """MM-32: also for a payload in the middle of which reading was paused"""
     server = server_with(idle_close=0)
     receive(server, b"\0", 10.0)
     assert server.tick(10.0) is None
+    server.paused(20.0)
+    server.resumed(30.0)
+    assert "idle" not in server.deadlines
+    assert server.tick(1000.0) is None
+    assert server.fault is None
 
 
 def test_a_peer_which_never_acknowledges_is_left_if_the_limit_says_so() -> None:
