@@ -493,6 +493,16 @@ def test_the_time_of_a_keep_alive_runs_from_when_an_ack_begins_to_wait__LJ_14() 
     assert told == [13.0, 16.0]
 
 
+def test_octets_of_a_compressed_frame_that_trickle_in_do_not_put_a_keep_alive_off__NB_10() -> None:
+    reader = Reader(Limits.of(READER_LIMITS).replace(TIMES))
+    told = []
+    for at, octet in enumerate(CUT[:12]):
+        reader.receive(bytes([octet]), float(at))
+        reader.advance(float(at))
+        told += [at] if reader.outputs() else []
+    assert told == [4, 7, 10]
+
+
 def test_nothing_is_sent_in_the_moment_in_which_silence_ends_a_connection__LJ_14__LJ_17() -> None:
     """A keep-alive is due as well."""
     limits = {"idle-ack": 0.0, "keepalive": 3.0, "idle-close": 6.0}

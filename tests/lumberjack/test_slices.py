@@ -279,6 +279,22 @@ def test_reading_twice_gives_what_reading_once_gives(part):
                 assert (twice, counted) == (once, oddities), seed
 
 
+def test_a_frame_of_few_turns_is_read_once_and_one_of_many_is_checked_first__NB_10():
+    for documents, checked in ((30, False), (70, True)):
+        inspected = []
+        limits = Limits.of(READER_LIMITS).replace({"slice-octets": 10_000})
+        decoder = Decoder(limits, lambda frames, seen=inspected: seen.extend(frames))
+        for _ in range(10):
+            assert len(decoder.feed(encode_window(1))) == 1
+        found = decoder.feed(
+            encode_compressed(b"".join([events_of(1), encode_window(1)]) * documents)
+        )
+        while decoder.unfinished:
+            found += decoder.feed(b"")
+        assert (sum(map(bool, inspected)) > 0) is checked
+        assert not any(isinstance(one, Fault) for one in found)
+
+
 def test_what_is_inflated_of_an_inner_frame_counts_before_it_is_whole_and_after__NB_02():
     text = Random(5).randbytes(600)
     inflation = Inflation(VERSION_1, (memoryview(zlib.compress(text)),), b"")

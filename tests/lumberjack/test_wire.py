@@ -138,6 +138,36 @@ def test_windows_among_documents_are_told_with_the_run_and_others_by_themselves(
     assert [frame.size for frame in frames if type(frame) is Window] == [2, 3, 0, 9]
 
 
+def test_a_small_window_takes_the_short_way__NB_11(monkeypatch):
+    """It is most of what comes, and costs as much as the code that it goes through."""
+    stepped = []
+    step = Decoder._step
+    monkeypatch.setattr(Decoder, "_step", lambda self: stepped.append(self) or step(self))
+    decoder = Decoder()
+    for version in (V1, V2):
+        (run,) = decoder.feed(
+            encode_window(2, version) + encode_json([1, 2], [b"a", b"bc"], version)
+        )
+        assert (run.version, run.windows, run.octets, run.compressed) == (
+            version,
+            [(0, 2)],
+            23,
+            False,
+        )
+        assert (run.sequences, run.bodies) == ([1, 2], [b"a", b"bc"])
+    assert decoder.feed(encode_json([1], [b""])) and not stepped
+    assert decoder.clean
+    decoder.feed(encode_window(2))
+    assert stepped
+
+
+def test_what_was_read_is_not_kept__NB_11():
+    decoder = Decoder()
+    for octets in (encode_data([1], [{"a": "b"}]), encode_window(1), encode_compressed(b"")):
+        assert decoder.feed(octets)
+        assert (decoder._levels[0].octets, decoder.held_octets, decoder.clean) == (b"", 0, True)
+
+
 def test_windows_count_where_a_turn_ends():
     """LJ-13: each makes work in the machine, however few octets it has."""
     decoder = Decoder(limits(slice_octets=10_000))

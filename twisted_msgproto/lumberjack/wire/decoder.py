@@ -115,6 +115,19 @@ class Decoder:
         "unfinished",
     )
 
+    # Of the outermost C frame that is being read, set when it begins:
+    _oddities: tuple[int, int]  # the two counters at that time
+    _inflated_octets: int  # with all nested ones
+    _inflated_max: int
+    _nested_compressed_octets: int
+    _nested_inflated_octets: int
+
+    # Of what is gathered, set with it:
+    _begins: bytes  # version and type, as far as they are here
+    _needed: int  # octets; nothing can be decoded before this many were gathered
+
+    _budget: int  # octets that this call may still decode
+
     def __init__(self, limits: Limits | None = None, inspect: Inspect | None = None) -> None:
         """``limits`` holds at least :data:`LIMITS`; their defaults where it is None.
 
@@ -154,24 +167,15 @@ class Decoder:
 
         self._levels = [Level()]  # the innermost stream of frames is the last
 
-        # Of the outermost C frame that is being read:
         self._reading = _Reading.NONE
-        self._turns = 0  # since it began
+        self._turns = 0  # since the outermost C frame began
         self._kept: list[Frame] = []  # its frames that are not handed on (yet)
-        self._oddities = (0, 0)  # the two counters when it began
-        self._inflated_octets = 0  # with all nested ones
-        self._inflated_max = 0
-        self._nested_compressed_octets = 0
-        self._nested_inflated_octets = 0
 
         self._partial: PartialData | None = None
         self._keys: list[scan.KnownKey] = []  # of the last D frame, as they stood there
         self._gathered = Gathered()  # the start of a frame that is known to be longer
-        self._begins = b""  # version and type of what is gathered, as far as they are here
-        self._needed = 0  # octets; nothing can be decoded before this many were gathered
         self._found: list[Frame | Fault] = []  # what this call returns
         self._frames: list[Any] = self._found  # where frames are put: there, or among the kept
-        self._budget = 0  # octets that this call may still decode
         self._failed = False
 
     @property
@@ -215,18 +219,16 @@ class Decoder:
         """Return the version octet of the C frame that is read now, or that has begun to arrive;
         0 if there is none.
         """
-        if self._gathered.octets:  # as nearly always while a frame arrives
-            start = self._begins
-            return start[0] if start[1:] == b"C" and self._partial is None else 0
         if len(self._levels) > 1:
             outermost = self._levels[1].inflation
             assert outermost is not None
             return outermost.version
-        if self.clean or self._partial is not None:
+        if self._partial is not None:
             return 0
         outer = self._levels[0]
-        start = outer.octets[outer.position : outer.position + 2]
-        return start[0] if start[1:2] == b"C" else 0
+        gathered = self._gathered.octets
+        start = self._begins if gathered else outer.octets[outer.position : outer.position + 2]
+        return start[0] if start[1:] == b"C" else 0
 
     def feed(self, octets: bytes) -> list[Frame | Fault]:
         """Whole frames among what has arrived so far, perhaps with a Fault as the last item."""
@@ -315,12 +317,10 @@ class Decoder:
     def _fail(self) -> None:
         """Let go of everything: after a fault nothing is read."""
         self._failed = True
-        self.unfinished = False
         self._levels = [Level()]
         self._partial = None
         self._gathered = Gathered()
         self._kept = []
-        self._reading = _Reading.NONE
 
     def _step(self) -> bool:
         level = self._levels[-1]
