@@ -10,7 +10,7 @@ LOOK_SECONDS: Final = 0.1
 """Looks are made at this interval.  A server can send 12 MB between two at a gigabit a second."""
 
 LOOKS_PER_TURN: Final = 20
-"""This number of looks is made at a time, which needs less than 1 % of a processor."""
+"""This number of looks is made at a time, and they need less than 1 % of a processor."""
 
 
 class Look:
