@@ -19,7 +19,10 @@ from twisted_msgproto.lumberjack.wire import (
     LIMITS,
     VERSION_1,
     VERSION_2,
+    Compressed,
     Decoder,
+    Json,
+    Window,
     encode_ack,
     encode_compressed,
     encode_data_around,
@@ -287,11 +290,26 @@ def test_a_large_compressed_frame_is_not_copied_while_it_comes__NB_02() -> None:
         assert decoder.feed(piece) == []
     tracemalloc.start()
     try:
-        decoder.feed(last)
+        found = decoder.feed(last)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < 800_000, "a slice of what it inflates to, and not the frame"
+    while decoder.unfinished:
+        found += decoder.feed(b"")
+    read = [body for one in found if isinstance(one, Json) for body in one.bodies]
+    assert (read, [type(one) for one in found[-2:]]) == (bodies, [Compressed, Window])
+
+
+def test_what_a_compressed_frame_inflates_to_counts_where_a_turn_ends__NB_10() -> None:
+    """Also where a document is in the middle of it."""
+    decoder = Decoder(Limits.of(LIMITS).replace({"slice-octets": 10_000}))
+    octets = encode_compressed(encode_json([1], [b"a" * 200_000]))
+    turns = [decoder.feed(octets)]
+    while decoder.unfinished:
+        turns.append(decoder.feed(b""))
+    assert [type(one) for turn in turns for one in turn] == [Json, Compressed]
+    assert len(turns) >= 2 * 20, "it is checked, and read again"
 
 
 @pytest.mark.parametrize(

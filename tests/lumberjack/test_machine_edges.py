@@ -167,10 +167,14 @@ def test_a_writer_that_waits_for_nothing_has_no_time_when_the_transport_goes_on_
     machine.resumed(2.0)
     assert machine.deadline is None
     machine.send(documents(1))
-    sent(machine)
+    sent(machine, 2.0)
+    assert machine.deadline == 32.0
     machine.paused(3.0)
     machine.resumed(4.0)
-    assert machine.deadline is not None
+    machine.advance(32.0)
+    assert (machine.deadline, machine.fault) == (34.0, None)
+    machine.advance(34.0)
+    assert machine.fault is not None
 
 
 def in_slices(*inner):

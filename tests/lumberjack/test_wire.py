@@ -157,8 +157,13 @@ def test_a_small_window_takes_the_short_way__NB_11(monkeypatch):
         assert (run.sequences, run.bodies) == ([1, 2], [b"a", b"bc"])
     assert decoder.feed(encode_json([1], [b""])) and not stepped
     assert decoder.clean
-    decoder.feed(encode_window(2))
+    long = encode_json([1], [b"x" * 100])
+    assert decoder.feed(long[:50]) == []
     assert stepped
+    stepped.clear()
+    assert decoder.feed(long[50:90]) == []  # it is known to be too little
+    assert not stepped
+    assert decoder.feed(long[90:])
 
 
 def test_what_was_read_is_not_kept__NB_11():

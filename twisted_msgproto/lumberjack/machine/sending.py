@@ -256,7 +256,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
             parcel = next(iter(self._queue))
             start = parcel.written
             end = min(len(parcel.payloads), start + self._window - len(payloads))
-            if start or end < len(parcel.payloads) or octets + parcel.octets > self._window_octets:
+            if octets + parcel.octets > self._window_octets:
                 end = self._end_of_room(parcel, end, octets)
                 if end == start and not payloads:
                     end = start + 1

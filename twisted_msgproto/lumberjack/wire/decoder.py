@@ -319,7 +319,6 @@ class Decoder:
         self._failed = True
         self._levels = [Level()]
         self._partial = None
-        self._gathered = Gathered()
         self._kept = []
 
     def _step(self) -> bool:
