@@ -116,6 +116,7 @@ def test_what_a_caller_may_look_at_is_a_value(name):
 def test_what_a_machine_does_not_need_has_a_plain_answer():
     echo = Echo()
     assert (echo.paused(1.0), echo.resumed(2.0), echo.held, echo.unfinished) == ([], [], 0, False)
+    assert echo.objects == 0
     for answer in (echo.made_safe, echo.not_safe):
         with pytest.raises(ValueError, match="no event had the place 7"):
             answer(7, 1.0)

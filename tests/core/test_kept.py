@@ -1,9 +1,11 @@
 """What sessions keep for their peers has one bound for all of them."""
 
+import sys
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twisted_msgproto.core.kept import SMALL_OCTETS, Keeping, Kept
+from twisted_msgproto.core.kept import ENTRY_OCTETS, SMALL_OCTETS, Keeping, Kept, table_octets
 
 LIMIT = 100 * SMALL_OCTETS
 MUCH = 256 << 20
@@ -31,6 +33,23 @@ def test_above_it_only_those_below_their_share_may_keep_more__NB_02():
     assert not hog.fits(1)
     hog.remove(1)
     assert hog.fits(1)
+
+
+def test_what_does_not_fit_is_not_kept__NB_02():
+    """NB-02."""
+    every = Kept(LIMIT)
+    one = Keeping(every)
+    assert one.take(LIMIT)
+    assert not one.take(1)
+    assert (one.octets, every.octets, every.sessions) == (LIMIT, LIMIT, 1)
+
+
+def test_a_table_of_texts_counts_with_what_python_takes_for_each__NB_02():
+    """NB-02."""
+    texts = {"a": "", "b": "\N{GRINNING FACE}"}
+    taken = sum(sys.getsizeof(text) for text in ("a", "", "b", "\N{GRINNING FACE}"))
+    assert table_octets(texts) == taken + 2 * ENTRY_OCTETS
+    assert table_octets({}) == 0
 
 
 def test_among_many_sessions_each_may_keep_a_little__NB_02():

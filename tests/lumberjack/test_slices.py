@@ -307,6 +307,7 @@ def test_what_is_inflated_of_an_inner_frame_counts_before_it_is_whole_and_after_
     assert (level.held_octets, level.wanted, level.octets) == (500, 0, text[:500])
     level.want(600)
     assert (level.held_octets, level.wanted) == (500, 100)
+    assert Level(octets=b"12345", position=2).held_octets == 3  # the connection's own stream
 
 
 def test_every_split_of_a_frame_read_twice_gives_the_same_events():
