@@ -118,6 +118,7 @@ ROOMS: dict[str, Room] = {
             *("tests/contract/test_sessions.py", "tests/contract/test_ends.py"),
             *("tests/contract/test_flow.py", "tests/sabc/test_websocket.py"),
             *("tests/net/test_proxied.py", "tests/net/test_records.py", "tests/net/test_tls.py"),
+            "tests/contract/test_hostile_servers.py",
             *_random(worlds="lumberjack", streams="websocket"),
         ),
     ),

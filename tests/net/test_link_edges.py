@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from gc import collect
 from typing import Any
 
+import pytest
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import ConnectionLost
-from twisted.internet.interfaces import ISSLTransport, ITCPTransport
+from twisted.internet.interfaces import IAddress, ISSLTransport, ITCPTransport
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -19,7 +24,9 @@ from twisted_msgproto.core.reasons import TLS_HERE
 from twisted_msgproto.net.counters import Places
 from twisted_msgproto.net.delivery import BATCH_WEIGHT_OCTETS
 from twisted_msgproto.net.ledger import LATE_SECONDS
+from twisted_msgproto.net.wires import Wire
 from twisted_msgproto.net.wires.output import Output
+from twisted_msgproto.net.wires.stream import StreamWire
 
 
 class Silent(LineMachine):
@@ -546,3 +553,52 @@ class Hooks(LinkCase):
         self.assertEqual(len(asked), 1)
         self.assertEqual(len(self.logged), 1)
         self.lose()
+
+
+class Plain(Wire):
+    """A wire of an application's own, with no more than a wire must have."""
+
+    def close(self, fault: bool) -> None: ...
+    def abort(self) -> None: ...
+    def pauseProducing(self) -> None: ...
+    def resumeProducing(self) -> None: ...
+    def getPeer(self) -> IAddress:
+        return IPv4Address("TCP", "192.0.2.1", 1)
+
+    def getHost(self) -> IAddress:
+        return IPv4Address("TCP", "192.0.2.2", 2)
+
+    def established(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+def test_a_wire_of_ones_own_needs_no_bound_for_what_waits__NB_02() -> None:
+    wire = Plain()
+    wire.boundWaiting(10)
+    assert wire.waiting == 0
+
+
+class Resting(StringTransport):
+    """Tells how much it holds while reading is paused, as TLS does."""
+
+    def tellRest(self, tell: Callable[[int], None]) -> None:
+        self.tell = tell
+
+
+@pytest.mark.parametrize("listened", [True, False])
+def test_what_tls_holds_while_reading_is_paused_is_held_by_the_wire__NB_02(listened: bool) -> None:
+    transport, heard = Resting(), []
+
+    def held() -> None:
+        heard.append(wire.held)
+
+    wire = StreamWire(
+        *(transport, Clock(), 30.0, 1000),
+        stalled=lambda: None,
+        changed=lambda full: None,
+        held=held if listened else None,
+    )
+    for octets in (77, 0):
+        transport.tell(octets)
+        assert wire.held == octets
+    assert heard == ([77, 0] if listened else [])
