@@ -225,7 +225,7 @@ class Decoder:
             return outermost.version
         if self._partial is not None:
             return 0
-        outer = self._levels[0]
+        (outer,) = self._levels
         gathered = self._gathered.octets
         start = self._begins if gathered else outer.octets[outer.position : outer.position + 2]
         return start[0] if start[1:] == b"C" else 0
