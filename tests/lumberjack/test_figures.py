@@ -98,6 +98,20 @@ def test_a_reader_counts_and_shows_each_step__LJ_07__LJ_13__LJ_14() -> None:
         assert (changed(step()), reader.outputs()) == (expected, octets), f"step {number}"
 
 
+def test_windows_of_one_read_are_counted_each__LJ_07() -> None:
+    """Whole ones, those behind each other without a W frame, and not the short one."""
+    whole = encode_window(2) + encode_json([1, 2], [b"a", b"b"])
+    for octets, windows, events in (
+        (whole, 1, 2),
+        (whole * 3, 3, 6),
+        (whole + encode_json([3, 4, 5], [b"a"] * 3), 2, 5),
+        (encode_window(3) + encode_json([1, 2], [b"a", b"b"]), 0, 2),
+    ):
+        reader = Reader()
+        reader.receive(octets, 0.0)
+        assert (reader.counters.windows, reader.counters.events) == (windows, events)
+
+
 def test_a_writer_counts_and_shows_each_step__LJ_06__LJ_09__LJ_12() -> None:
     writer = Writer(window=2, compress=0, pipelining=2)
 

@@ -44,6 +44,18 @@ def test_an_ack_that_comes_again_is_a_sign_of_life__LJ_15():
     assert machine.counters.keepalives == 2
 
 
+def test_an_ack_of_what_was_never_sent_is_told_with_the_window_it_is_for__LJ_15():
+    machine = writer(window=3, pipelining=2)
+    machine.send(documents(5))
+    sent(machine)
+    (fault,) = machine.receive(encode_ack(4), 1.0)
+    assert (fault.reason, fault.text) == ("ack", "an ack of 4 of a window of 3")
+    assert fault.octets == encode_ack(4)
+    idle = writer()
+    (fault,) = idle.receive(encode_ack(1), 1.0)
+    assert fault.text == "an ack of 1 and nothing is in flight"
+
+
 def test_octets_of_a_frame_that_is_not_whole_are_held__NB_02():
     reader = Reader()
     octets = events_of(1)

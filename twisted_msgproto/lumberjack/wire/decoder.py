@@ -225,7 +225,7 @@ class Decoder:
             return outermost.version
         if self._partial is not None:
             return 0
-        outer = self._levels[0]
+        (outer,) = self._levels
         gathered = self._gathered.octets
         start = self._begins if gathered else outer.octets[outer.position : outer.position + 2]
         return start[0] if start[1:] == b"C" else 0
@@ -425,8 +425,7 @@ class Decoder:
             self._frames.append(Json(version, sequences, bodies, size, compressed, windows))
         else:
             self._frames += [Window(octets[start], size, compressed) for _, size in windows]
-        if windows:
-            self._budget -= (STEP_WEIGHT_OCTETS + SHORT.size) * len(windows)
+        self._budget -= (STEP_WEIGHT_OCTETS + SHORT.size) * len(windows)
         if too_long:
             return self._above("json-limit", f"a document of {too_long} octets", "json-octets")
         if needed:

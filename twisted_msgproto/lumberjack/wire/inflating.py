@@ -35,7 +35,7 @@ class Inflation:
         pieces: its octets, which are not copied.
         octets: how many these are.
         ended: whether the zlib stream has been read to its end.
-        trailing_octets: how many octets stand behind that end.
+        trailing_octets: how many octets stand behind that end; known once it was read.
     """
 
     __slots__ = (
@@ -49,7 +49,6 @@ class Inflation:
         self.octets = sum(map(len, pieces))
         self.start = start
         self.ended = False
-        self.trailing_octets = 0
         self._inflater: Any = _inflating.decompressobj()
         self._tail: bytes | memoryview = b""
         self._number = 0  # of the piece that comes next, or whose octets are given now
