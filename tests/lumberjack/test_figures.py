@@ -484,6 +484,7 @@ def test_what_happens_in_silence_and_when__LJ_13__LJ_14__LJ_17__NB_10(name: str)
         (encode_window(3) * 5, 5),
         ((encode_window(1) + numbered(1)) * 5, 5),
         (encode_window(1) + numbered(*range(1, 6)), 5),
+        (encode_window(1) + numbered(1, 2, 3) + encode_window(0) * 2, 5),
         ((encode_window(2) + numbered(1) + encode_window(0)) * 2, 4),
     ],
 )

@@ -309,7 +309,8 @@ class Decoder:
         start = gathered.start(FAULT_OCTETS)
         missing = self._needed - gathered.octets
         gathered.add(octets[:missing])
-        self._levels[0].octets, self._levels[0].position = octets[missing:], 0
+        (outer,) = self._levels
+        outer.octets, outer.position = octets[missing:], 0
         pieces = [memoryview(piece) for piece in gathered.taken()]
         pieces[0] = pieces[0][SHORT.size :]
         self._enter(Inflation(start[0], pieces, start))
