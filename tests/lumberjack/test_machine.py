@@ -174,6 +174,15 @@ def test_a_new_window_in_the_middle_closes_the_short_one_first():
     assert session.receive(events_of(3)) == [(2, 3)]
 
 
+def test_the_tail_of_a_short_window_that_is_safe_does_not_wait_for_the_window_behind_it():
+    """LJ-13: its ack leaves with the read that ends it, whatever came in that read as well."""
+    session = Session(safe_at_once=False)
+    session.receive(encode_window(5) + events_of(1, 2))
+    assert session.safe() == []
+    assert session.receive(encode_window(1) + events_of(3)) == [(2, 2)]
+    assert session.safe() == [(2, 3)]
+
+
 def test_a_new_window_while_nothing_is_unacknowledged_just_replaces_the_old_one():
     """LJ-07: no ack."""
     session = Session()

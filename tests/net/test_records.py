@@ -140,6 +140,7 @@ class TinyRecords(TestCase):
         while True:
             try:
                 engine.do_handshake()
+                line.sendall(outgoing.read())  # the server waits for these, and not for long
                 break
             except ssl.SSLWantReadError:
                 line.sendall(outgoing.read())

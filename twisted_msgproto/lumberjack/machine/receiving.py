@@ -114,6 +114,9 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
     counters: ReaderCounters
     deadlines: Deadlines
 
+    _now: float  # when the last call began
+    _heard_at: float  # when octets came last, or reading was resumed
+
     def __init__(self, limits: Limits | None = None) -> None:
         """``limits`` holds at least :data:`READER_LIMITS`; their defaults where it is None."""
         limits = Limits.of(READER_LIMITS) if limits is None else limits
@@ -144,8 +147,6 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         self._inspected: _Inspected | None = None  # a large C frame, before it is handed on
         self._out: list[bytes | bytearray] = []
         self._paused = False
-        self._now = 0.0  # when the last call began
-        self._heard_at = 0.0  # when octets came last, or reading was resumed
         self._waiting_since: float | None = None  # an ack waits for the sink; last keep-alive
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
@@ -396,7 +397,6 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         that mistakes any ack for that of its whole window would lose the rest of it (``LJ-13``).
         Nor does a C frame count as ended well if the rest of it is not read (``LJ-08``).
         """
-        self._now = now
         if self.state in _OPEN:
             self._machine.step(Stopped)
         return []

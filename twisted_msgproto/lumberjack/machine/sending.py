@@ -92,6 +92,8 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
     counters: WriterCounters
     deadlines: Deadlines
 
+    _heard_at: float  # the last sign of life, or when the oldest window was formed
+
     def __init__(
         self,
         limits: Limits | None = None,
@@ -138,7 +140,6 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         self._queue: OrderedDict[Parcel, None] = OrderedDict()
         self._flights = SendWindow[Flight](pipelining)  # of windows; numbered as they were formed
         self._out: list[bytes] = []
-        self._heard_at = 0.0  # the last sign of life, or when the oldest window was formed
         self._paused = False  # our octets wait in the transport: silence means nothing
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────

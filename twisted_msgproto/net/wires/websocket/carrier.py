@@ -585,7 +585,6 @@ class Carrier(_Mixin):
         return answer
 
     def _drop(self) -> None:
-        self._drop_call = None
         self._overdue = True
         self.dropConnection(abort=True)
 
