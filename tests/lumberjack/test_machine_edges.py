@@ -56,6 +56,14 @@ def test_an_ack_of_what_was_never_sent_is_told_with_the_window_it_is_for__LJ_15(
     assert fault.text == "an ack of 1 and nothing is in flight"
 
 
+def test_acks_of_a_connection_that_is_lost_are_not_written__LJ_16():
+    session = Session(safe_at_once=False)
+    session.receive(encode_window(1) + events_of(1))
+    session.reader.made_safe(session.waiting[0], 0.0)
+    session.reader.lost(0.0)
+    assert (session.reader.outputs(), session.reader.deadline) == (b"", None)
+
+
 def test_octets_of_a_frame_that_is_not_whole_are_held__NB_02():
     reader = Reader()
     octets = events_of(1)

@@ -163,6 +163,31 @@ def test_a_run_of_d_frames_ends_before_what_is_unusual(
     assert run.unusual is unusual
 
 
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        {"k" * 10: ""},
+        {"k": "v" * 300},
+        {str(number): "" for number in range(8)},
+        {"k": "v" * 300, "l": "w" * 72},  # 400 octets in all
+    ],
+)
+def test_a_d_frame_at_a_limit_is_for_a_run_and_one_above_it_is_not(
+    data_run: Callable[..., Any], mapping: dict[str, str]
+) -> None:
+    """LJ-17."""
+    octets = encode_data([7], [mapping])
+    key, value = (max(map(len, side)) for side in (mapping, mapping.values()))
+    least = DataLimits(len(mapping), key, value, len(octets))
+    run = data_run(octets, 0, len(octets), 9, 999, least, [])
+    assert (run.sequences, run.pairs, run.unusual) == ([7], [mapping], False)
+    for name, limit in least._asdict().items():
+        if limit:
+            fewer = least._replace(**{name: limit - 1})
+            run = data_run(octets, 0, len(octets), 9, 999, fewer, [])
+            assert (run.position, run.sequences, run.unusual) == (0, [], True)
+
+
 def test_a_run_of_d_frames_ends_with_the_first_to_reach_the_stop(
     data_run: Callable[..., Any],
 ) -> None:

@@ -600,8 +600,9 @@ class Decoder:
         """Have the frames inspected that were found in this turn, and forget them."""
         why = self._inspect(self._kept)
         if why is not None:
-            outermost = self._levels[1].inflation if len(self._levels) > 1 else None
-            return self._fault(*why, b"" if outermost is None else outermost.start)
+            outermost = self._levels[1].inflation
+            assert outermost is not None
+            return self._fault(*why, outermost.start)
         self._kept.clear()
         return True
 
