@@ -287,6 +287,7 @@ def shared_buffer() -> AbstractContextManager[object]:
     def sharing(self: Any, *arguments: Any) -> None:
         init(self, *arguments)
         self._gathered = shared.setdefault("buffer", self._gathered)
+        self._begins, self._needed = b"", 0  # the octets of another may stand in it already
 
     def incomplete(self: Any, level: Any, needed: int) -> bool:
         shared["buffer"].taken()
