@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from itertools import pairwise
 from random import Random
+from unittest import mock
 
 import pytest
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from twisted_msgproto.net.wires.websocket.keepalive import STEP_SECONDS, Keepalive, Keepalives
+from twisted_msgproto.net.wires.websocket.keepalive import (
+    PINGS_A_TURN,
+    STEP_SECONDS,
+    Keepalive,
+    Keepalives,
+)
 
 CONNECTIONS = 30
 
@@ -69,6 +75,29 @@ def test_each_living_peer_is_pinged_in_time_and_a_dead_one_is_ended__NB_11(
             assert first + patience - slack <= peer.gone_at <= first + patience + 2 * slack
     for peer in peers:
         peer.keepalive.stop()
+        peer.keepalive.stop()
+    assert clock.getDelayedCalls() == []
+
+
+def test_those_who_connected_together_are_pinged_in_several_turns__NB_07() -> None:
+    """NB-07: after a restart ten thousand peers connect at once; their pings were one turn."""
+    clock = Clock()
+    every = Keepalives(clock, 10, 10)
+    turns: list[int] = []
+    step = every._step
+
+    def counted() -> None:
+        before = sum(len(peer.pings) for peer in peers)
+        step()
+        turns.append(sum(len(peer.pings) for peer in peers) - before)
+
+    with mock.patch.object(Keepalives, "_step", lambda self: counted()):
+        peers = [Peer(clock, every, answers=True) for _ in range(5 * PINGS_A_TURN // 2)]
+        for _ in range(3):
+            clock.advance(10 + STEP_SECONDS)
+            assert turns == [PINGS_A_TURN, PINGS_A_TURN, PINGS_A_TURN // 2]
+            turns.clear()
+    for peer in peers:
         peer.keepalive.stop()
     assert clock.getDelayedCalls() == []
 

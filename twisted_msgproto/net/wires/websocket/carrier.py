@@ -50,6 +50,9 @@ DENIED: Final = (ConnectionDeny.FORBIDDEN, ConnectionDeny.SERVICE_UNAVAILABLE)
 
 LONG_HEAD: Final = "the HTTP head is too long"
 
+_EMPTY_PING: Final = bytes((PING, 0))
+"""A server's ping."""
+
 _EMPTY_PONG: Final = bytes((PONG, 0x80))
 """The answer to our ping begins with this; four octets of a mask follow."""
 
@@ -549,7 +552,7 @@ class Carrier(_Mixin):
     def _ask(self) -> None:
         """Send a ping: whatever comes back shows that the peer lives."""
         if self.state == _OPEN:
-            self.send(b"".join(frame(PING, b"", not self.factory.isServer)))
+            self.send(_EMPTY_PING if self.factory.isServer else b"".join(frame(PING, b"", True)))
 
     def _gone(self) -> bool:
         """Drop the peer if no pong came, unless we do not read, or the peer reads slowly.

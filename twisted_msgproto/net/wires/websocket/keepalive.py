@@ -9,8 +9,15 @@ from typing import Final
 
 from .quiet import Call, Clock, log
 
-STEP_SECONDS: Final = 0.25
-"""Pings and checks that are due within this time are made together, by one call of the clock."""
+STEP_SECONDS: Final = 0.5
+"""Pings and checks that are due within this time are made together, by one call of the clock: most
+of what a ping costs is that its code and its connection are in no cache.
+"""
+
+PINGS_A_TURN: Final = 200
+"""One turn of the reactor makes at most this many, which takes some 10 ms.  After a restart all
+peers connect at once, and stay together for as long as they live (``NB-07``).
+"""
 
 
 class Keepalives:
@@ -67,9 +74,9 @@ class Keepalives:
 
     def _step(self) -> None:
         now, self._at = self._clock.seconds(), -inf
-        due = []
+        due: list[Keepalive] = []
         for waits in self._waits.values():
-            while waits and waits[0][0] <= now:
+            while waits and waits[0][0] <= now and len(due) < PINGS_A_TURN:
                 one = waits.popleft()[1]
                 if one.live:
                     one.waits = False
@@ -84,7 +91,8 @@ class Keepalives:
         self._call = None
         if self._waiting:
             nearest = min([waits[0][0] for waits in self._waits.values() if waits])
-            self._arm(nearest, max(nearest - now, STEP_SECONDS))
+            more = len(due) == PINGS_A_TURN and nearest <= now
+            self._arm(nearest, 0.0 if more else max(nearest - now, STEP_SECONDS))
 
 
 class Keepalive:
