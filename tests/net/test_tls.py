@@ -21,6 +21,7 @@ from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactor
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
 from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, MicroMsg2ServerFactory
 from twisted_msgproto.net.reloading import ServedEndpoint
+from twisted_msgproto.net.tls import RECORD_OCTETS
 
 
 class Writer(Protocol):
@@ -163,6 +164,36 @@ class Gathered(TestCase):
         self.assertEqual(await deferToThread(client.recv, 100), b"ping and pong")
         transport.abortConnection()
         await self.lost
+
+    async def test_what_is_written_during_the_handshake_follows_it_in_order__NB_11(self) -> None:
+        sizes = (1, RECORD_OCTETS - 1, RECORD_OCTETS, 1, RECORD_OCTETS + 1, 5)
+
+        class Early(Protocol):
+            def connectionMade(self) -> None:
+                self.write(3)
+
+            def write(self, left: int) -> None:
+                for number, size in enumerate(sizes):
+                    self.transport.write(bytes([number]) * size)
+                    self.transport.flush()
+                if left:
+                    reactor.callLater(0, self.write, left - 1)
+
+        files = Authority(temporary(self)).server()
+        where = f"ssl:0:interface=127.0.0.1:privateKey={files.key}:certKey={files.cert}"
+        port: Any = await ServedEndpoint(reactor, where).listen(Factory.forProtocol(Early))
+        self.addCleanup(port.stopListening)
+        context = standard_ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, standard_ssl.CERT_NONE
+        line = socket.create_connection(("127.0.0.1", port.getHost().port), timeout=60)
+        client = await deferToThread(context.wrap_socket, line)
+        self.addCleanup(client.close)
+        whole = b"".join(bytes([number]) * size for number, size in enumerate(sizes)) * 4
+        came = b""
+        while len(came) < len(whole):
+            came += await deferToThread(client.recv, 1 << 20)
+        self.assertTrue(came == whole)
+        await deferToThread(client.close)
 
     async def test_a_peer_that_reads_nothing_pauses_its_producer_and_gets_all_in_order(
         self,

@@ -15,8 +15,8 @@ of what a ping costs is that its code and its connection are in no cache.
 """
 
 PINGS_A_TURN: Final = 200
-"""At most this many are made in one turn of the reactor, which needs some 10 ms.  After a restart all
-peers connect at once, and stay together for as long as they live (``NB-07``).
+"""At most this many are made in one turn of the reactor, which needs some 10 ms.  After a restart
+all peers connect at once, and stay together for as long as they live (``NB-07``).
 """
 
 
