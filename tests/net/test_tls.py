@@ -165,19 +165,17 @@ class Gathered(TestCase):
         transport.abortConnection()
         await self.lost
 
-    async def test_what_is_written_during_the_handshake_follows_it_in_order__NB_11(self) -> None:
+    async def test_what_is_written_during_the_handshake_and_after_it_comes_in_order__NB_11(self) -> None:
         sizes = (1, RECORD_OCTETS - 1, RECORD_OCTETS, 1, RECORD_OCTETS + 1, 5)
 
         class Early(Protocol):
             def connectionMade(self) -> None:
-                self.write(3)
+                self.dataReceived(b"")
 
-            def write(self, left: int) -> None:
+            def dataReceived(self, data: bytes) -> None:
                 for number, size in enumerate(sizes):
                     self.transport.write(bytes([number]) * size)
                     self.transport.flush()
-                if left:
-                    reactor.callLater(0, self.write, left - 1)
 
         files = Authority(temporary(self)).server()
         where = f"ssl:0:interface=127.0.0.1:privateKey={files.key}:certKey={files.cert}"
@@ -188,7 +186,8 @@ class Gathered(TestCase):
         line = socket.create_connection(("127.0.0.1", port.getHost().port), timeout=60)
         client = await deferToThread(context.wrap_socket, line)
         self.addCleanup(client.close)
-        whole = b"".join(bytes([number]) * size for number, size in enumerate(sizes)) * 4
+        whole = b"".join(bytes([number]) * size for number, size in enumerate(sizes)) * 2
+        await deferToThread(client.send, b"once more")
         came = b""
         while len(came) < len(whole):
             came += await deferToThread(client.recv, 1 << 20)
