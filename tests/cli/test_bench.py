@@ -270,14 +270,29 @@ def test_what_a_bridge_asks_far_gateways_is_counted(launch: Launcher) -> None:
     assert (row["unit"], row["value"] > 0) == ("octets", True)
 
 
-def test_what_a_message_costs_is_measured_as_the_work_grows(launch: Launcher) -> None:
-    rows = rows_of(launch, "growth", scale=0.01)
-    idle = {name for name in rows if "idle peers" in name}
-    assert len(idle) == 2 * len(PROTOCOLS)
-    assert len(rows) - len(idle) == 8
+def grown(launch: Launcher, *words: str) -> list[str]:
+    """The names of the rows of growth that ``words`` choose, each of them measured."""
+    rows = rows_of(launch, "growth", *words, scale=0.01)
     for name, row in rows.items():
-        assert (row["figure"], row["mark"]) == ("cpu", 1.5 if name in idle else 1.1)
+        mark = 1.5 if "idle peers" in name else 1.1
+        assert (row["figure"], row["mark"]) == ("cpu", mark)
         assert row["ratio"] > 0
+    return list(rows)
+
+
+def test_what_a_message_costs_is_measured_as_the_work_grows(launch: Launcher) -> None:
+    """The short form has a row of each kind; ten times the work, and a hundred idle peers."""
+    listed = [line.split("  ")[0] for line in named(launch, "growth")]
+    idle = [name for name in listed if "idle peers" in name]
+    assert (len(idle), len(listed)) == (2 * len(PROTOCOLS), 2 * len(PROTOCOLS) + 8)
+    assert grown(launch, "--only", "backlog × 10") == listed[6:8]
+    assert grown(launch, "--only", "idle peers × 100, sabc") == [idle[4]]
+
+
+@pytest.mark.long
+def test_all_rows_of_growth_are_measured(launch: Launcher) -> None:
+    listed = named(launch, "growth")
+    assert grown(launch) == [line.split("  ")[0] for line in listed]
 
 
 def test_growth_is_ten_times_of_one_thing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,7 @@ class Gathered(TestCase):
         transport.abortConnection()
         await self.lost
 
-    async def test_what_is_written_during_the_handshake_and_after_it_comes_in_order__NB_11(self) -> None:
+    async def test_what_is_written_in_the_handshake_keeps_its_order__NB_11(self) -> None:
         sizes = (1, RECORD_OCTETS - 1, RECORD_OCTETS, 1, RECORD_OCTETS + 1, 5)
 
         class Early(Protocol):
