@@ -9,7 +9,7 @@ import random
 from functools import partial
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 
 from tests.mtl.false_server import FalseCase, command, content, response
 from tests.mtl.plain import CONFIRM, CONTENT, LEASE, REJECT, SUMMON
@@ -472,6 +472,45 @@ class Hurried(FalseCase):
         self.got(reader.summon("a"))
         self.wait(10)
         self.assertEqual(self.server.leases, asked)
+
+    def test_a_server_that_takes_something_under_each_lease_is_asked_again_at_once__NB_07(
+        self,
+    ) -> None:
+        """A gateway that was killed twenty times in a minute was left alone for a minute."""
+        client = self.ready()
+        writer = self.got(client.writer(["a"]))
+        taken: set[int] = set()
+
+        def obey(kind: int, sequence: int) -> list[list[bytes]]:
+            if kind == CONTENT and self.server.leases not in taken:
+                taken.add(self.server.leases)
+                return [command(CONFIRM, sequence, b"\0")]
+            return [response(sequence, 403 if kind == CONTENT else 200)]
+
+        self.server.obey = obey  # type: ignore[method-assign]
+        before = self.server.leases
+        for _ in range(2 * RENEWALS_AT_ONCE):
+            sent = [writer.send("a", b"x"), writer.send("a", b"y")]
+            self.pump()
+            self.successResultOf(sent[0])
+            self.successResultOf(sent[1])
+        self.assertGreater(self.server.leases - before, RENEWALS_AT_ONCE + 1)
+
+    def test_a_server_that_brings_something_under_each_lease_is_asked_again_at_once__NB_07(
+        self,
+    ) -> None:
+        client = self.ready()
+        reader = self.got(client.reader(["a"]))
+        self.server.obey = lambda kind, sequence: [  # type: ignore[method-assign]
+            response(sequence, 200)
+        ]
+        self.got(reader.summon("a"))
+        before = self.server.leases
+        for number in range(2 * RENEWALS_AT_ONCE):
+            self.server.send(content(1, b"%d" % number), [b"\5", b"x"])
+            came = ensureDeferred(reader.__anext__())
+            self.assertEqual(self.got(came).body, b"%d" % number)
+        self.assertEqual(self.server.leases - before, 2 * RENEWALS_AT_ONCE)
 
     def test_a_flow_that_is_closed_while_it_waits_for_a_lease_asks_for_none__NB_07(self) -> None:
         client = self.ready()

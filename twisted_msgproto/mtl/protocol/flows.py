@@ -193,6 +193,7 @@ class MtlFlow(Link):
             self._tickets.fail(event.number, error)
 
     def _confirmed(self, event: ContentsConfirmed) -> None:
+        self.hurry.used()
         for number in event.numbers:
             self._tickets.done(number, None)
 
@@ -215,6 +216,10 @@ class MtlFlow(Link):
     def _givenUp(self, event: FlowGivenUp) -> None:
         self.fail(TimedOut(event.reason))
 
+    def _received(self, event: ContentsReceived) -> None:
+        self.hurry.used()
+        self._contents(event)
+
     def _contents(self, event: ContentsReceived) -> None:
         raise NotImplementedError
 
@@ -222,7 +227,7 @@ class MtlFlow(Link):
         **Link.actions,
         FlowOpened: _opens,
         Responded: _responded,
-        ContentsReceived: lambda flow, event: flow._contents(event),
+        ContentsReceived: _received,
         ContentsConfirmed: _confirmed,
         ContentsRefused: _refused,
         FlowSuspended: _suspended,

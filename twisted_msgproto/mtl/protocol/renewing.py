@@ -16,7 +16,7 @@ RENEWAL_SECONDS_MOST: Final = 60.0
 """A flow whose leases end soon waits at most this long for the next."""
 
 RENEWALS_AT_ONCE: Final = 10
-"""This number of leases in a row that end soon are renewed without a wait."""
+"""This number of leases in a row that end soon and were of no use are renewed without a wait."""
 
 STEADY_SECONDS: Final = 10.0
 """A lease that stood this long has not ended soon."""
@@ -30,15 +30,24 @@ class Hurry:
         self._backoff = Backoff(RENEWAL_SECONDS, RENEWAL_SECONDS_MOST, random)
         self._since = -inf  # when the newest lease was asked for
         self._soon = 0  # leases in a row that have ended soon
+        self._of_use = False  # a content was received or confirmed under the newest lease
 
     def begun(self, now: float) -> None:
         """A lease is asked for."""
         self._since = now
 
+    def used(self) -> None:
+        """A content was received or confirmed: the lease was of use, however soon it ends.
+
+        A gateway that restarts often is no server that grants leases and ends them.
+        """
+        self._of_use = True
+
     def next(self, now: float) -> float:
         """Return the seconds to wait: a lease has ended; 0.0: another one is asked for now."""
-        if now >= self._since + STEADY_SECONDS:
+        if self._of_use or now >= self._since + STEADY_SECONDS:
             self._soon = 0
+            self._of_use = False
             self._backoff.reset()
         self._soon += 1
         if self._soon > RENEWALS_AT_ONCE:
