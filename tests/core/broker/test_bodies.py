@@ -417,6 +417,16 @@ def test_a_consumer_that_cannot_tell_its_room_while_its_queue_is_in_line_ends_al
     assert [row.place for row in one.peek(ORDERS, 1)] == [0]
 
 
+def test_as_much_is_read_as_the_memory_has_room_for_and_no_more__NB_02() -> None:
+    """NB-02: to the octet; one letter is read in any case."""
+    for limit, places in ((9_999, [0]), (10_000, [0, 1]), (14_999, [0, 1]), (100, [0])):
+        one = broker(durable=True, broker_memory=limit)
+        one.restore(ORDERS, range(5), [5000] * 5, [int(NOW)] * 5, NOW)
+        subscribed(one)
+        assert wanted(one) == {ORDERS: places}
+        assert one.memory.expected == 5000 * len(places)
+
+
 def test_without_a_log_what_is_in_flight_stays_in_memory() -> None:
     one = broker(broker_memory=LIMIT)
     subscribed(one)

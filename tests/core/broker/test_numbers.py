@@ -130,6 +130,18 @@ def test_the_first_place_leaves_room_for_lower_ones_in_its_chunk() -> None:
     ]
 
 
+def test_what_begins_at_or_before_the_last_place_takes_the_place_of_what_is_there() -> None:
+    numbers = Numbers()
+    numbers.extend([3, 5], [1, 1])
+    numbers.extend([5, 9], [2, 3])
+    assert (list(numbers), len(numbers)) == ([(3, 1), (5, 2), (9, 3)], 3)
+    numbers.extend([4, 9, 10], [7, 8, 9])
+    assert list(numbers) == [(3, 1), (4, 7), (5, 2), (9, 8), (10, 9)]
+    assert len(numbers) == 5
+    numbers.extend([], [])
+    assert len(numbers) == 5
+
+
 def test_chunks_are_filled_up_to_twice_their_size_and_then_split_in_halves() -> None:
     """NB-02."""
     full = 2 * module.CHUNK
