@@ -85,7 +85,7 @@ ROOMS: dict[str, Room] = {
     "sabc": _protocol(
         "sabc",
         "wire machine terms",
-        "answers by_hand ends figures framing machine machine_edges many messages parts"
+        "answers by_hand ends figures framing held machine machine_edges many messages parts"
         " lines safety streams wire",
         "sabc sabc-websocket",
     ),

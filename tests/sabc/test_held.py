@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from twisted_msgproto.core.kept import SMALL_OCTETS
+from twisted_msgproto.core.kept import SMALL_OCTETS, table_octets
 from twisted_msgproto.net.delivery import BATCH_WEIGHT_OCTETS
 from twisted_msgproto.sabc import SabcServer
 from twisted_msgproto.sabc.machine import Server
@@ -21,7 +21,7 @@ from twisted_msgproto.sabc.wire import Connect, Error, encode
 from twisted_msgproto.sabc.wire.framing import read_frame
 
 from .pairs import Case, HeldCase
-from .sides import NOW, NUDGE, SESSION, msg, open_server, part
+from .sides import NOW, NUDGE, SESSION, limits, msg, open_server, part
 from .vectors import CONNECT
 
 READ = 1 << 16
@@ -192,6 +192,80 @@ def test_ids_and_headers_count_while_the_sink_is_slow__NB_02(made: Any, alone: b
     texts = [header for one in octets for header in one.decode().split("\r\n")]
     wide = sum(sys.getsizeof(text) for text in texts if not text.isascii())
     assert sum(event.weight for event in told) <= sum(map(len, octets)) + 200 * 29 * 150 + wide
+
+
+def told(*octets: bytes, **options: Any) -> list[MessagesReceived]:
+    """What a server tells of its peer's messages, read by read."""
+    server = open_server(**options)
+    events = [event for some in octets for event in server.receive(some, NOW)]
+    return [event for event in events if isinstance(event, MessagesReceived)]
+
+
+OWN_HEADER = 150
+"""A header of one's own counts as so much beside its octets, as the page of limits says."""
+
+
+def test_a_message_counts_as_its_frames_and_150_octets_for_each_header_of_its_own__NB_02() -> None:
+    """NB-02: what is counted is known to the octet, one by one and of many together."""
+    for send_only in ({}, {"send_only": "yes"}):
+        octets = msg(b"body", msg_id="1", red="1", blue="22", **send_only)
+        (event,) = told(octets)
+        assert (event.octets, event.weight) == (4, len(octets) - 4 + 2 * OWN_HEADER)
+        wide = msg(b"body", msg_id=WIDE, **{WIDE: WIDE + "y"}, **send_only)
+        (event,) = told(wide)
+        texts = 2 * sys.getsizeof(WIDE) + sys.getsizeof(WIDE + "y")
+        assert event.weight == len(wide) - 4 + OWN_HEADER + texts
+        (event,) = told(octets + octets.replace(b"msg-id::1", b"msg-id::2") + wide)
+        assert event.octets == 12
+        assert event.weight == 2 * (len(octets) - 4 + 2 * OWN_HEADER) + (
+            len(wide) - 4 + OWN_HEADER + texts
+        )
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_plain_requests_count_as_their_heads__NB_02(count: int) -> None:
+    """NB-02: whether they come together or behind a part of another one."""
+    plain = [msg(b"body", msg_id=f"{number}") for number in range(count)]
+    head = plain[0].index(b"\r\n\r\n") + 4
+    first, rest = plain[0][:9], plain[0][9:] + b"".join(plain[1:])
+    for reads in ([b"".join(plain)], [first, rest]):
+        events = told(*reads)
+        assert sum(each.octets for each in events) == 4 * count
+        assert head * count <= sum(each.weight for each in events) < (head + 1) * count
+    events = told(*plain)
+    assert [(each.octets, each.weight) for each in events] == [(4, head)] * count
+    wide = [msg(b"body", msg_id=f"{WIDE}{number}") for number in range(count)]
+    (event,) = told(b"".join(wide))
+    assert event.weight == count * (head - 1 + sys.getsizeof(f"{WIDE}0"))
+
+
+def test_a_message_that_was_cut_counts_as_what_is_kept_of_it__NB_02() -> None:
+    """NB-02, SA-22: what is above the limit is not in memory."""
+    bounds = limits(message_octets=1000)
+    (event,) = told(msg(b"x" * 1500, msg_id="1", red="1"), limits=bounds)
+    assert event.truncated == [True]
+    assert event.octets + event.weight == 1000 + OWN_HEADER
+    (event,) = told(msg(b"x" * 800, msg_id="1", red="1"), limits=bounds)
+    assert event.truncated is None
+
+
+def test_parts_hold_their_octets_and_a_table_of_their_headers__NB_02() -> None:
+    """NB-02, SA-18: reserved headers are read and gone; those of a new part come on top."""
+    server = open_server(lengths=True)
+    octets = sized(b"abc", red="1")
+    server.receive(octets, NOW)
+    assert server.held == len(octets) + table_octets({"red": "1"})
+    more = sized(b"defg", blue="22", green="333")
+    server.receive(more, NOW)
+    tables = table_octets({"red": "1"}) + table_octets({"blue": "22", "green": "333"})
+    assert server.held == len(octets) + len(more) + tables
+    assert not server.whole
+
+
+def sized(body: bytes, **own: str) -> bytes:
+    """A part of message 1 with its length."""
+    length = {"content_length": f"{len(body)}"}
+    return msg(body, final=False, msg_id="1", msg_more="yes", **length, **own)
 
 
 class Slow(HeldCase):

@@ -222,3 +222,33 @@ def test_a_checkpoint_is_durable_before_it_is_named__TB_01(table: Table) -> None
         write_checkpoint(LocalStorage(table.location), Base(), 7)  # there is no such version
     assert list((path / "_msgproto").iterdir()) == []
     assert Table.open(table.location).landed() == table.landed()
+
+
+def test_a_checkpoint_that_has_no_room_says_so_and_not_that_its_folder_is_gone__TB_01(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator reads the disk's reason; that there is nothing to clean up is none."""
+    land(table, "a", 3)
+
+    def full(path: str) -> None:
+        raise OSError(errno.ENOSPC, "no room", path)
+
+    monkeypatch.setattr("twisted_msgproto.table.checkpoint.os.makedirs", full)
+    with pytest.raises(OSError, match="no room") as raised:
+        write_checkpoint(LocalStorage(table.location), Base(), 1)
+    assert raised.value.errno == errno.ENOSPC
+
+
+def test_a_checkpoint_that_was_not_made_is_not_named__TB_01(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land(table, "a", 3)
+    path = Path(table.location)
+    before = sorted((path / LOG).iterdir())
+    monkeypatch.setattr(
+        "twisted_msgproto.table.checkpoint.DeltaTable.create_checkpoint", lambda table: None
+    )
+    with pytest.raises(FileNotFoundError):
+        write_checkpoint(LocalStorage(table.location), Base(), 1)
+    assert sorted((path / LOG).iterdir()) == before
+    assert list((path / "_msgproto").iterdir()) == []

@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 
 from tests.umq.sides import client, feed, limits, refused, server
 from twisted_msgproto.core.errors import LimitExceeded
-from twisted_msgproto.umq.machine.attachments import SLOTS_OCTETS, Slot
+from twisted_msgproto.core.kept import KEPT_WEIGHT_OCTETS
+from twisted_msgproto.umq.machine.attachments import (
+    QUEUE_OCTETS,
+    SLOTS_OCTETS,
+    WAITING_OCTETS,
+    Slot,
+)
 from twisted_msgproto.umq.machine.receiving import FAILURE_CHARACTERS
 from twisted_msgproto.umq.machine.sides import Client, Server
 from twisted_msgproto.umq.terms.events import (
@@ -420,3 +426,56 @@ def test_what_waits_for_the_attachments_of_welcome_has_a_bound__NB_02():
     feed(good, "A1:W1:", *[f"S:a={value}"] * 4)
     assert len(feed(good, b"now", f"S:a={value}")) == 1 + 4 + 1
     assert (good.held, good.whole) == (0, True)
+
+
+def test_what_waits_is_counted_to_the_octet__NB_02():
+    """NB-02: slots, messages that wait for them or behind others, and the queues of their keys."""
+    machine = client()
+    machine.subscribe()
+    feed(machine, "A1:T1:abc", "T1:de", "A1:S:n=v", "X:n", "A2:C1:xyz")
+    objects = 3 * SLOTS_OCTETS + 5 * WAITING_OCTETS + 2 * QUEUE_OCTETS
+    assert machine.objects == objects
+    assert machine.held == objects + len("abc" + "de" + "nv" + "n" + "xyz")
+    feed(machine, b"1234")
+    objects -= SLOTS_OCTETS + 2 * WAITING_OCTETS + QUEUE_OCTETS
+    assert machine.held == objects + len("nv" + "n" + "xyz")
+    feed(machine, "D1:", "-:no")
+    objects -= SLOTS_OCTETS + 2 * WAITING_OCTETS + QUEUE_OCTETS
+    assert machine.held == objects + len("xyz")
+    feed(machine, b"12345")
+    assert machine.held == objects + len("xyz") + 5
+    assert (feed(machine, b"")[0].attachments, machine.held) == ([b"12345", b""], 0)
+
+
+def deciding(**changes):
+    """A client whose user has yet to accept the server that has said ``W``."""
+    machine = Client(limits(**changes), 0.0, decides=True)
+    machine.hello()
+    assert [type(event) for event in feed(machine, "W1:")] == [WelcomeReceived]
+    return machine
+
+
+def test_what_waits_until_a_server_is_accepted_is_counted_to_the_octet__NB_02():
+    """NB-02, UM-07: texts and attachments of each event, and its objects."""
+    machine = deciding()
+    total = 0
+    for text, octets in {"S:ab=cde": 5, "C1:xyz": 3, "X:ab": 2}.items():
+        feed(machine, text)
+        total += KEPT_WEIGHT_OCTETS + octets
+        assert machine.held == total
+    feed(machine, "A2:S:n=v", b"12345", b"678")
+    assert machine.held == total + KEPT_WEIGHT_OCTETS + 2 + 8
+    assert len(machine.accept(0.0)) == 4
+    assert (machine.held, machine.accept(0.0)) == (0, [])
+
+
+def test_what_waits_until_a_server_is_accepted_may_reach_its_limit_and_no_more__NB_02():
+    """NB-02, UM-19."""
+    most = 4 * (KEPT_WEIGHT_OCTETS + 2)
+    machine = deciding(attachments_octets=most)
+    feed(machine, "S:a=1", "S:a=2", "S:a=3", "S:a=4")
+    assert (machine.held, machine.closed) == (most, False)
+    machine = deciding(attachments_octets=most - 1)
+    feed(machine, "S:a=1", "S:a=2", "S:a=3")
+    refused(machine, "S:a=4", reason="attachments-octets")
+    assert machine.held == 0

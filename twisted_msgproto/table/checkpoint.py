@@ -92,9 +92,7 @@ def _made_in(scratch: str, storage: LocalStorage, base: Base, version: int) -> s
         DeltaTable(scratch).create_checkpoint()
     except DeltaError as error:
         raise OSError(one_line(error)) from error
-    made = f"{version:020d}.checkpoint.parquet"
-    os.stat(os.path.join(log, made))
-    return made
+    return f"{version:020d}.checkpoint.parquet"
 
 
 def _put_in_place(storage: LocalStorage, scratch_log: str, made: str, version: int) -> None:

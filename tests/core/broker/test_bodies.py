@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from tests.core.broker.world import NOW, ORDERS, OTHERS, broker, letters, subscribed, tries
+from tests.core.broker.world import (
+    NOW,
+    ORDERS,
+    OTHERS,
+    Reader,
+    broker,
+    letters,
+    subscribed,
+    tries,
+)
 from twisted_msgproto.core.broker import (
     LETTER_OCTETS,
     LIMITS,
     Broker,
+    Letter,
     QueueName,
     Settled,
     Wanted,
@@ -296,6 +306,125 @@ def test_what_was_read_and_makes_room_is_marked_as_delivered_before_when_it_come
     assert wanted(one) == {ORDERS: [0]}
     one.loaded(ORDERS, letters([0], body=body))
     assert [(each.place, each.again, each.tries) for _, each in first.got[1:]] == [(0, True, 1)]
+
+
+def test_what_came_back_from_disk_and_is_purged_leaves_nothing_behind__NB_02() -> None:
+    """NB-02: a peer that takes letters, goes, and has them purged would fill the memory else."""
+    one = broker(durable=True, broker_memory=LIMIT)
+    first = subscribed(one, window=40)
+    for place in range(40):
+        one.publish(ORDERS, letters([place], body=LARGE), NOW)
+    one.gone(first, NOW)
+    queue = one._queues[ORDERS]
+    back = [row.place for row in queue.returned]
+    assert back, "some came back when they were not in memory"
+    assert one.purge(ORDERS, back[0] + 1) == back[0] + 1
+    assert [row.place for row in queue.returned] == back[1:]
+    assert one.purge(ORDERS, 40) == 39 - back[0]
+    assert not queue.returned
+    assert (held(one), one.snapshot()["broker_octets"]) == (0, 0)
+
+
+SLOW = 10**9
+"""A filter that costs so many steps ends a turn."""
+
+
+def test_a_queue_in_line_whose_letters_are_all_in_memory_again_asks_for_none() -> None:
+    """What is asked for is waited for, and nobody would answer a question for nothing."""
+    one = broker(durable=True, broker_memory=40_000)
+    holder = subscribed(one, window=1)
+    one.publish(ORDERS, letters([0]), NOW)
+    assert holder.places == [0]
+
+    class Meddling(Reader):
+        def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
+            assert one.purge(ORDERS, 1) == 1
+            holder.window = 0
+            holder.reject(one, 0)
+            return super().push(queue, letters)
+
+    meddling = Meddling()
+    one.restore(OTHERS, [10], [50_000], [int(NOW)], NOW)
+    one.subscribe(meddling, OTHERS, NOW, lambda letter: True, lambda letter: SLOW)
+    one.go_on()
+    assert wanted(one) == {OTHERS: [10]}
+    one.restore(ORDERS, [1], [LETTER_OCTETS], [int(NOW)], NOW)
+    reader = subscribed(one)
+    assert wanted(one) == {}, "the memory is full of what is being read for others"
+    one.loaded(OTHERS, letters([10]))
+    assert meddling.places == [10]
+    assert wanted(one) == {}, "the one that came back stands alone, and is in memory"
+    assert reader.places == [] and one.unfinished
+    one.go_on()
+    assert reader.places == [0]
+
+
+def test_what_was_read_for_a_queue_that_is_about_to_be_served_stays_in_memory__NB_02() -> None:
+    """NB-02: it would be read again and again, while others have their turns."""
+    one = broker(durable=True, broker_memory=2000)
+    busy, third = QueueName("tests", "busy"), subscribed(one, OTHERS)
+    one.publish(busy, letters([1]), NOW)
+    one.restore(ORDERS, [0], [5000], [int(NOW)], NOW)
+    first = subscribed(one)
+    assert wanted(one) == {ORDERS: [0]}
+    one.restore(OTHERS, [2], [LETTER_OCTETS], [int(NOW)], NOW)
+    one.go_on()
+    assert wanted(one) == {}, "it is in line"
+    slow = Reader()
+    one.subscribe(slow, busy, NOW, lambda letter: True, lambda letter: SLOW)
+    one.loaded(ORDERS, letters([0], body=bytes(5000 - LETTER_OCTETS)))
+    assert (slow.places, first.places) == ([1], []), "the turn has ended"
+    assert (wanted(one), one.peek(ORDERS, 1)[0].letter is None) == ({}, False)
+    one.go_on()
+    assert first.places == [0]
+    assert (wanted(one), third.places) == ({OTHERS: [2]}, [])
+
+
+def test_what_comes_back_while_the_memory_is_full_of_what_is_being_read_leaves_it__NB_02() -> None:
+    """NB-02: it is marked as delivered before when it comes again, and has its tries."""
+    one = broker(durable=True, broker_memory=40_000, tries=9)
+    reader = subscribed(one, window=1)
+    one.publish(ORDERS, letters([0]), NOW)
+    one.restore(OTHERS, [10], [50_000], [int(NOW)], NOW)
+    subscribed(one, OTHERS)
+    assert wanted(one) == {OTHERS: [10]}
+    before = held(one)
+    reader.reject(one, 0)
+    assert (before, held(one)) == (LETTER_OCTETS + 4, 0)
+    assert wanted(one) == {}
+    one.loaded(OTHERS, [], [10])
+    assert wanted(one) == {ORDERS: [0]}
+    one.loaded(ORDERS, letters([0]))
+    assert [(each.place, each.again, each.tries) for _, each in reader.got[1:]] == [(0, True, 1)]
+
+
+def test_a_consumer_that_cannot_tell_its_room_while_its_queue_is_in_line_ends_alone() -> None:
+    one = broker(durable=True, broker_memory=LETTER_OCTETS)
+    for name, place in ((OTHERS, 10), (ORDERS, 0)):
+        one.restore(name, [place], [5000], [int(NOW)], NOW)
+    other, broken = subscribed(one, OTHERS), subscribed(one)
+    assert wanted(one) == {OTHERS: [10]}
+
+    def room() -> int:
+        raise RuntimeError("no idea")
+
+    broken.room = room  # type: ignore[method-assign]
+    one.loaded(OTHERS, [], [10])
+    assert wanted(one) == {ORDERS: [0]}
+    one.loaded(ORDERS, letters([0]))
+    assert [str(error) for error in broken.failures] == ["no idea"]
+    assert (broken.got, other.failures) == ([], [])
+    assert [row.place for row in one.peek(ORDERS, 1)] == [0]
+
+
+def test_as_much_is_read_as_the_memory_has_room_for_and_no_more__NB_02() -> None:
+    """NB-02: to the octet; one letter is read in any case."""
+    for limit, places in ((9_999, [0]), (10_000, [0, 1]), (14_999, [0, 1]), (100, [0])):
+        one = broker(durable=True, broker_memory=limit)
+        one.restore(ORDERS, range(5), [5000] * 5, [int(NOW)] * 5, NOW)
+        subscribed(one)
+        assert wanted(one) == {ORDERS: places}
+        assert one.memory.expected == 5000 * len(places)
 
 
 def test_without_a_log_what_is_in_flight_stays_in_memory() -> None:

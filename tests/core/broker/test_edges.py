@@ -55,6 +55,19 @@ def test_who_has_not_subscribed_holds_nothing_and_what_it_says_is_counted() -> N
     assert [row.place for row in one.peek(ORDERS, 10)] == [0, 1, 2]
 
 
+def test_who_has_not_subscribed_to_a_queue_cannot_unsubscribe_from_it() -> None:
+    one = broker()
+    reader = subscribed(one, OTHERS)
+    one.declare(ORDERS, NOW)
+    one.take_events()
+    for consumer, name in ((Reader(), ORDERS), (reader, ORDERS), (reader, ORDERS.dead)):
+        assert not one.unsubscribe(consumer, name, NOW)
+    assert not one.unsubscribe(Reader(), QueueName("tests", "none"), NOW)
+    assert one.take_events() == []
+    assert one.unsubscribe(reader, OTHERS, NOW)
+    assert not one.unsubscribe(reader, OTHERS, NOW)
+
+
 def test_a_consumer_that_goes_while_it_fails_is_lost_once() -> None:
     class Leaving(Reader):
         one: Broker

@@ -93,6 +93,19 @@ def test_a_queue_with_twice_what_it_may_have_refuses_more() -> None:
     assert (one.overfull(ORDERS), one.overfull(OTHERS)) == (True, False)
 
 
+def test_what_comes_counts_before_it_is_there_and_twice_the_limit_is_not_too_much() -> None:
+    one = broker(queue_messages=3, queue_octets=10_000)
+    one.declare(ORDERS, NOW)
+    assert not one.overfull(ORDERS, 6, 20_000)
+    assert one.overfull(ORDERS, 7, 0) and one.overfull(ORDERS, 0, 20_001)
+    one.publish(ORDERS, letters(range(2), body=bytes(5000 - LETTER_OCTETS)), NOW)
+    assert not one.full(ORDERS), "it has just what it may have"
+    assert not one.overfull(ORDERS, 4, 10_000)
+    assert one.overfull(ORDERS, 5, 0) and one.overfull(ORDERS, 0, 10_001)
+    one.publish(ORDERS, letters([2], body=b""), NOW)
+    assert one.full(ORDERS), "its octets are too many"
+
+
 def test_all_queues_in_memory_share_its_limit() -> None:
     one = broker(broker_memory=10 * LETTER_OCTETS)
     called: list[str] = []
@@ -336,3 +349,40 @@ def test_the_figures_of_a_queue_name_the_most_tries_of_a_letter() -> None:
     assert [(row.name, row.tries) for row in one.queues()] == [(ORDERS, 2)]
     one.settle(reader, [0, 1])
     assert [row.tries for row in one.queues()] == [0]
+
+
+def test_of_unused_queues_the_one_that_was_used_longest_ago_is_forgotten_NB_07() -> None:
+    one = broker()
+    mine = [QueueName("mine", f"{number}") for number in range(3)]
+    for number, name in enumerate(mine):
+        one.declare(name, NOW + (5, 1, 3)[number])
+    one.declare(QueueName("theirs", "0"), NOW)
+    assert not one.reclaim("mine", NOW + 60.5), "nobody has been idle for a minute"
+    assert not one.reclaim("mine", NOW + 61.4), "it is searched once a second"
+    assert one.reclaim("mine", NOW + 61.5)
+    assert [one.knows(name) for name in mine] == [True, False, True]
+    assert one.reclaim("mine", NOW + 63), "a minute is enough"
+    assert [one.knows(name) for name in mine] == [True, False, False]
+    assert not one.reclaim("mine", NOW + 64)
+    assert one.knows(QueueName("theirs", "0"))
+    assert one.reclaim("theirs", NOW + 64), "another search is another one's"
+
+
+def test_kept_queues_and_those_of_dead_letters_are_not_reclaimed_NB_07() -> None:
+    one = broker()
+    one.declare(ORDERS, NOW, kept=True)
+    one.declare(OTHERS.dead, NOW)
+    assert not one.reclaim("", NOW + 1000)
+    one.declare(OTHERS, NOW)
+    assert one.reclaim("", NOW + 1001)
+    assert [row.name for row in one.queues()] == [ORDERS, OTHERS.dead]
+
+
+def test_a_letter_is_too_old_at_its_age_and_not_before() -> None:
+    one = broker(queue_age=100)
+    one.publish(ORDERS, letters([0]), NOW)
+    assert one.deadline is not None
+    one.advance(NOW + 99.5)
+    assert waiting(one) == [0]
+    one.advance(NOW + 100)
+    assert (waiting(one), waiting(one, ORDERS.dead)) == ([], [0])

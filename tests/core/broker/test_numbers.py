@@ -77,6 +77,88 @@ def walk(steps: list[tuple[str, int, int]], typecode: str) -> None:
         assert all(distances for distances, _ in numbers._chunks)
 
 
+@pytest.mark.parametrize(("typecode", "highest"), [(SMALL, 65_535), (LARGE, 4_294_967_295)])
+def test_a_number_that_is_too_large_is_kept_as_the_largest(typecode: str, highest: int) -> None:
+    numbers = Numbers(typecode)
+    numbers.set(1, highest - 1)
+    numbers.set(2, highest)
+    numbers.set(3, highest + 1)
+    numbers.extend([4, 5, 6], [highest - 1, highest, highest + 1])
+    assert [number for _, number in numbers] == [highest - 1, highest, highest] * 2
+    assert (numbers.highest, numbers.largest) == (highest, highest)
+    assert Numbers().highest == 65_535
+
+
+def test_numbers_are_equal_to_numbers_with_the_same_places_alone() -> None:
+    one, other = Numbers(SMALL), Numbers(LARGE)
+    one.set(7, 3)
+    other.extend([7], [3])
+    assert one == other
+    other.set(8, 0)
+    assert one != other
+    assert one != [(7, 3)]
+
+
+def test_places_up_to_a_distance_share_a_chunk_and_the_next_one_begins_another() -> None:
+    """NB-02: a chunk for each place would cost as much as a dictionary."""
+    for add in (Numbers.set, lambda one, at, number: one.extend([at], [number])):
+        numbers = Numbers()
+        numbers.extend([10], [1])
+        add(numbers, 10 + DISTANCE_MAX, 2)
+        assert numbers._bases == [10]
+        add(numbers, 11 + DISTANCE_MAX, 3)
+        assert numbers._bases == [10, 11 + DISTANCE_MAX]
+        assert list(numbers) == [(10, 1), (10 + DISTANCE_MAX, 2), (11 + DISTANCE_MAX, 3)]
+    numbers = Numbers()
+    numbers.extend([5, 5 + DISTANCE_MAX], [1, 2])
+    assert numbers._bases == [5]
+
+
+def test_the_first_place_leaves_room_for_lower_ones_in_its_chunk() -> None:
+    numbers = Numbers()
+    numbers.set(DISTANCE_MAX, 1)
+    numbers.set(DISTANCE_MAX // 2 + 1, 2)
+    numbers.set(DISTANCE_MAX * 3 // 2, 3)
+    assert len(numbers._bases) == 1
+    numbers.set(0, 4)
+    assert numbers._bases[0] == 0
+    assert list(numbers) == [
+        (0, 4),
+        (DISTANCE_MAX // 2 + 1, 2),
+        (DISTANCE_MAX, 1),
+        (DISTANCE_MAX * 3 // 2, 3),
+    ]
+
+
+def test_what_begins_at_or_before_the_last_place_takes_the_place_of_what_is_there() -> None:
+    numbers = Numbers()
+    numbers.extend([3, 5], [1, 1])
+    numbers.extend([5, 9], [2, 3])
+    assert (list(numbers), len(numbers)) == ([(3, 1), (5, 2), (9, 3)], 3)
+    numbers.extend([4, 9, 10], [7, 8, 9])
+    assert list(numbers) == [(3, 1), (4, 7), (5, 2), (9, 8), (10, 9)]
+    assert len(numbers) == 5
+    numbers.extend([], [])
+    assert len(numbers) == 5
+
+
+def test_chunks_are_filled_up_to_twice_their_size_and_then_split_in_halves() -> None:
+    """NB-02."""
+    full = 2 * module.CHUNK
+    numbers = Numbers()
+    numbers.extend(range(full - 1), [1] * (full - 1))
+    assert [len(column) for column, _ in numbers._chunks] == [full - 1]
+    numbers.extend([full - 1], [1])
+    assert [len(column) for column, _ in numbers._chunks] == [full - 1, 1]
+    numbers = Numbers()
+    for place in range(full - 1):
+        numbers.set(place, 1)
+    assert [len(column) for column, _ in numbers._chunks] == [full - 1]
+    numbers.set(full, 1)
+    assert [len(column) for column, _ in numbers._chunks] == [module.CHUNK, module.CHUNK]
+    assert numbers._bases == [0, module.CHUNK]
+
+
 def weight(numbers: Numbers) -> int:
     """How many octets it takes; nothing is traced, which would take long."""
     columns = [column for chunk in numbers._chunks for column in chunk]

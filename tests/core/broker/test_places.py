@@ -152,3 +152,14 @@ def test_a_place_costs_at_most_16_octets() -> None:
     finally:
         tracemalloc.stop()
     assert octets / len(places) <= 16
+
+
+def test_places_before_the_first_and_behind_the_last_are_not_here() -> None:
+    places = Places()
+    assert not places.has(5)
+    for place in (10**12, 10**12 + 2):
+        places.insert(Row(place, 1, 1))
+    assert [at for at in range(10**12 - 2, 10**12 + 5) if places.has(at)] == [10**12, 10**12 + 2]
+    assert not places.has(0) and not places.has(10**13)
+    places.skip(1)
+    assert (places.has(10**12), places.has(10**12 + 2)) == (False, True)
