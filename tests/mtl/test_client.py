@@ -30,6 +30,7 @@ from twisted_msgproto.mtl.wire.control import Reply
 
 READY = {"profiles": ["test", "queue"]}
 TOKEN = "0" * 40
+LEASED = {"port": 5, "lease": TOKEN}
 
 
 class Cycle:
@@ -515,3 +516,83 @@ def test_who_is_turned_away_is_refused_what_it_asked_for_and_nothing_else__MT_24
     refused = asked.client.turned_away("too many connections", asked.now)
     assert refused == [SocketDropped(), RequestRefused(number, 401, "too many connections")]
     assert (asked.names, asked.client.deadline) == ([], None)
+
+
+# ── what is left behind ─────────────────────────────────────────────────────────────────────────
+
+
+def test_a_closed_client_is_finished_and_holds_nothing__MT_28() -> None:
+    asked = Asked()
+    asked.ready("a")
+    asked.client.writer(["b"], "full", 0.0)
+    asked.client.profile("test", 0.0)
+    asked.reply(401)  # Open, Profile and the lease are to be done anew
+    assert asked.client.snapshot()["waiting"] == 4
+    assert not asked.client.finished
+    asked.client.connection_lost()
+    assert asked.client.finished
+    assert asked.client.snapshot()["waiting"] == 0
+    assert asked.names == []
+    assert asked.client.connection_lost() == []
+
+
+def test_a_drained_client_is_finished_when_its_request_is_answered__MT_28() -> None:
+    asked = Asked()
+    asked.client.open("host", 0.0)
+    asked.client.drain(0.0)
+    assert not asked.client.finished
+    asked.reply(201, **READY)
+    assert asked.client.finished
+
+
+def test_who_was_turned_away_does_all_anew_on_the_next_socket_and_once__MT_24() -> None:
+    asked = Asked()
+    asked.ready("a")
+    asked.client.writer(["b"], "full", 0.0)
+    asked.client.writer(["c"], "full", 0.0)
+    events = asked.client.turned_away("too many connections", asked.now)
+    assert [type(event) for event in events] == [RequestRefused, SocketDropped]
+    done = []
+    for code, body in ((201, READY), (200, {}), (202, LEASED), (202, LEASED)):
+        (name,) = asked.names
+        done.append(name)
+        events += asked.reply(code, **body)
+    assert done == ["Open", "Profile", "Reader", "Writer"]
+    assert sum(isinstance(event, SocketDropped) for event in events) == 1
+    asked.client.profile("test", 0.0)
+    assert asked.names == ["Profile"]
+    assert asked.reply(200) != []
+
+
+def test_who_is_turned_away_while_it_begins_anew_has_nothing_more_to_do__MT_24() -> None:
+    asked = Asked()
+    asked.ready("a")
+    asked.client.writer(["b"], "full", 0.0)
+    asked.reply(401)
+    asked.client.turned_away("too many connections", asked.now)
+    assert asked.client.snapshot()["waiting"] == 0
+
+
+def test_what_was_to_be_done_anew_is_done_from_its_beginning_on_another_socket__MT_28() -> None:
+    asked = Asked()
+    asked.ready("a")
+    asked.client.writer(["b"], "full", 0.0)
+    asked.reply(401)
+    assert asked.client.state is ClientState.UNAUTHORIZED
+    assert asked.names[-1] == "Open"
+    asked.wait(2.5)
+    done = []
+    for code, body in ((201, READY), (200, {}), (202, LEASED), (202, LEASED)):
+        done += asked.names
+        asked.reply(code, **body)
+    assert done == ["Open", "Profile", "Reader", "Writer"]
+    assert asked.client.snapshot()["waiting"] == 0
+    assert asked.client.counters["requests"] == 9
+
+
+def test_a_lease_that_was_refused_is_not_asked_for_anew__MT_28() -> None:
+    asked = Asked()
+    (lease,) = asked.ready("a")
+    asked.client.renew(lease, 0.0)
+    asked.reply(403)
+    assert asked.client.snapshot()["leases"] == 0

@@ -15,6 +15,7 @@ from twisted_msgproto.mtl.terms.events import (
     ContentsReceived,
     ContentsRefused,
     FlowBroken,
+    FlowGivenUp,
     FlowOpened,
     FlowSuspended,
     Responded,
@@ -510,3 +511,179 @@ def test_a_closed_flow_says_what_nobody_has_answered() -> None:
     assert (flowing.flow.advance(1.0), flowing.flow.deadline) == ([], None)
     with pytest.raises(IllegalTransition):
         flowing.flow.renew("x", 0.0)
+
+
+# ── one after another, and what is left behind ──────────────────────────────────────────────────
+
+
+def test_a_drained_flow_is_finished_when_its_commands_are_answered__MT_28() -> None:
+    flowing = reader()
+    flowing.flow.summon("a", 0.0)
+    flowing.flow.drain(0.0)
+    assert not flowing.flow.finished
+    flowing.get(Response(2, 200))
+    assert flowing.flow.finished
+    waits = Flowing(True)
+    waits.flow.summon("a", 0.0)
+    waits.flow.drain(0.0)
+    assert not waits.flow.finished
+
+
+def test_what_was_to_be_sent_on_an_old_socket_is_forgotten__MT_28() -> None:
+    flowing = reader()
+    flowing.get(Ping())
+    flowing.flow.renew("new", 0.0)
+    assert [type(command) for command in flowing.sent] == [Lease]
+    lost = reader()
+    lost.get(Ping())
+    lost.flow.suspend("its session began anew")
+    assert lost.sent == []
+    assert lost.flow.deadline is None
+    closed = reader()
+    closed.get(Ping())
+    closed.flow.close()
+    assert closed.sent == []
+    assert closed.flow.deadline is None
+
+
+def test_a_renewed_flow_waits_for_no_answer_on_its_old_socket__MT_28() -> None:
+    flowing = reader()
+    flowing.flow.summon("a", 0.0)
+    flowing.now = 7.0
+    flowing.get(Pong())
+    flowing.flow.renew("new", 7.0)
+    flowing.get(Pong())
+    assert flowing.wait(5.0) == []  # the command's time would have been over at 7.5
+    assert flowing.flow.state is ClientFlowState.LEASING
+
+
+def test_a_name_is_looked_at_before_there_is_a_lease__MT_22() -> None:
+    with pytest.raises(ValueError, match="control character"):
+        Flowing(True).flow.summon("a\n", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("reads", "sends"),
+    [
+        (True, lambda flowing: flowing.flow.summon("a", flowing.now)),
+        (False, lambda flowing: flowing.write(1)),
+        (True, lambda flowing: flowing.get(Ping())),
+    ],
+)
+def test_a_flow_that_has_sent_something_need_not_ping_for_a_while__MT_21(
+    reads: bool, sends: Any
+) -> None:
+    flowing = reader() if reads else writer()
+    flowing.now = 4.0
+    sends(flowing)
+    flowing.get(Response(2, 200))
+    flowing.sent.clear()
+    flowing.wait(4.9)
+    assert Ping() not in flowing.sent
+    flowing.get(Pong())
+    flowing.wait(0.2)
+    assert flowing.sent.count(Ping()) == 1
+    flowing.wait(4.7)
+    assert Ping() not in flowing.sent
+    flowing.wait(0.4)
+    assert flowing.sent.count(Ping()) == 1
+
+
+@pytest.mark.parametrize(
+    "bad", [[], [b"\x08"], [b"\x09", b"", b""], [b"\x0a", b""], data.encode(Lease(50, "x"))]
+)
+def test_behind_what_is_no_command_the_rest_of_a_read_is_obeyed__MT_13(bad: list[bytes]) -> None:
+    flowing = reader()
+    events = flowing.flow.receive([bad, data.encode(Content(1, "a", body=b"x"))], 0.0)
+    assert [event.bodies for event in events] == [[b"x"]]  # type: ignore[union-attr]
+
+
+def test_only_a_reader_that_confirms_rejects_what_it_cannot_read__MT_13() -> None:
+    unreadable = [data.encode(Content(1, "a"))[0][:-1], b""]
+    for flowing, answer in (
+        (reader(), [Reject(1)]),
+        (writer(), []),
+        (writer(confirm=False), []),
+        (unconfirmed(), []),
+    ):
+        flowing.flow.receive([unreadable], 0.0)
+        assert flowing.sent == answer
+
+
+def unconfirmed() -> Flowing:
+    flowing = Flowing(True, False)
+    flowing.open()
+    return flowing
+
+
+def test_what_waits_is_sent_when_a_reject_makes_room__MT_27() -> None:
+    flowing = writer(window=1)
+    flowing.write(1, 2)
+    assert [c.body for c in flowing.sent] == [b"1"]  # type: ignore[union-attr]
+    flowing.get(Reject(2))
+    assert [c.body for c in flowing.sent if isinstance(c, Content)] == [b"2"]
+
+
+def test_a_flow_whose_contents_are_confirmed_together_is_not_given_up__MT_28() -> None:
+    flowing = writer(renewals=2)
+    for _ in range(5):
+        flowing.write(1, 2)
+        sequence = [c.sequence for c in flowing.sent if isinstance(c, Content)][0]
+        flowing.get(Confirm(sequence, True))
+        (event,) = flowing.flow.suspend("lost")
+        assert isinstance(event, FlowSuspended)
+        flowing.open("new")
+
+
+def test_a_lease_is_answered_once__MT_14() -> None:
+    flowing = Flowing(True)
+    flowing.flow.renew("lease", 0.0)
+    assert flowing.get(Response(1, 200)) == [FlowOpened()]
+    assert flowing.get(Response(1, 200)) == []
+    assert flowing.flow.counters["dropped:nobody-asked"] == 1
+
+
+@pytest.mark.parametrize("unsettled", [False, True])
+def test_a_writer_that_is_given_up_hears_that_a_content_may_be_too_large__MT_28(
+    unsettled: bool,
+) -> None:
+    flowing = writer(renewals=2)
+    if unsettled:
+        flowing.write(1)
+    else:
+        flowing.flow.summon("a", 0.0)
+    while not isinstance((event := flowing.flow.suspend("lost")[0]), FlowGivenUp):
+        flowing.open("new")
+    assert ("may be above the server's limits" in event.reason) is unsettled
+
+
+def test_a_flow_that_was_not_read_has_all_its_time_again__MT_21() -> None:
+    flowing = reader(liveness=6.0, heartbeat=2.0)
+    flowing.flow.paused(0.0)
+    assert flowing.wait(100.0) == []
+    flowing.flow.resumed(flowing.now)
+    assert flowing.wait(5.9) == []
+    assert flowing.wait(0.2) == [FlowSuspended("the server is silent")]
+
+
+@pytest.mark.parametrize("leasing", [False, True])
+def test_an_answer_that_was_not_read_has_all_its_time_again__MT_21(leasing: bool) -> None:
+    flowing = Flowing(True)
+    if leasing:
+        flowing.flow.renew("lease", 0.0)
+    else:
+        flowing.open()
+        flowing.flow.summon("a", 0.0)
+    flowing.flow.paused(0.0)
+    assert flowing.wait(20.0) == []
+    flowing.flow.resumed(flowing.now)
+    assert flowing.wait(7.0) == []
+    assert flowing.flow.state is not ClientFlowState.LOST
+    flowing.get(Pong())
+    (event,) = flowing.wait(0.6)
+    assert isinstance(event, FlowSuspended)
+
+
+def test_a_body_is_octets() -> None:
+    with pytest.raises(TypeError, match="a body is bytes, not str"):
+        writer().flow.send([("a", EMPTY, "text")], 0.0)  # type: ignore[list-item]

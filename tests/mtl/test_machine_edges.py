@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from tests.mtl.broker import FULL, Broker, bodies, contents, write
+from tests.mtl.broker import FULL, NONE, OPEN, Broker, bodies, contents, control_peer, write
 from tests.mtl.test_client_flow import Flowing, reader
 from twisted_msgproto.core.broker import Letter, QueueName
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.broker.terms import TooManyQueues
+from twisted_msgproto.core.kept import Kept
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.mtl.application import IngestProfile, QueueProfile
 from twisted_msgproto.mtl.machine import Profile
+from twisted_msgproto.mtl.machine.flows import ReadingFlow, WritingFlow
 from twisted_msgproto.mtl.machine.queues import QueuesInMemory, broker_limits
 from twisted_msgproto.mtl.machine.server import Arrival, Channel
-from twisted_msgproto.mtl.terms.events import FlowGivenUp, FlowSuspended
+from twisted_msgproto.mtl.terms.events import (
+    AuthenticationRequested,
+    FlowGivenUp,
+    FlowSuspended,
+)
 from twisted_msgproto.mtl.terms.limits import SERVER_LIMITS
 from twisted_msgproto.mtl.wire import data
-from twisted_msgproto.mtl.wire.data import Confirm, Content, Ping, Reject, Response, Summon
+from twisted_msgproto.mtl.wire.data import Confirm, Content, Ping, Pong, Reject, Response, Summon
 
 LIMITS = Limits.of(SERVER_LIMITS)
 
@@ -323,3 +330,128 @@ def test_a_flow_of_which_something_is_answered_is_not_given_up__MT_28() -> None:
             (lease,) = flowing.sent
             flowing.get(Response(lease.sequence, 200))
         assert [type(event) for event in lost] == ends
+
+
+# ── what is left behind ─────────────────────────────────────────────────────────────────────────
+
+
+def test_a_drained_server_with_idle_flows_is_finished_and_so_is_one_that_was_lost__MT_30() -> None:
+    broker = Broker()
+    broker.reader()
+    writer = broker.flow("Writer")
+    broker.server.drain(broker.now)
+    assert broker.server.finished
+    broker.command(writer, *contents(1))
+    assert not broker.server.finished
+    broker.safe(broker.events[-1])
+    assert broker.server.finished
+    lost = Broker()
+    lost.reader()
+    lost.server.lost(lost.now)
+    assert lost.server.finished
+
+
+def test_of_a_flow_that_has_ended_nothing_is_kept__MT_30__NB_02() -> None:
+    broker = Broker(limits={"burst": 1})
+    reader, writer = broker.reader(confirm=NONE), broker.flow("Writer")
+    flows = [broker.server._flows[peer] for peer in (reader, writer)]
+    broker.command(writer, *contents(1, 2))
+    broker.server.made_safe(broker.events[-1].place, broker.now)  # type: ignore[union-attr]
+    assert broker.server._stirred and broker.server._exhausted
+    for peer in (reader, writer):
+        broker.server.peer_lost(peer, broker.now)
+    assert not broker.server._stirred and not broker.server._exhausted
+    reading, writing = flows
+    assert isinstance(reading, ReadingFlow) and isinstance(writing, WritingFlow)
+    assert reading.blocked and not reading.summoned
+    assert not writing.names
+
+
+def test_of_a_server_that_was_lost_nothing_is_due_and_nothing_is_sent__MT_30() -> None:
+    broker = Broker()
+    reader, writer = broker.reader(), broker.flow("Writer")
+    broker.command(writer, *contents(1))
+    broker.server.receive(Arrival(Channel.CONTROL, [[reader, b"", b"x", b"{}"]]), broker.now)
+    broker.server.made_safe(broker.events[-1].place, broker.now)  # type: ignore[union-attr]
+    broker.server.lost(broker.now)
+    assert broker.server.data_to_send() == ([], [])
+    assert broker.server.deadline is None
+    assert not broker.server._stirred
+
+
+def test_who_was_sent_a_content_is_not_pinged_for_a_while__MT_21() -> None:
+    broker = Broker()
+    reader, writer = broker.reader(), broker.flow("Writer")
+
+    def pings(seconds: float) -> int:
+        broker.command(reader, Pong())
+        broker.command(writer, Pong())
+        broker.wait(seconds)
+        return broker.got(reader).count(Ping())
+
+    assert pings(4.0) == 0
+    broker.command(writer, *contents(1))
+    broker.safe(broker.events[-1])
+    assert bodies(broker.got(reader)) == [b"1"]
+    assert pings(4.5) == 0
+    assert pings(1.6) == 1
+    assert [pings(6.0) for _ in range(3)] == [1, 1, 1]
+
+
+def test_a_request_and_a_lease_that_is_shown_keep_a_session__MT_30() -> None:
+    broker = Broker()
+    peer = broker.session()
+    broker.wait(290)
+    token = broker.lease(peer, "Reader")
+    broker.wait(20)
+    flow = broker.connect(token)
+    broker.collect(broker.server.peer_lost(flow, broker.now))
+    broker.wait(290)
+    assert broker.ask(peer, "Reader", {"resources": ["a"], "confirm": FULL})[0] == 202
+    broker.wait(302)
+    assert broker.ask(peer, "Reader", {"resources": ["a"], "confirm": FULL})[0] == 401
+
+
+def test_after_a_cycle_the_next_one_may_have_another_mechanism__MT_07() -> None:
+    broker = Broker(mechanisms=["X", "Y"])
+    peer = control_peer(1)
+    assert broker.ask(peer, "Open", OPEN)[0] == 401
+    for mechanism in ("X", "Y", "X"):
+        assert broker.ask_raw(peer, b"", b"Connection.Authorize", authorizes(mechanism)) == []
+        asked = broker.events[-1]
+        assert isinstance(asked, AuthenticationRequested)
+        assert (asked.mechanism, asked.first) == (mechanism, True)
+        broker.collect(broker.server.authorize(asked.session, "user", broker.now))
+        assert broker.to(peer)[0][1] == b"201"
+
+
+def authorizes(mechanism: str) -> bytes:
+    return json.dumps({"mechanism": mechanism, "response": ""}).encode()
+
+
+def test_a_refusal_of_a_session_that_has_ended_is_not_owed__MT_08() -> None:
+    broker = Broker(mechanisms=["X"])
+    peer = control_peer(1)
+    broker.ask(peer, "Open", OPEN)
+    broker.ask_raw(peer, b"", b"Connection.Authorize", authorizes("X"))
+    asked = broker.events[-1]
+    assert isinstance(asked, AuthenticationRequested)
+    broker.server.refuse(asked.session, broker.now)
+    broker.server.peer_lost(peer, broker.now)
+    assert not broker.server._refusals
+    broker.wait(5)
+    assert broker.to(peer) == []
+
+
+def test_leases_that_nobody_used_end_once_with_their_session__MT_11() -> None:
+    every = Kept(1_000_000)
+    broker = Broker(every=every)
+    peer = broker.session()
+    broker.lease(peer, "Reader")
+    broker.ask(peer, "Profile", {"profile": "test"})
+    assert every.octets == 0
+    broker.ask(peer, "Profile", {"profile": "queue"})
+    broker.lease(peer, "Reader")
+    broker.server.peer_lost(peer, broker.now)
+    assert every.octets == 0
+    assert not broker.server._leases

@@ -313,11 +313,13 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         kind = type(task.request)
         if kind is Authorize:
             self._fail(401, "not authorized")
-        elif kind is Open:
+        elif isinstance(task.request, Open):
             again = task is not self._task
             self._done(task, reply)
             if again:
                 self._authorize_again()
+            else:
+                self._began(task.request)
         elif task.began_anew or self._task is not task or self._open is None:
             self._fail(401, "not authorized")
         else:
@@ -391,8 +393,6 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         if task is self._task:
             self._task = None
             if reply is not None and task.number is not None:
-                if type(task.request) is Open and reply.code == 401:
-                    self._began(task.request)
                 self._events.append(Answered(task.number, reply))
 
     def _fail(self, code: int, reason: str) -> None:
@@ -401,12 +401,10 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         if current is not None and current is not self._task and current.number is not None:
             # Only a lease that was to be renewed: that one is lost, the rest goes on.
             self._current = None
-            self.deadlines.clear("reply")
             self._refused(current.number, code, reason)
             return
         task, self._task = self._task, None
         self._current = None
-        self.deadlines.clear("reply")
         self._script.clear()
         assert task is not None and task.number is not None
         self._refused(task.number, code, reason)
