@@ -628,7 +628,7 @@ def test_a_flow_whose_contents_are_confirmed_together_is_not_given_up__MT_28() -
     flowing = writer(renewals=2)
     for _ in range(5):
         flowing.write(1, 2)
-        sequence = [c.sequence for c in flowing.sent if isinstance(c, Content)][0]
+        sequence = next(c.sequence for c in flowing.sent if isinstance(c, Content))
         flowing.get(Confirm(sequence, True))
         (event,) = flowing.flow.suspend("lost")
         assert isinstance(event, FlowSuspended)

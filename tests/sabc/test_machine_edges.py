@@ -22,6 +22,7 @@ from .sides import (
     msg,
     open_client,
     open_server,
+    part,
     requests,
     server_in,
 )
@@ -211,3 +212,12 @@ def test_a_part_does_not_end_in_what_would_pass_for_a_head_with_the_next__SA_26(
     outgoing.write(body)
     outgoing.finish()
     assert [row[1] for row in requests(server.receive(client.data_to_send(), NOW))] == [body]
+
+
+def test_of_messages_that_were_unfinished_at_the_end_nothing_is_kept__SA_27() -> None:
+    server = open_server()
+    server.receive(part(b"begun", msg_id="1") + part(b"goes on", msg_id="1"), NOW)
+    assert server._unfinished
+    server.connection_lost()
+    assert not server._unfinished
+    assert server.deadline is None

@@ -433,3 +433,10 @@ def test_without_a_log_what_is_in_flight_stays_in_memory() -> None:
     for place in range(20):
         one.publish(ORDERS, letters([place], body=LARGE), NOW)
     assert held(one) == one.snapshot()["broker_octets"] > LIMIT
+
+
+def test_a_queue_that_was_restored_may_be_forgotten_unless_it_is_kept__BK_05() -> None:
+    one = broker(durable=True)
+    restored(one, [])
+    one.restore(OTHERS, [], [], [], NOW, kept=True)
+    assert [one._queues[name].kept for name in (ORDERS, OTHERS)] == [False, True]

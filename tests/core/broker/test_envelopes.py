@@ -44,3 +44,9 @@ def test_what_is_no_envelope_is_refused(octets: bytes) -> None:
 def test_a_name_that_is_too_long_is_the_caller_s_error() -> None:
     with pytest.raises(ValueError, match="too long"):
         head("mtl", QueueName("", "n" * 65_536))
+
+
+def test_a_queue_without_a_name_has_the_shortest_envelope() -> None:
+    shortest = head("", QueueName("", ""))
+    assert head_of(shortest) == shortest
+    assert opened(shortest) == Opened("", QueueName("", ""), b"")
