@@ -187,7 +187,7 @@ def _stretches(
             part = [_MISSING.get(name)] * count
         elif len(part) != count:
             raise ValueError(f"{name} has {len(part)} values for {count} messages")
-        if type(part) is not list and kept_packed(part):
+        if kept_packed(part):
             stretches.append(part)
             values = None
         elif values is None:
