@@ -26,7 +26,16 @@ from twisted_msgproto.mtl.terms.events import (
 )
 from twisted_msgproto.mtl.terms.limits import SERVER_LIMITS
 from twisted_msgproto.mtl.wire import data
-from twisted_msgproto.mtl.wire.data import Confirm, Content, Ping, Pong, Reject, Response, Summon
+from twisted_msgproto.mtl.wire.data import (
+    Confirm,
+    Content,
+    Dismiss,
+    Ping,
+    Pong,
+    Reject,
+    Response,
+    Summon,
+)
 
 LIMITS = Limits.of(SERVER_LIMITS)
 
@@ -455,3 +464,15 @@ def test_leases_that_nobody_used_end_once_with_their_session__MT_11() -> None:
     broker.server.peer_lost(peer, broker.now)
     assert every.octets == 0
     assert not broker.server._leases
+
+
+def test_what_was_dismissed_counts_no_more_when_its_flow_ends__NB_02() -> None:
+    every = Kept(1_000_000)
+    broker = Broker(every=every)
+    stays = broker.reader()
+    assert broker.server._flows[stays].octets > 0
+    before = every.octets
+    reader = broker.reader("b")
+    broker.command(reader, Dismiss(3, "b"))
+    broker.server.peer_lost(reader, broker.now)
+    assert every.octets == before
