@@ -121,6 +121,19 @@ class Gathered(TestCase):
 
     timeout = 60
 
+    async def client_of(self, protocol: type[Protocol]) -> Any:
+        """The socket of a client over TLS of a server with this protocol."""
+        files = Authority(temporary(self)).server()
+        where = f"ssl:0:interface=127.0.0.1:privateKey={files.key}:certKey={files.cert}"
+        port: Any = await ServedEndpoint(reactor, where).listen(Factory.forProtocol(protocol))
+        self.addCleanup(port.stopListening)
+        context = standard_ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, standard_ssl.CERT_NONE
+        line = socket.create_connection(("127.0.0.1", port.getHost().port), timeout=60)
+        client = await deferToThread(context.wrap_socket, line)
+        self.addCleanup(client.close)
+        return client
+
     async def connected(self) -> tuple[Any, Any]:
         """A server's end over TLS, and the socket of its client."""
         made: Deferred[Any] = Deferred()
@@ -133,15 +146,7 @@ class Gathered(TestCase):
                 test.lost.callback(None)
 
         test, self.lost = self, Deferred[None]()
-        files = Authority(temporary(self)).server()
-        where = f"ssl:0:interface=127.0.0.1:privateKey={files.key}:certKey={files.cert}"
-        port: Any = await ServedEndpoint(reactor, where).listen(Factory.forProtocol(Server))
-        self.addCleanup(port.stopListening)
-        context = standard_ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, standard_ssl.CERT_NONE
-        line = socket.create_connection(("127.0.0.1", port.getHost().port), timeout=60)
-        client = await deferToThread(context.wrap_socket, line)
-        self.addCleanup(client.close)
+        client = await self.client_of(Server)
         await deferToThread(client.send, b"hello")
         return (await made).transport, client
 
@@ -177,15 +182,7 @@ class Gathered(TestCase):
                     self.transport.write(bytes([number]) * size)
                     self.transport.flush()
 
-        files = Authority(temporary(self)).server()
-        where = f"ssl:0:interface=127.0.0.1:privateKey={files.key}:certKey={files.cert}"
-        port: Any = await ServedEndpoint(reactor, where).listen(Factory.forProtocol(Early))
-        self.addCleanup(port.stopListening)
-        context = standard_ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, standard_ssl.CERT_NONE
-        line = socket.create_connection(("127.0.0.1", port.getHost().port), timeout=60)
-        client = await deferToThread(context.wrap_socket, line)
-        self.addCleanup(client.close)
+        client = await self.client_of(Early)
         whole = b"".join(bytes([number]) * size for number, size in enumerate(sizes)) * 2
         await deferToThread(client.send, b"once more")
         came = b""
