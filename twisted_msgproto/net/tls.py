@@ -93,11 +93,6 @@ class _Connection(SSL.Connection):
         """Serve with this context from now on; Twisted's directories of certificates call it."""
         super().set_context(restrict(context))
 
-    def _raise_ssl_error(self, ssl: Any, result: int) -> None:
-        # What has succeeded has no error to look for, and that search is a third of its cost.
-        if result <= 0:
-            super()._raise_ssl_error(ssl, result)
-
 
 @implementer(IOpenSSLServerConnectionCreator)
 class _FromOptions:
