@@ -140,7 +140,7 @@ def test_a_buffer_of_which_some_was_not_read_stays(served: Served) -> None:
     openssl = connection.getHandle()
     openssl.bio_write(encrypted(b"event"))
     tls.renew(openssl)
-    connection.dataReceived(encrypted(b" and another"))
+    connection.dataReceived(encrypted(b" and") + encrypted(b" another"))
     assert connection.wrappedProtocol.came == b"event and another"
 
 

@@ -134,6 +134,9 @@ costliest record of one octet needs a quarter of a millisecond.
 HEADER_OCTETS: Final = 5
 """A record of TLS begins with its type, its version and its length."""
 
+APPLICATION_DATA: Final = 23
+"""Records of this type hold what the peer writes; TLS 1.3 hides alerts and new keys in such."""
+
 RECORD_OCTETS: Final = 16 << 10
 """A record of TLS holds at most this many octets of what is written."""
 
@@ -217,6 +220,15 @@ class TlsConnection(TLSMemoryBIOProtocol):
         """Write all octets of ``sequence``, as :meth:`write` does."""
         self.write(b"".join(sequence))
 
+    def writeNow(self, octets: bytes) -> None:
+        """Write ``octets``, at most :data:`RECORD_OCTETS`, behind what is gathered, at once.
+
+        What is touched once more in the next turn of the reactor costs more.
+        """
+        if self._gathered or not self._flushed(octets):
+            self.write(octets)
+            self.flush()
+
     def flush(self) -> None:
         """Encrypt and write what is gathered."""
         if self._gathered:
@@ -254,12 +266,42 @@ class TlsConnection(TLSMemoryBIOProtocol):
             self._unread = b""
         if self._next_turn is not None or self._paused:
             self._unread = data
+        elif self._is_one_record(data):
+            self._receive(data)
         else:
             place = self._deliver(data)
             if place < len(data) and self.connected:
                 self._unread = data[place:]
         if self._paused or self._told:
             self._countRest()
+
+    def _is_one_record(self, data: bytes) -> bool:
+        """Return whether this is one record of the application, from its begin to its end.
+
+        Peers that say little send such reads: a pong, an ack.  A large record does not count,
+        because the buffer that it leaves is noted.
+        """
+        size = len(data)
+        whole = LARGE_OCTETS >= size == HEADER_OCTETS + int.from_bytes(data[3:HEADER_OCTETS])
+        ours = whole and data[0] == APPLICATION_DATA and not self._missing
+        return ours and self._handshakeDone and not self._aborted
+
+    def _receive(self, octets: bytes) -> None:
+        """Decrypt and deliver one record.
+
+        If it holds octets of the application, OpenSSL has no answer and nothing more to give.
+        Twisted's class asks for both, and gets two exceptions, which cost more than the record.
+        """
+        handle = self.getHandle()  # type: ignore[no-untyped-call]
+        handle.bio_write(octets)
+        try:
+            plain = handle.recv(len(octets))
+        except (SSL.WantReadError, SSL.ZeroReturnError):  # it says so again when it is asked again
+            self._flushReceiveBIO()  # type: ignore[no-untyped-call]
+        except SSL.Error:
+            self._tlsShutdownFinished(Failure())  # type: ignore[no-untyped-call]
+        else:
+            self.wrappedProtocol.dataReceived(plain)
 
     def tellRest(self, tell: Callable[[int], None]) -> None:
         """Call ``tell(octets)`` when the number of octets changes that wait because this is

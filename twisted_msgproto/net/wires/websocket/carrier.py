@@ -552,10 +552,12 @@ class Carrier(_Mixin):
     def _ask(self) -> None:
         """Send a ping: whatever comes back shows that the peer lives."""
         if self.state == _OPEN:
-            self.send(_EMPTY_PING if self.factory.isServer else b"".join(frame(PING, b"", True)))
-            flush = getattr(self.transport, "flush", None)
-            if flush is not None:  # TLS: what is touched once more in the next turn costs more
-                flush()
+            ping = _EMPTY_PING if self.factory.isServer else b"".join(frame(PING, b"", True))
+            write_now = getattr(self.transport, "writeNow", None)  # TLS has it
+            if write_now is None or self.output.full or self.output.octets:
+                self.send(ping)
+            else:
+                write_now(ping)
 
     def _gone(self) -> bool:
         """Drop the peer if no pong came, unless we do not read, or the peer reads slowly.
