@@ -289,7 +289,7 @@ class TlsConnection(TLSMemoryBIOProtocol):
     def _receive(self, octets: bytes) -> None:
         """Decrypt and deliver one record.
 
-        If it holds octets of the application, OpenSSL has no answer and nothing more to give.
+        If it holds octets of the application, OpenSSL has no answer and nothing more to return.
         Twisted's class asks for both, and gets two exceptions, which cost more than the record.
         """
         handle = self.getHandle()  # type: ignore[no-untyped-call]
