@@ -599,6 +599,7 @@ class Pairs(RuleBasedStateMachine):
         must(not pair.timers(side), side, "keeps deadlines after its end")
         must(not _full(pair.outputs(side, self.now)), side, "writes after its end")
         must(pair.finished(side), side, "is not finished after its end")
+        must(not pair.machines[side].held, side, "holds something after its end")
         must(not pair.call(side, "lost", self.now), side, "loses its connection twice")
         account_of_peer.asked.clear()  # what it said of them no machine will hear
 

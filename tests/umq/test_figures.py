@@ -104,7 +104,10 @@ def test_a_machine_counts_shows_and_says_each_step__UM_04__UM_09__UM_11__UM_14()
         (lambda: machine.advance(71.0), {"closing": 0, "deadline": 72.0}, []),
         (
             lambda: machine.advance(72.0),
-            {"state": "CLOSED", "deadline": None},
+            {
+                **{"state": "CLOSED", "deadline": None},
+                **{"announcements": 0, "held_octets": 0, "whole": True},
+            },
             ["F0:3 no attachment for 60 s"],
         ),
     ]

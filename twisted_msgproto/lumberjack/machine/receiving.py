@@ -535,6 +535,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
         """
         if self.state is not Reading.CLOSED:
             self._machine.step(ConnectionLost)
+            self.decoder.end()
             self._out.clear()
             self.deadlines.clear_all()
         return []

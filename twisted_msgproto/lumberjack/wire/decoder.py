@@ -83,7 +83,6 @@ class Decoder:
         "_compressed_octets_max",
         "_compressed_windows_max",
         "_data_limits",
-        "_failed",
         "_found",
         "_frames",
         "_gathered",
@@ -103,6 +102,7 @@ class Decoder:
         "_nested_inflated_octets",
         "_nested_inflated_octets_max",
         "_oddities",
+        "_over",
         "_partial",
         "_reading",
         "_slice_octets",
@@ -176,7 +176,7 @@ class Decoder:
         self._gathered = Gathered()  # the start of a frame that is known to be longer
         self._found: list[Frame | Fault] = []  # what this call returns
         self._frames: list[Any] = self._found  # where frames are put: there, or among the kept
-        self._failed = False
+        self._over = False
 
     @property
     def incomplete(self) -> bool:
@@ -230,13 +230,22 @@ class Decoder:
         start = self._begins if gathered else outer.octets[outer.position : outer.position + 2]
         return start[0] if start[1:] == b"C" else 0
 
+    def end(self) -> None:
+        """Forget what has come; nothing more comes out."""
+        self._over = True
+        self._usual_octets_max = -1
+        self._gathered = Gathered()
+        self._levels = [Level()]
+        self._partial = None
+        self._kept = []
+
     def feed(self, octets: bytes) -> list[Frame | Fault]:
         """Whole frames among what has arrived so far, perhaps with a Fault as the last item."""
         if self.clean and len(octets) <= self._usual_octets_max:
             usual = self._usual_read(octets)
             if usual is not None:
                 return [usual]
-        if self._failed:
+        if self._over:
             return []
         found: list[Frame | Fault] = []
         self._found = found
@@ -261,8 +270,8 @@ class Decoder:
         if self._reading is _Reading.CHECKED and not found:
             self._inspect_kept()
         incomplete = self.incomplete
-        self.unfinished = more and incomplete and not self._failed
-        self.clean = not incomplete and not self._failed
+        self.unfinished = more and incomplete and not self._over
+        self.clean = not incomplete and not self._over
         self._found = []
         if self._frames is found:  # the caller's now: a silent connection does not hold them
             self._frames = self._found
@@ -315,13 +324,6 @@ class Decoder:
         pieces[0] = pieces[0][SHORT.size :]
         self._enter(Inflation(start[0], pieces, start))
 
-    def _fail(self) -> None:
-        """Let go of everything: after a fault nothing is read."""
-        self._failed = True
-        self._levels = [Level()]
-        self._partial = None
-        self._kept = []
-
     def _step(self) -> bool:
         level = self._levels[-1]
         if level.wanted:
@@ -349,7 +351,7 @@ class Decoder:
     def _fault(self, reason: str, text: str, octets: bytes = b"", limit: str = "") -> bool:
         """End with a fault; ``octets`` are how its frame starts, if that is not the present one."""
         self._found.append(Fault(reason, text, octets or self.first_octets, limit=limit))
-        self._fail()
+        self.end()
         return False
 
     def _above(self, reason: str, text: str, name: str, octets: bytes = b"") -> bool:

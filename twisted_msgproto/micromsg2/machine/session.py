@@ -481,6 +481,8 @@ class Session(Sending):
 
     def _stop_reading(self) -> None:
         """Nothing that came is followed any more."""
+        self.decoder.end()
+        self._partial = False
         self._inbox.forget()
         self._forget_unread()
 

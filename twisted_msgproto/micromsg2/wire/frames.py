@@ -307,7 +307,7 @@ class Decoder:
     """
 
     __slots__ = (
-        "_broken",
+        "_ended",
         "_expected",
         "_gathered",
         "_handshakes",
@@ -327,7 +327,7 @@ class Decoder:
         self._properties_max = limits.integer("properties-octets")
         self._gathered = Gathered()
         self._expected = 0  # do not look again before this many octets are buffered
-        self._broken = False
+        self._ended = False
         self.more = False
         self.replaced = 0
         # The address of the last message, encoded, and what it says: most messages repeat it.
@@ -338,6 +338,11 @@ class Decoder:
         """Return octets that wait for the rest of their frame."""
         return self._gathered.octets
 
+    def end(self) -> None:
+        """Forget what has come; nothing more comes out."""
+        self._ended = True
+        self._gathered = Gathered()
+
     def feed(self, data: bytes, most: float = inf) -> list[Frame | Fault]:
         """Return all complete frames in what has arrived so far; the rest waits.
 
@@ -347,7 +352,7 @@ class Decoder:
         large frame does not depend on how it was cut.
         """
         self.more = False
-        if self._broken:
+        if self._ended:
             return []
         gathered = self._gathered
         if gathered.octets:
@@ -372,7 +377,7 @@ class Decoder:
             self._expected = rest.octets
             gathered.add(data[position:])
         except (_Broken, BadText) as fault:
-            self._broken = True
+            self.end()
             reason = fault.reason if isinstance(fault, _Broken) else PROTOCOL_ERROR
             octets = bytes(data[position : position + 32])
             frames.append(Fault(reason, str(fault), octets))

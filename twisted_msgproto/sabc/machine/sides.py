@@ -289,6 +289,7 @@ class Side(Listener[S]):
     def lost(self, now: float) -> list[Event | WorkLost]:
         """The connection is gone: (id, waiter) of each request without an answer."""
         self._machine.try_step(ConnectionLost)
+        self._decoder.end()
         self._unfinished.clear()
         self._unanswered.clear()
         self._receiving = False

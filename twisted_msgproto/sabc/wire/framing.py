@@ -115,7 +115,7 @@ class Decoder:
         "_buffer",
         "_empty",
         "_end",
-        "_faulted",
+        "_ended",
         "_forward",
         "_frame",
         "_framed",
@@ -163,7 +163,7 @@ class Decoder:
         self._buffer = bytearray()
         self._start = 0  # everything before it is done with
         self._read: Callable[[], Piece | None] = self._read_head
-        self._faulted = False
+        self._ended = False
         self._swallow = False  # an end mark may follow a command without a body
         self._between = False  # line ends may stand here: the frame before is complete
         self._framed = framed
@@ -215,9 +215,17 @@ class Decoder:
         """Add what came; ``next`` then hands out what it amounts to."""
         self._buffer += octets
 
+    def end(self) -> None:
+        """Forget what has come; nothing more comes out."""
+        self._ended = True
+        self._kind = None
+        self._headers = {}
+        self._buffer.clear()
+        self._start = 0
+
     def next(self) -> Piece | None:
         """Return the next piece, or None when more octets are needed."""
-        piece = None if self._faulted else self._read()
+        piece = None if self._ended else self._read()
         if piece is None and self._start:
             # The peer may be silent from now on, so what was handed out is forgotten (NB-02).
             start = self._start
@@ -292,11 +300,7 @@ class Decoder:
         return texts, bodies, len(joined) if joined.isascii() else sum(map(getsizeof, texts))
 
     def _fail(self, problem: tuple[str, str], octets: bytes = b"") -> Fault:
-        self._faulted = True
-        self._kind = None
-        self._headers = {}
-        self._buffer.clear()
-        self._start = 0
+        self.end()
         return Fault(problem[0], problem[1], octets)
 
     # --- heads ---------------------------------------------------------------------------------

@@ -144,6 +144,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     def _end(self) -> None:
         """The machine is closed: no timer runs, no slot is filled any more."""
         self.deadlines.clear_all()
+        self._incoming = Incoming()
         self._outgoing.clear()
 
     def _close_topic_here(self, topic: int) -> None:
