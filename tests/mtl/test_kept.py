@@ -119,6 +119,18 @@ def test_what_a_reader_has_summoned_counts__NB_02() -> None:
     assert every.octets == counted(broker)
 
 
+def test_what_a_reader_has_dismissed_counts_no_more__NB_02() -> None:
+    """NB-02, MT-16: once, whether its flow ends afterwards or not."""
+    every = Kept(LIMIT)
+    broker = Broker(every=every)
+    reader = broker.connect(broker.lease(broker.session(), "Reader", ()))
+    broker.command(reader, Summon(2, NAMES[0]), Summon(3, NAMES[1]), Dismiss(4, NAMES[0]))
+    assert every.octets == counted(broker) == lease_weight(()) + name_weight(NAMES[1])
+    session = broker.server._flows[reader].session
+    broker.leave(reader)
+    assert (every.octets, session.kept.octets) == (0, 0)
+
+
 def test_names_of_a_writer_count_and_are_not_remembered_where_too_much_is_kept__NB_02() -> None:
     """NB-02, MT-18: its contents are accepted all the same."""
     every = Kept(LIMIT)

@@ -17,7 +17,7 @@ from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.mtl.application import IngestProfile, QueueProfile
 from twisted_msgproto.mtl.machine import Profile
 from twisted_msgproto.mtl.machine.flows import ReadingFlow, WritingFlow
-from twisted_msgproto.mtl.machine.queues import QueuesInMemory, broker_limits
+from twisted_msgproto.mtl.machine.queues import QueueReader, QueuesInMemory, broker_limits
 from twisted_msgproto.mtl.machine.server import Arrival, Channel
 from twisted_msgproto.mtl.terms.events import (
     AuthenticationRequested,
@@ -127,6 +127,21 @@ class Durable(QueuesInMemory):
     """Says that it is durable: what comes is kept with its envelope, and is not published again."""
 
     durable = True
+
+
+def test_a_profile_says_that_content_waits_for_a_reader__MT_20() -> None:
+    profile = QueueProfile(LIMITS)
+    broker = Broker([profile])
+    broker.reader()
+    (flow,) = broker.server._flows.values()
+    woken: list[None] = []
+    name = profile.queue("test", "a")
+    profile.wake = lambda: woken.append(None)
+    sent = QueueReader(flow, profile).push(  # type: ignore[arg-type]
+        name, [Letter(1, 10, head("mtl", name), b"body", 0.0)]
+    )
+    assert sent is flow.grant.confirm
+    assert woken == [None]
 
 
 def test_a_durable_broker_has_envelopes_and_nothing_is_published_twice__BK_01() -> None:

@@ -705,3 +705,16 @@ def test_two_cuts_anywhere_in_a_message_of_parts() -> None:
     whole = decode([octets])
     for places in combinations(range(0, len(octets), 3), 2):
         assert decode(cut(octets, *places)) == whole
+
+
+@pytest.mark.parametrize("before", [b"", message(b"a", msg_id="1") + message(b"b", msg_id="2")])
+def test_an_end_mark_of_its_own_stands_only_behind_a_command_without_a_body__SA_26(
+    before: bytes,
+) -> None:
+    decoder = Decoder()
+    prefix = f"MESSAGE\r\nsession-id::{SESSION}\r\nmsg-id::".encode()
+    decoder.feed(before)
+    many = decoder.plain(prefix, 1 << 20, {}, 100)
+    assert many == ((["1", "2"], [b"a", b"b"], 3) if before else None)
+    decoder.feed(b"\0" + message(b"c", msg_id="3"))
+    assert isinstance(decoder.next(), Fault)

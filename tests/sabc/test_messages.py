@@ -178,6 +178,18 @@ def test_headers_above_the_bounds_are_not_sent() -> None:
     open_server().receive_data(client.data_to_send(), NOW)
 
 
+@pytest.mark.parametrize(("last", "sent"), [(944, True), (945, False)])
+def test_headers_fill_a_block_but_for_what_is_ours__SA_27(last: int, sent: bool) -> None:
+    client = open_client()
+    headers = {f"h{n}": "x" * 945 for n in range(6)} | {"h6": "x" * last}  # 8192 - 1536 octets
+    if sent:
+        client.request(b"", 1, NOW, headers=headers)
+        assert requests(open_server().receive_data(client.data_to_send(), NOW))
+    else:
+        with pytest.raises(LimitExceeded, match="too long"):
+            client.request(b"", 1, NOW, headers=headers)
+
+
 SEMANTIC = {
     "client-id": (msg(b"x", msg_id="1", client_id="me"), "1"),
     "client-passcode": (msg(b"x", msg_id="1", client_passcode="me"), "1"),

@@ -7,7 +7,9 @@ from twisted_msgproto.sabc.terms.limits import SESSION_LIMITS
 from twisted_msgproto.sabc.wire import (
     Bounds,
     Connect,
+    Connected,
     Disconnect,
+    Disconnecting,
     Error,
     Message,
     encode,
@@ -30,6 +32,13 @@ from .vectors import (
     crlf,
     decode,
 )
+
+
+@pytest.mark.parametrize(
+    "kind", [Connect, Connected, Disconnect, Disconnecting, Error, Message], ids=lambda k: k.command
+)
+def test_a_frame_takes_no_more_memory_than_its_fields__NB_02(kind):
+    assert not hasattr(kind({"session-id": SESSION}), "__dict__")
 
 
 def test_the_examples_of_the_source_are_what_we_write() -> None:

@@ -53,7 +53,6 @@ class Incoming:
         self.muted = True
         self.parts = []
         self.fields = {}
-        self.weight = 0
 
     def weigh(self, headers: Mapping[str, str]) -> None:
         """Count headers of a frame that does not end the message: they wait with it (NB-02)."""
