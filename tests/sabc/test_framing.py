@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import time
 from itertools import combinations
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.sabc.wire import END, Bounds, Frame, Message, encode
-from twisted_msgproto.sabc.wire.framing import BodyContinued, Decoder, read_frame
+from twisted_msgproto.sabc.wire.framing import BodyContinued, Decoder, FrameOpened, read_frame
 
 from . import vectors
 from .vectors import SESSION, Read, crlf, cut, decode
@@ -718,3 +719,31 @@ def test_an_end_mark_of_its_own_stands_only_behind_a_command_without_a_body__SA_
     assert many == ((["1", "2"], [b"a", b"b"], 3) if before else None)
     decoder.feed(b"\0" + message(b"c", msg_id="3"))
     assert isinstance(decoder.next(), Fault)
+
+
+def test_frames_within_a_body_are_not_read_with_others__SA_21() -> None:
+    """Not even where the part before has just been handed out."""
+    decoder = Decoder(part_octets=4)
+    decoder.lengths = True
+    within = b"".join(
+        encode(Message({"session-id": SESSION, "msg-id": f"{n}"}, b"body"), lengths=True)
+        for n in range(2)
+    )
+    body = b"part" + within
+    octets = encode(Message({"session-id": SESSION, "msg-id": "9"}, body), lengths=True)
+    begin = octets.index(within)
+    decoder.feed(octets[:begin])
+    assert [type(decoder.next()) for _ in range(3)] == [FrameOpened, BodyContinued, type(None)]
+    decoder.feed(octets[begin:])
+    prefix = f"MESSAGE\r\nsession-id::{SESSION}\r\nmsg-id::".encode()
+    assert not decoder.at_head
+    assert decoder.plain(prefix, 1 << 20, {}, 100) is None
+    assert isinstance(piece := decoder.next(), BodyContinued)
+    assert piece.octets == within
+
+
+def test_a_frame_of_websocket_leaves_nothing_that_only_the_garbage_collector_finds__NB_02() -> None:
+    octets = message(b"a", msg_id="1")
+    gc.collect()
+    read_frame(octets)
+    assert gc.collect() == 0
