@@ -283,6 +283,37 @@ def test_a_queue_that_waits_to_be_read_has_its_turn_beside_those_that_hold_the_m
     assert good.places == [1000, 1001, 1002, 1003, 1004]
 
 
+def test_who_wants_more_gets_in_line_behind_those_who_waited_for_room__NB_02() -> None:
+    one = broker(durable=True, broker_memory=1)  # room for one letter
+    for number, name in enumerate((ORDERS, OTHERS)):
+        one.restore(name, range(number * 10, number * 10 + 3), [5000] * 3, [0] * 3, NOW)
+    first, second = subscribed(one, window=1), subscribed(one, OTHERS, window=1)
+    turns = []
+    while asked := wanted(one):
+        ((name, places),) = asked.items()
+        turns.append((name, places))
+        one.loaded(name, letters(places, body=bytes(5000 - LETTER_OCTETS)))
+        (first if name == ORDERS else second).settle(one)
+    assert turns == [
+        *((ORDERS, [0]), (OTHERS, [10]), (ORDERS, [1])),
+        *((OTHERS, [11]), (ORDERS, [2]), (OTHERS, [12])),
+    ]
+
+
+def test_a_forgotten_queue_leaves_the_line__NB_02() -> None:
+    one = broker(durable=True, broker_memory=1)
+    for number, name in enumerate((ORDERS, OTHERS)):
+        one.restore(name, [number], [5000], [0], NOW)
+    subscribed(one, window=1)
+    second = subscribed(one, OTHERS, window=1)
+    assert list(wanted(one)) == [ORDERS]
+    assert len(one._in_line) == 1
+    one.purge(OTHERS, 1)
+    assert one.unsubscribe(second, OTHERS, NOW)
+    assert one.forget(OTHERS)
+    assert not one._in_line
+
+
 def test_what_was_read_and_makes_room_is_marked_as_delivered_before_when_it_comes_again() -> None:
     one = broker(durable=True, broker_memory=1, tries=9)
     one.restore(ORDERS, [0], [5000], [0], NOW)

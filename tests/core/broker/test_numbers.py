@@ -114,6 +114,16 @@ def test_places_up_to_a_distance_share_a_chunk_and_the_next_one_begins_another()
     assert numbers._bases == [5]
 
 
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_places_that_come_together_share_a_chunk_if_the_last_of_them_may(beyond: int) -> None:
+    numbers = Numbers(SMALL)
+    numbers.extend([3], [1])
+    numbers.extend([DISTANCE_MAX + 2, DISTANCE_MAX + 3 + beyond], [2, 3])
+    assert [numbers.get(place) for place in (3, DISTANCE_MAX + 2)] == [1, 2]
+    assert numbers.get(DISTANCE_MAX + 3 + beyond) == 3
+    assert len(numbers._bases) == 1 + beyond
+
+
 def test_the_first_place_leaves_room_for_lower_ones_in_its_chunk() -> None:
     numbers = Numbers()
     numbers.set(DISTANCE_MAX, 1)
