@@ -389,6 +389,19 @@ def test_what_a_profile_grants(
     assert body["status"]
 
 
+@pytest.mark.parametrize(("way", "named"), [("Reader", "readers"), ("Writer", "writers")])
+def test_who_is_refused_is_told_what_the_profile_does_not_have__MT_10(
+    way: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker()
+    peer = broker.session("test")
+    for profile in broker.server.profiles.values():
+        monkeypatch.setattr(profile, "reads", way != "Reader")
+        monkeypatch.setattr(profile, "writes", way != "Writer")
+    code, body = broker.ask(peer, way, {"resources": [], "confirm": "none"})
+    assert (code, body["reason"]) == (403, f"the profile has no {named}")
+
+
 def test_sessions_and_leases_are_bounded() -> None:
     """MT-29"""
     broker = Broker(limits={"sessions": 2, "session-leases": 2})
