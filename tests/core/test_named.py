@@ -33,6 +33,14 @@ def test_a_name_is_found_in_the_working_directory_and_the_path_stays_as_it_was()
     assert sys.path == before
 
 
+def test_the_working_directory_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "named_good.py").write_text("class Servers:\n    main = 'another'\n")
+    monkeypatch.syspath_prepend(str(other))
+    assert load_named("named_good:Servers.main")[1] == "found"
+
+
 def test_a_working_directory_which_is_on_the_path_stays_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

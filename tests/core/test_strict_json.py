@@ -117,6 +117,8 @@ def test_an_integer_is_bounded_wherever_it_stands__NB_07(before: int, digits: in
     quoted = f'["{"1" * digits}", 1.{"1" * digits}]'
     assert parse_json(quoted, 1 << 20) == json.loads(quoted)
     assert parse_json(f"[-7,{quoted}]", 1 << 20)[0] == -7
+    longest = -int("1" * 4000)
+    assert parse_json(f"[{longest},{quoted}]", 1 << 20)[0] == longest
 
 
 ESCAPES = (

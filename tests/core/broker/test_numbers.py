@@ -167,6 +167,16 @@ def test_chunks_are_filled_up_to_twice_their_size_and_then_split_in_halves() -> 
     numbers.set(full, 1)
     assert [len(column) for column, _ in numbers._chunks] == [module.CHUNK, module.CHUNK]
     assert numbers._bases == [0, module.CHUNK]
+    numbers = Numbers()
+    numbers.extend([0], [1])
+    far = 2 * DISTANCE_MAX
+    for start in range(far, far + 4 * module.CHUNK, module.CHUNK):
+        numbers.extend(range(start, start + module.CHUNK), [1] * module.CHUNK)
+    assert [len(column) for column, _ in numbers._chunks] == [1] + 4 * [module.CHUNK]
+
+
+def test_nothing_has_no_last_place() -> None:
+    assert Numbers().last == -1
 
 
 def weight(numbers: Numbers) -> int:

@@ -98,3 +98,15 @@ def test_planning_with_filters_ends_after_a_number_of_steps__NB_07(
     one = broker()
     one.subscribe(Reader(), ORDERS, NOW, even, lambda letter: 2)
     assert planned(one._queues[ORDERS], letters(range(10)))[0] == planned_letters
+
+
+def test_who_may_take_no_step_takes_none__NB_07() -> None:
+    one = broker()
+    one.declare(ORDERS, NOW)
+    called: list[None] = []
+    one._calls.append(lambda: called.append(None))
+    one.go_on(0)
+    assert one.unfinished
+    assert called == []
+    one.go_on(1)
+    assert called == [None]
