@@ -128,6 +128,14 @@ def test_as_many_headers_as_the_limit_are_read__SA_27(lines: int, read: bool) ->
         assert any(isinstance(event, MessagesReceived) for event in events) is read
 
 
+@pytest.mark.parametrize("framed", [False, True])
+def test_an_answer_is_counted_once__SA_16(framed: bool) -> None:
+    client = open_client(framed=framed)
+    answer = msg(b"yes", ref_msg_id=client.request(b"", "waiter", NOW))
+    client.receive([answer] if framed else answer, NOW)
+    assert (client.counters.responses, client.counters.unknown_responses) == (1, 0)
+
+
 def test_a_client_that_was_refused_waits_for_no_session_any_more__SA_27() -> None:
     client = client_in(ClientState.WAITING)
     assert client.deadline is not None

@@ -365,6 +365,13 @@ def test_an_option_refuses_what_is_too_large() -> None:
     assert server.unanswered == 1
 
 
+def test_a_message_is_too_large_as_soon_as_it_is__SA_22() -> None:
+    """Not only when its end has come: a sixteenth above the limit is enough."""
+    server = open_server(limits=limits(message_octets=16_000), refuse_oversize=True)
+    server.receive_data(msg(b"x" * 17_100, msg_id="1")[:-5], NOW)
+    assert errors(server)[0][:2] == ("413", "1")
+
+
 def test_a_cut_response_and_a_cut_error() -> None:
     # SA-22, SA-23
     client = open_client(limits=SMALL)

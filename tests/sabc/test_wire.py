@@ -166,6 +166,14 @@ def test_which_parts_would_lean_against_the_next_head(part: bytes, leads: bool) 
     assert leads_into_frame(part, 0, len(part), Bounds()) is leads
 
 
+def test_a_head_as_long_as_a_block_may_be_leads_into_the_next_frame__SA_26() -> None:
+    bounds = Bounds(block_octets=200)
+    head = b"MESSAGE\r\n" + b"a::1\r\n" * 31 + b"last::"
+    part = b"x" * 50 + head
+    assert len(head) > bounds.block_octets - 10
+    assert leads_into_frame(part, 0, len(part), bounds)
+
+
 @pytest.mark.parametrize(("octets", "found"), [(1024, True), (1025, False)])
 def test_a_frame_behind_a_part_is_found_with_a_header_at_its_bound__SA_26(
     octets: int, found: bool
