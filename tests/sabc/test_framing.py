@@ -747,3 +747,12 @@ def test_a_frame_of_websocket_leaves_nothing_that_only_the_garbage_collector_fin
     gc.collect()
     read_frame(octets)
     assert gc.collect() == 0
+
+
+def test_an_end_mark_behind_a_typed_line_end_is_read_over_however_it_is_split__SA_28() -> None:
+    octets = vectors.CONNECT.partition(END)[0].rstrip(b"\0\r\n") + b"\r\n\r\n" + b"\r\n\0\n"
+    octets += message(b"a", msg_id="1")
+    whole = decode([octets], lenient=True)
+    assert commands(whole) == ["CONNECT", "MESSAGE"]
+    for place in range(len(octets)):
+        assert decode(cut(octets, place), lenient=True) == whole

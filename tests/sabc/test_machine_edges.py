@@ -186,6 +186,35 @@ def test_a_session_may_expire_in_any_year_of_the_calendar__SA_11(
     assert client.expires == expires
 
 
+@pytest.mark.parametrize(
+    ("date", "valid"),
+    [
+        ("31 Jan 1970 23:59:60", True),
+        ("29 Feb 1972 00:00:00", True),
+        ("29 Feb 1970 00:00:00", False),
+        ("00 Jan 1970 00:00:00", False),
+        ("32 Jan 1970 00:00:00", False),
+        ("01 Jan 1970 24:00:00", False),
+        ("01 Jan 1970 00:60:00", False),
+        ("01 Jan 1970 00:00:61", False),
+    ],
+)
+def test_a_session_expires_at_any_time_that_a_calendar_has__SA_11(date: str, valid: bool) -> None:
+    client = client_in(ClientState.WAITING)
+    headers = {"session-id": SESSION, "session-expiry": f"Thu, {date} GMT"}
+    client.receive(encode(Connected(headers)), NOW)
+    assert (client.expires is not None) is valid
+
+
+def test_a_connection_that_is_lost_within_a_message_keeps_nothing_of_it__NB_02() -> None:
+    server = open_server(limits=limits(message_octets=1600))
+    server.receive_data(msg(b"x" * 1000, msg_id="1")[:-5], NOW)
+    assert server._current.parts
+    server.lost(NOW)
+    assert not server._current.parts
+    assert server.held == 0
+
+
 def test_a_part_is_sent_as_soon_as_it_is_known_that_the_next_may_begin__SA_21() -> None:
     client = open_client(limits=limits(part_octets=4))
     client.open_message("w", NOW).write(b"abcd\0xyz")

@@ -372,6 +372,13 @@ def test_a_message_is_too_large_as_soon_as_it_is__SA_22() -> None:
     assert errors(server)[0][:2] == ("413", "1")
 
 
+def test_a_message_of_more_than_twice_the_limit_is_held_no_longer__SA_22__NB_02() -> None:
+    server = open_server(limits=SMALL)
+    server.receive_data(msg(b"x" * 700, msg_id="1")[:-5], NOW)
+    assert server.fault is not None
+    assert server.held == 0
+
+
 def test_a_cut_response_and_a_cut_error() -> None:
     # SA-22, SA-23
     client = open_client(limits=SMALL)

@@ -254,6 +254,7 @@ class Listener(Speaker[S]):
         """The peer broke the protocol: ERROR with a code, and no more (``SA-06``)."""
         self._send_error(code, fault.text, ref)
         self._machine.step(Fault)
+        self._decoder.end()
         self.fault = fault
         events.append(fault)
 
