@@ -216,6 +216,12 @@ def test_what_is_written_now_stands_behind_what_was_gathered__NB_11(ends: Ends) 
     assert ends.clock.getDelayedCalls() == []
 
 
+def test_more_than_a_record_is_written_now_as_well__NB_11(ends: Ends) -> None:
+    octets = bytes(range(256)) * (5 * RECORD_OCTETS // 256)
+    ends.server.writeNow(octets)
+    assert ends.read() == octets
+
+
 def test_what_is_written_now_after_the_end_is_dropped__NB_11(ends: Ends) -> None:
     ends.server.loseConnection()
     ends.server.writeNow(b"late")

@@ -221,7 +221,7 @@ class TlsConnection(TLSMemoryBIOProtocol):
         self.write(b"".join(sequence))
 
     def writeNow(self, octets: bytes) -> None:
-        """Write ``octets``, at most :data:`RECORD_OCTETS`, behind what is gathered, at once.
+        """Write ``octets`` behind what is gathered, at once.
 
         What is touched once more in the next turn of the reactor costs more.
         """
@@ -238,7 +238,7 @@ class TlsConnection(TLSMemoryBIOProtocol):
             if self._records is not None:  # a producer writes while it is told to pause
                 super().write(octets)  # type: ignore[no-untyped-call]
                 return
-            if len(octets) <= RECORD_OCTETS and not self.disconnecting and self._flushed(octets):
+            if self._flushed(octets):
                 return
             records: list[bytes] = []
             self._records = records
@@ -251,6 +251,8 @@ class TlsConnection(TLSMemoryBIOProtocol):
 
     def _flushed(self, octets: bytes) -> bool:
         """Encrypt one record and hand it to the system; False if Twisted's class has to do it."""
+        if len(octets) > RECORD_OCTETS or self.disconnecting:
+            return False
         handle = self.getHandle()  # type: ignore[no-untyped-call]
         try:
             handle.send(octets)

@@ -233,7 +233,7 @@ class Decoder:
     def end(self) -> None:
         """Forget what has come; nothing more comes out."""
         self._over = True
-        self._usual_octets_max = -1
+        self._usual_octets_max = -1  # not the usual read, either
         self._gathered = Gathered()
         self._levels = [Level()]
         self._partial = None
