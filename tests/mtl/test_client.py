@@ -596,3 +596,12 @@ def test_a_lease_that_was_refused_is_not_asked_for_anew__MT_28() -> None:
     asked.client.renew(lease, 0.0)
     asked.reply(403)
     assert asked.client.snapshot()["leases"] == 0
+
+
+@pytest.mark.parametrize("port", [-1, 65_536, "1", None])
+def test_a_lease_for_a_port_that_there_cannot_be_has_failed__MT_11(port: object) -> None:
+    asked = Asked()
+    asked.ready()
+    number = asked.client.reader(["a"], "full", 0.0)
+    (event,) = asked.reply(202, port=port, lease=TOKEN)
+    assert event == RequestRefused(number, 202, "a lease without a port or a token")

@@ -687,3 +687,16 @@ def test_an_answer_that_was_not_read_has_all_its_time_again__MT_21(leasing: bool
 def test_a_body_is_octets() -> None:
     with pytest.raises(TypeError, match="a body is bytes, not str"):
         writer().flow.send([("a", EMPTY, "text")], 0.0)  # type: ignore[list-item]
+
+
+def test_what_was_settled_is_told_in_the_order_of_the_wire__MT_20() -> None:
+    flowing = writer()
+    one, _two, three = flowing.write(1, 2, 3)
+    sequences = [command.sequence for command in flowing.sent]
+    events = flowing.get(Confirm(sequences[0]), Reject(sequences[1]), Confirm(sequences[2]))
+    assert [type(event) for event in events] == [
+        ContentsConfirmed,
+        ContentsRefused,
+        ContentsConfirmed,
+    ]
+    assert [event.numbers for event in events[::2]] == [[one], [three]]

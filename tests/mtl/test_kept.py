@@ -224,6 +224,7 @@ def test_an_envelope_has_frames_as_long_as_identities__NB_02() -> None:
     """NB-02, MT-01: a session keeps it, so one that no honest client sends is dropped."""
     broker = Broker()
     body = json.dumps(OPEN).encode()
+    assert ENVELOPE_OCTETS_MAX == 255  # as long as an identity of ZeroMQ
     longest = [b"i" * ENVELOPE_OCTETS_MAX] * 4
     (reply,) = broker.ask_raw(b"\0C001" + bytes(8), *longest, b"", b"Connection.Open", body)
     assert reply[:6] == [*longest, b"", b"201"]

@@ -491,3 +491,10 @@ def test_what_was_dismissed_counts_no_more_when_its_flow_ends__NB_02() -> None:
     broker.command(reader, Dismiss(3, "b"))
     broker.server.peer_lost(reader, broker.now)
     assert every.octets == before
+
+
+def test_a_queue_in_memory_stays_when_nobody_uses_it_only_where_that_was_asked_for__BK_05() -> None:
+    queues = QueuesInMemory(broker_limits(LIMITS))
+    queues.declare(QueueName("shared", "passing"))
+    queues.declare(QueueName("shared", "stays"), kept=True)
+    assert [queue.kept for queue in queues.machine.queues()] == [False, True]

@@ -493,6 +493,16 @@ def test_an_idle_session_ends_and_traffic_keeps_it() -> None:
     assert [e.reason for e in broker.events if isinstance(e, SessionEnded)] == ["idle"]
 
 
+def test_a_session_that_its_data_has_kept_alive_ends_when_that_ends__MT_30() -> None:
+    broker = Broker()
+    flow = broker.connect(broker.lease(broker.session(), "Writer"))
+    for _ in range(31):
+        broker.wait(10)
+        broker.command(flow, data.Ping())
+    broker.wait(broker.limits["session-idle"] + 1)
+    assert [e.reason for e in broker.events if isinstance(e, SessionEnded)] == ["idle"]
+
+
 def test_a_peer_which_cannot_be_reached_is_gone() -> None:
     """MT-24, MT-30"""
     broker = Broker()

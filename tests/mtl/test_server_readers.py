@@ -142,3 +142,13 @@ def test_unconfirmed_readers_get_bursts() -> None:
     assert not broker.server.more_to_send
     broker.server.blocked(b"nobody")
     broker.server.unblocked(b"nobody", broker.now)
+
+
+def test_what_comes_after_a_dismissal_is_not_sent_to_that_reader__MT_16() -> None:
+    broker = Broker()
+    reader = broker.reader()
+    assert Response(3, 200) in broker.command(reader, Dismiss(3, "a"))
+    other = broker.reader()
+    write(broker, 1, 2)
+    assert bodies(broker.got(reader)) == []
+    assert bodies(broker.got(other)) == [b"1", b"2"]

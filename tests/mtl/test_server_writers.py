@@ -11,7 +11,16 @@ from tests.mtl.broker import FULL, NONE, Broker, bodies, contents
 from twisted_msgproto.mtl.machine import Channel
 from twisted_msgproto.mtl.terms.events import ContentReceived
 from twisted_msgproto.mtl.wire import data, fields
-from twisted_msgproto.mtl.wire.data import Confirm, Content, Ping, Pong, Reject, Response, Summon
+from twisted_msgproto.mtl.wire.data import (
+    Confirm,
+    Content,
+    Dismiss,
+    Ping,
+    Pong,
+    Reject,
+    Response,
+    Summon,
+)
 
 
 def ingest(broker: Broker, confirm: str = FULL, resources: tuple[str, ...] = ("a",)) -> bytes:
@@ -174,6 +183,17 @@ def test_a_response_is_never_ambiguous() -> None:
         Response(8, 403)
     ]
     assert broker.dropped == {"ambiguous-content": 2}
+
+
+def test_a_response_to_a_reader_is_not_ambiguous_after_what_it_summoned_and_dismissed__MT_18() -> (
+    None
+):
+    broker = Broker()
+    reader = broker.flow("Reader", confirm=NONE)
+    broker.command(reader, Summon(7, "b"), Dismiss(9, "b"), Dismiss(11, "nothing"))
+    refused = broker.command(reader, *(Content(number, "a") for number in (7, 9, 11, 12)))
+    assert refused == [Response(12, 403)]
+    assert broker.dropped == {"ambiguous-content": 3}
 
 
 def test_many_names_cost_no_memory() -> None:

@@ -756,3 +756,23 @@ def test_an_end_mark_behind_a_typed_line_end_is_read_over_however_it_is_split__S
     assert commands(whole) == ["CONNECT", "MESSAGE"]
     for place in range(len(octets)):
         assert decode(cut(octets, place), lenient=True) == whole
+
+
+@pytest.mark.parametrize("behind", [b"ABC\r\n", b"ZZ\r\n"])
+def test_what_may_be_a_command_behind_an_announced_body_ends_it__SA_21__SA_26(
+    behind: bytes,
+) -> None:
+    head = f"MESSAGE\r\nsession-id::{SESSION}\r\nmsg-id::1\r\ncontent-length::2\r\n\r\n"
+    read, fault = decode([head.encode() + b"hi" + behind], lengths=True)
+    assert isinstance(read, Read) and (read.body, read.final) == (b"hi", False)
+    assert isinstance(fault, Fault) and fault.reason == "command"
+
+
+def test_a_command_behind_the_line_of_the_session_begins_no_frame__SA_26() -> None:
+    body = f"text\r\nsession-id::{SESSION}\r\nx::MESSAGE\r\n\r\nmore".encode()
+    octets = message(body, msg_id="1", msg_more="yes")
+    decoder = Decoder()
+    decoder.session_id = SESSION
+    decoder.feed(octets)
+    assert isinstance(read := decoder.next(), Message)
+    assert (read.body, read.final) == (body, True)

@@ -258,3 +258,29 @@ def test_of_messages_that_were_unfinished_at_the_end_nothing_is_kept__SA_27() ->
     server.connection_lost()
     assert not server._unfinished
     assert server.deadline is None
+
+
+def test_a_finished_message_takes_nothing_more_and_is_finished_once__SA_18() -> None:
+    client = open_client(lengths=True)
+    outgoing = client.open_message("w", NOW)
+    outgoing.write(b"all")
+    outgoing.finish()
+    with pytest.raises(ValueError, match="finished"):
+        outgoing.write(b"more")
+    sent = client.data_to_send()
+    assert sent.count(b"MESSAGE") == 1
+    outgoing.finish()
+    assert client.data_to_send() == b""
+
+
+def test_an_error_in_answer_to_connect_is_counted__SA_16() -> None:
+    client = client_in(ClientState.WAITING)
+    client.receive(encode(Error({"error-code": "401"}, b"no")), NOW)
+    assert client.counters.errors_received == 1
+
+
+def test_batches_with_the_same_messages_are_equal_whatever_was_made_of_them__SA_13() -> None:
+    one = MessagesReceived("request", ["1"], [{}], [b"x"], None, 1, batch="a")
+    other = MessagesReceived("request", ["1"], [{}], [b"x"], None, 1, batch="another")
+    assert one == other
+    assert "another" not in repr(other)

@@ -300,6 +300,22 @@ def test_who_wants_more_gets_in_line_behind_those_who_waited_for_room__NB_02() -
     ]
 
 
+def test_no_more_of_what_was_read_leaves_the_memory_than_others_need__NB_02() -> None:
+    one = broker(durable=True, broker_memory=9000)
+    names = [QueueName("tests", name) for name in ("one", "other", "third")]
+    for number, name in enumerate(names):
+        one.restore(name, [number], [5000], [0], NOW)
+    full = [subscribed(one, name, window=1) for name in names[:2]]
+    assert list(wanted(one)) == names[:2]
+    for number, name in enumerate(names[:2]):
+        full[number].window = 0
+        one.loaded(name, letters([number], body=bytes(5000 - LETTER_OCTETS)))
+    assert held(one) == 10_000
+    subscribed(one, names[2])
+    assert list(wanted(one)) == names[2:]
+    assert held(one) == 5000
+
+
 def test_a_forgotten_queue_leaves_the_line__NB_02() -> None:
     one = broker(durable=True, broker_memory=1)
     for number, name in enumerate((ORDERS, OTHERS)):
