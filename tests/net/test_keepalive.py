@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 from unittest import mock
+from weakref import ref
 
 import pytest
 from twisted.internet.task import Clock
@@ -79,24 +80,29 @@ def test_each_living_peer_is_pinged_in_time_and_a_dead_one_is_ended__NB_11(
     assert clock.getDelayedCalls() == []
 
 
-def test_those_who_connected_together_are_pinged_in_several_turns__NB_07() -> None:
+@pytest.mark.parametrize("answers", [True, False])
+def test_those_who_connected_together_are_looked_at_in_several_turns__NB_07(answers: bool) -> None:
     """NB-07: after a restart ten thousand peers connect at once; their pings were one turn."""
     clock = Clock()
     every = Keepalives(clock, 10, 10)
     turns: list[int] = []
     step = every._step
 
+    def looked_at() -> int:
+        return sum(len(peer.pings) + (peer.gone_at is not None) for peer in peers)
+
     def counted() -> None:
-        before = sum(len(peer.pings) for peer in peers)
+        before = looked_at()
         step()
-        turns.append(sum(len(peer.pings) for peer in peers) - before)
+        turns.append(looked_at() - before)
 
     with mock.patch.object(Keepalives, "_step", lambda self: counted()):
-        peers = [Peer(clock, every, answers=True) for _ in range(5 * PINGS_A_TURN // 2)]
-        for _ in range(3):
+        peers = [Peer(clock, every, answers) for _ in range(5 * PINGS_A_TURN // 2)]
+        for _ in range(3 if answers else 2):
             clock.advance(10 + STEP_SECONDS)
             assert turns == [PINGS_A_TURN, PINGS_A_TURN, PINGS_A_TURN // 2]
             turns.clear()
+    assert answers == (peers[0].gone_at is None)
     for peer in peers:
         peer.keepalive.stop()
     assert clock.getDelayedCalls() == []
@@ -112,8 +118,7 @@ def test_a_connection_may_end_others_while_all_are_due() -> None:
             peer.keepalive.stop()
         raise ValueError("and fails")
 
-    peers[0]._ping = ends_all  # type: ignore[method-assign]
-    peers[0].keepalive._ping = ends_all
+    peers[0].keepalive.ping = ends_all
     with capturedLogs() as logged:
         clock.advance(10)
     assert [event["log_format"] for event in logged] == ["a ping failed"]
@@ -124,6 +129,66 @@ def test_a_connection_may_end_others_while_all_are_due() -> None:
     assert clock.getDelayedCalls() == []
 
 
+def test_who_deserves_more_time_is_pinged_again_after_it_was_heard__HO_04() -> None:
+    clock = Clock()
+    peer = Peer(clock, Keepalives(clock, 50, 30), answers=False)
+    asked: list[float] = []
+
+    def deserves_more() -> bool:
+        asked.append(clock.seconds())
+        return False
+
+    peer.keepalive.gone = deserves_more
+    for second in range(300):
+        clock.advance(1)
+        if second == 150:
+            peer.keepalive.heard = True
+    assert [round(second) for second in asked] == [80, 110, 140, 220, 250, 280]
+    assert [round(second) for second in peer.pings] == [50, 190]
+    peer.keepalive.stop()
+    assert clock.getDelayedCalls() == []
+
+
+def test_one_that_cannot_be_ended_harms_none_of_the_others_and_is_ended_later__NB_07() -> None:
+    clock = Clock()
+    every = Keepalives(clock, 10, 10)
+    peers = [Peer(clock, every, answers=False) for _ in range(3)]
+    end, tries = peers[0]._gone, iter([ValueError("not now"), None])
+
+    def fails_once() -> bool:
+        if (error := next(tries)) is not None:
+            raise error
+        return end()
+
+    peers[0].keepalive.gone = fails_once
+    with capturedLogs() as logged:
+        clock.advance(10)
+        clock.advance(10)
+    assert [event["log_format"] for event in logged] == ["a connection could not be ended"]
+    assert logged[0]["log_failure"].check(ValueError)
+    assert [peer.gone_at for peer in peers] == [None, 20, 20]
+    clock.advance(10)
+    assert peers[0].gone_at == 30
+    assert clock.getDelayedCalls() == []
+
+
+def test_one_whose_connection_is_being_ended_waits_for_nothing__NB_11() -> None:
+    clock = Clock()
+    every = Keepalives(clock, 10, 10)
+    peer = Peer(clock, every, answers=False)
+    peer.keepalive.gone = lambda: True
+    clock.advance(10)
+    clock.advance(10)
+    assert clock.getDelayedCalls() == []
+    other = Peer(clock, every, answers=True)
+    clock.advance(10)
+    peer.keepalive.stop()
+    clock.advance(10)
+    assert (peer.pings, other.pings) == ([10], [30, 40])
+    other.keepalive.stop()
+    assert clock.getDelayedCalls() == []
+
+
 def test_one_that_stopped_is_passed_over_when_its_time_comes() -> None:
     clock = Clock()
     every = Keepalives(clock, 10, 10)
@@ -131,6 +196,12 @@ def test_one_that_stopped_is_passed_over_when_its_time_comes() -> None:
     stopped.keepalive.stop()
     clock.advance(10)
     assert [len(peer.pings) for peer in (stopped, lives)] == [0, 1]
+    other = Peer(clock, every, answers=True)
+    clock.advance(10)
+    other.keepalive.stop()
+    other.keepalive.heard = False
+    clock.advance(10)
+    assert (other.gone_at, len(other.pings), len(lives.pings)) == (None, 1, 3)
     lives.keepalive.stop()
     assert clock.getDelayedCalls() == []
 
@@ -141,3 +212,62 @@ def test_without_an_interval_nothing_is_sent() -> None:
     clock.advance(1000)
     assert peer.pings == []
     assert clock.getDelayedCalls() == []
+    peer.keepalive.stop()
+    assert peer.keepalive.ping is None
+
+
+class Referred(Keepalive):
+    """May be referred to weakly, as a test does."""
+
+    __slots__ = ("__weakref__",)
+
+
+def test_nothing_is_kept_of_those_who_have_stopped_when_nobody_else_is_there__NB_02() -> None:
+    clock = Clock()
+    every = Keepalives(clock, 10, 10)
+    pinged, new = (
+        Referred(every, lambda: None, lambda: False),
+        Referred(every, lambda: None, lambda: False),
+    )
+    pinged.start()
+    clock.advance(10)
+    new.start()
+    kept = [ref(pinged), ref(new)]
+    pinged.stop()
+    new.stop()
+    del pinged, new
+    assert [one() for one in kept] == [None, None]
+    assert clock.getDelayedCalls() == []
+
+
+def test_nothing_is_kept_of_the_last_ones_either_when_they_end_in_the_same_turn__NB_02() -> None:
+    clock = Clock()
+    every = Keepalives(clock, 10, 10)
+    first, second = (Referred(every, lambda: None, lambda: False) for _ in range(2))
+    first.start()
+    clock.advance(5)
+    second.start()
+    third = Referred(every, lambda: None, lambda: False)
+    third.start()
+    kept = [ref(one) for one in (first, second, third)]
+    ends = [first, second, third]
+
+    def end_all() -> None:
+        while ends:
+            ends.pop().stop()
+
+    first.ping = end_all
+    del first, second, third
+    clock.advance(5)
+    assert [one() for one in kept] == [None, None, None]
+    assert clock.getDelayedCalls() == []
+
+
+def test_one_that_never_started_stops_without_the_others__NB_11() -> None:
+    clock = Clock()
+    every = Keepalives(clock, 10, 10)
+    peer = Peer(clock, every, answers=True)
+    Keepalive(every, lambda: None, lambda: False).stop()
+    clock.advance(10)
+    assert peer.pings == [10]
+    peer.keepalive.stop()

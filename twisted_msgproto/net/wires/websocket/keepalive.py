@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
 from math import inf
 from typing import Final
 
@@ -15,19 +17,46 @@ of what a ping costs is that its code and its connection are in no cache.
 """
 
 PINGS_A_TURN: Final = 200
-"""At most this many are made in one turn of the reactor, which needs some 10 ms.  After a restart
-all peers connect at once, and stay together for as long as they live (``NB-07``).
+"""At most this many connections are looked at in one turn of the reactor, which needs some 10 ms.
+After a restart all peers connect at once, and stay together for as long as they live (``NB-07``).
 """
+
+
+class Round:
+    """Connections that were pinged together, and wait together.
+
+    Attributes:
+        asked_at: when they were pinged.
+        members: those that were; some may have stopped since.
+    """
+
+    __slots__ = ("asked_at", "members")
+
+    def __init__(self, asked_at: float, members: list[Keepalive]) -> None:
+        """Note them."""
+        self.asked_at = asked_at
+        self.members = members
 
 
 class Keepalives:
     """Waits for all connections of a factory, with one timer.
 
-    A server with ten thousand idle connections does little else: a timer for each of them would
-    need as much time as the pings, and 0.5 KB of memory each (``NB-11``).
+    A server with ten thousand idle connections does little else, so a connection has no timer of
+    its own: those that are pinged together are checked together, and pinged again together
+    (``NB-11``).
     """
 
-    __slots__ = ("_at", "_call", "_clock", "_waiting", "_waits", "interval", "patience")
+    __slots__ = (
+        "_at",
+        "_call",
+        "_clock",
+        "_living",
+        "_newcomers",
+        "_numbers",
+        "_rounds",
+        "interval",
+        "patience",
+    )
 
     def __init__(self, clock: Clock, interval: float, patience: float) -> None:
         """Send pings every ``interval`` seconds (0: none); an answer may need ``patience`` seconds.
@@ -38,29 +67,34 @@ class Keepalives:
         self.patience = patience
         self._clock = clock
         self._call: Call | None = None
-        # When the call comes; nothing is earlier while the waits are looked through.
+        # When the call comes; nothing is earlier while a step is made.
         self._at = -inf
-        self._waiting = 0  # connections whose wait is not over
-        # By the length of a wait, in the order in which they end: only a few lengths occur.
-        self._waits: dict[float, deque[tuple[float, Keepalive]]] = {}
+        self._living = 0  # connections that have started and not stopped
+        # When their first pings are due, in this order.
+        self._newcomers: deque[tuple[float, Keepalive]] = deque()
+        # By the time when they are looked at; the number keeps rounds from being compared.
+        self._rounds: list[tuple[float, int, Round]] = []
+        self._numbers = count()
 
-    def wait(self, one: Keepalive, seconds: float) -> None:
-        """Call ``one.due`` after this time, or at most :data:`STEP_SECONDS` later."""
-        waits = self._waits.get(seconds)
-        if waits is None:
-            waits = self._waits[seconds] = deque()
-        at = self._clock.seconds() + seconds
-        waits.append((at, one))
-        self._waiting += 1
-        if self._call is None or at < self._at:
-            self._arm(at, seconds)
+    def join(self, one: Keepalive) -> None:
+        """Ping ``one`` after the interval, or at most :data:`STEP_SECONDS` later, and so on."""
+        at = self._clock.seconds() + self.interval
+        self._newcomers.append((at, one))
+        self._living += 1
+        if at < self._at or self._call is None:
+            self._arm(at, self.interval)
 
-    def forget(self) -> None:
-        """One that waited is stopped; what it left in its row is passed over."""
-        self._waiting -= 1
-        if not self._waiting and self._at > -inf:
-            self._disarm()
-            self._waits.clear()
+    def leave(self) -> None:
+        """Note that one that joined has stopped; it is passed over when its time comes."""
+        self._living -= 1
+        if not self._living and self._at > -inf:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Wait for nothing: all that are still noted have stopped."""
+        self._disarm()
+        self._newcomers.clear()
+        self._rounds.clear()
 
     def _arm(self, at: float, seconds: float) -> None:
         self._disarm()
@@ -74,25 +108,73 @@ class Keepalives:
 
     def _step(self) -> None:
         now, self._at = self._clock.seconds(), -inf
-        due: list[Keepalive] = []
-        for waits in self._waits.values():
-            while waits and waits[0][0] <= now and len(due) < PINGS_A_TURN:
-                one = waits.popleft()[1]
-                if one.live:
-                    one.waits = False
-                    due.append(one)
-        self._waiting -= len(due)
-        for one in due:
-            if one.live:  # what was done for the others may have ended it
+        ask: list[Keepalive] = []
+        left = self._look_at_rounds(now, ask)
+        self._look_at_newcomers(now, ask, left)
+        if ask:
+            self._wait(now + min(self.interval, self.patience), Round(now, ask))
+        for one in ask:
+            if one.ping is not None:  # what was done for the others may have ended it
+                one.heard = False
                 try:
-                    one.due(now)
+                    one.ping()
                 except Exception:  # one of them harms none of the others
                     log.failure("a ping failed")
         self._call = None
-        if self._waiting:
-            nearest = min([waits[0][0] for waits in self._waits.values() if waits])
-            more = len(due) == PINGS_A_TURN and nearest <= now
-            self._arm(nearest, 0.0 if more else max(nearest - now, STEP_SECONDS))
+        if not self._living:
+            self._rest()
+        # Those who are being ended live until their connections are lost, and wait for nothing.
+        elif waiting := [rows[0][0] for rows in (self._newcomers, self._rounds) if rows]:
+            nearest = min(waiting)
+            # Whatever is still due is left for the next turn.
+            self._arm(nearest, 0.0 if nearest <= now else max(nearest - now, STEP_SECONDS))
+
+    def _wait(self, at: float, together: Round) -> None:
+        heappush(self._rounds, (at, next(self._numbers), together))
+
+    def _look_at_rounds(self, now: float, ask: list[Keepalive]) -> int:
+        """Look at what is due, and return how many connections more there may be in this turn.
+
+        Those to be pinged are added to ``ask``.
+        """
+        left, rounds = PINGS_A_TURN, self._rounds
+        while rounds and rounds[0][0] <= now and len(rounds[0][2].members) <= left:
+            together = heappop(rounds)[2]
+            left -= len(together.members)
+            self._look(together, now, ask)
+        return left
+
+    def _look(self, together: Round, now: float, ask: list[Keepalive]) -> None:
+        asked_at = together.asked_at
+        heard: list[Keepalive] = []
+        silent: list[Keepalive] = []
+        for one in together.members:
+            if one.ping is not None:
+                (heard if one.heard else silent).append(one)
+        if now >= asked_at + self.interval:
+            ask += heard
+        elif heard:
+            self._wait(asked_at + self.interval, Round(asked_at, heard))
+        if silent and now >= asked_at + self.patience:
+            silent = [one for one in silent if not self._has_gone(one)]
+            asked_at = now
+        if silent:
+            self._wait(asked_at + self.patience, Round(asked_at, silent))
+
+    def _has_gone(self, one: Keepalive) -> bool:
+        try:
+            return one.gone is None or one.gone()
+        except Exception:
+            log.failure("a connection could not be ended")
+            return False
+
+    def _look_at_newcomers(self, now: float, ask: list[Keepalive], left: int) -> None:
+        newcomers = self._newcomers
+        while newcomers and newcomers[0][0] <= now and left:
+            one = newcomers.popleft()[1]
+            if one.ping is not None:
+                ask.append(one)
+                left -= 1
 
 
 class Keepalive:
@@ -102,10 +184,12 @@ class Keepalive:
 
     Attributes:
         heard: something came from the peer since the last ping.  The carrier sets it.
-        waits: :class:`Keepalives` is going to call :meth:`due`.
+        ping: sends a ping.  None: the connection was stopped.
+        gone: nothing came in time.  It returns True where the connection is ended, and False where
+            the peer deserves as much time again.
     """
 
-    __slots__ = ("_all", "_asked_at", "_gone", "_ping", "heard", "waits")
+    __slots__ = ("_all", "_joined", "gone", "heard", "ping")
 
     def __init__(
         self, every: Keepalives, ping: Callable[[], None], gone: Callable[[], bool]
@@ -114,55 +198,24 @@ class Keepalive:
 
         Args:
             every: waits for this connection and the others.
-            ping: sends a ping.
-            gone: nothing came in time.  It returns True where the connection is ended, and
-                False where the peer deserves as much time again.
+            ping: see the attributes.
+            gone: see the attributes.
         """
         self._all = every
-        self._ping: Callable[[], None] | None = ping
-        self._gone: Callable[[], bool] | None = gone
-        self._asked_at: float | None = None
+        self._joined = False
+        self.ping: Callable[[], None] | None = ping
+        self.gone: Callable[[], bool] | None = gone
         self.heard = False
-        self.waits = False
-
-    @property
-    def live(self) -> bool:
-        """Whether the connection has not been stopped."""
-        return self._ping is not None
 
     def start(self) -> None:
         """Send the first ping when the time between two pings is over."""
         if self._all.interval > 0:
-            self._wait(self._all.interval)
+            self._joined = True
+            self._all.join(self)
 
     def stop(self) -> None:
         """Send no more pings, and wait for no answer; the connection is not referred to then."""
-        if self._ping is not None:
-            self._ping = self._gone = None
-            if self.waits:
-                self.waits = False
-                self._all.forget()
-
-    def due(self, now: float) -> None:
-        """End with a peer that did not answer, or send the next ping."""
-        interval, patience = self._all.interval, self._all.patience
-        assert self._ping is not None and self._gone is not None
-        if self._asked_at is not None and not self.heard:
-            if now < self._asked_at + patience - STEP_SECONDS / 2:
-                self._wait(patience - interval)
-                return
-            if self._gone():
-                return
-            self._asked_at = now
-            self._wait(patience)
-            return
-        if self._asked_at is not None and now < self._asked_at + interval - STEP_SECONDS / 2:
-            self._wait(interval - patience)
-            return
-        self._asked_at, self.heard = now, False
-        self._wait(min(interval, patience))
-        self._ping()
-
-    def _wait(self, seconds: float) -> None:
-        self.waits = True
-        self._all.wait(self, seconds)
+        if self.ping is not None:
+            self.ping = self.gone = None
+            if self._joined:
+                self._all.leave()
