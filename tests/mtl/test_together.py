@@ -24,6 +24,7 @@ from twisted_msgproto.mtl.zeromq.together import (
     FRAME_TIMES,
     FREEING_SECONDS,
     LEFT_SECONDS,
+    LITTLE_OCTETS,
     LOOK_SECONDS,
     WEIGHED_PER_TURN,
     Rank,
@@ -269,6 +270,48 @@ def test_nothing_is_weighed_before_there_is_too_much() -> None:
     bounded.clock.advance(1)
     bounded.together.look()
     assert router.weighed == 0
+
+
+def test_what_libzmq_has_is_found_out_only_where_all_threads_have_more_than_a_little__NB_02() -> (
+    None
+):
+    bounded = Bounded(Router(a=stranger(1), b=stranger(1)))
+    together, connections = bounded.together, 2 * CONNECTION_OCTETS
+    asked: list[int] = []
+
+    def allocated() -> int:
+        asked.append(1)
+        return connections + LITTLE_OCTETS + 1
+
+    def look(at_most: int | None, little: bool, *, asks: bool) -> None:
+        bounded.budget.allocated = allocated
+        bounded.budget.allocated_at_most = lambda: at_most
+        bounded.clock.advance(LOOK_SECONDS)
+        together.look()
+        assert (together.little, asked) == (little, [1] if asks else [])
+        asked.clear()
+
+    look(None, False, asks=True)
+    look(connections + LITTLE_OCTETS + 1, False, asks=True)
+    look(connections + LITTLE_OCTETS, True, asks=False)
+    look(0, True, asks=False)
+
+
+def test_while_libzmq_frees_what_was_cut_off_it_is_measured_whoever_else_has_little__NB_02() -> (
+    None
+):
+    bounded = Bounded(Router(a=stranger(400)))
+    returned: list[int] = []
+    bounded.budget.release = lambda: returned.append(1)
+    bounded.budget.allocated_at_most = lambda: None
+    assert bounded.look(800) == ["a"]
+    bounded.budget.allocated_at_most = lambda: 0
+    bounded.look(500)
+    assert returned == [1]
+    bounded.clock.advance(FREEING_SECONDS)
+    bounded.look(200)
+    assert bounded.together.little
+    assert returned == [1]
 
 
 def test_thousands_are_weighed_in_turns_and_all_routers_are_one() -> None:

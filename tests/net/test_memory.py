@@ -65,11 +65,18 @@ def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 
 THREAD = """
 import threading
-from twisted_msgproto.net.memory import FEW_OCTETS, allocated_by_threads, keep_freed_memory
+from twisted_msgproto.net.memory import (
+    FEW_OCTETS,
+    allocated_by_all,
+    allocated_by_threads,
+    keep_freed_memory,
+)
 
 keep_freed_memory()
+before = allocated_by_all()
 mine = [bytes(100_000) for _ in range(2_000)]
 assert allocated_by_threads() == 0, "what the main thread has allocated"
+assert 200e6 < allocated_by_all() - before < 203e6, "what the main thread has allocated as well"
 made, leave = threading.Event(), threading.Event()
 
 def allocate(count, free):
@@ -88,11 +95,13 @@ for thread in threads:
     made.wait()
 assert 200e6 < allocated_by_threads() < 203e6, allocated_by_threads()
 assert 210e6 < allocated_by_threads(0) < 214e6, "threads with little count, too"
+assert 410e6 < allocated_by_all() - before < 417e6, allocated_by_all()
 made.clear()
 leave.set()
 made.wait()
 while not 100e6 < allocated_by_threads() < 103e6:
     pass
+assert 310e6 < allocated_by_all() - before < 317e6, allocated_by_all()
 ended.set()
 """
 
@@ -107,6 +116,7 @@ def test_another_c_library_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> Non
     """NB-02"""
     monkeypatch.setattr(memory, "_own_library", object)
     assert memory.allocated_by_threads() is None
+    assert memory.allocated_by_all() is None
 
 
 FREED = """
@@ -143,8 +153,10 @@ def test_a_gateway_measures_its_own_process(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(gateway, "keep_freed_memory", lambda: True)
     service = gateway.Gateway(reactor)
     assert service.budget.allocated() is None
+    assert service.budget.allocated_at_most() is None
     service.startService()
     assert service.budget.allocated is memory.allocated_by_threads
+    assert service.budget.allocated_at_most is memory.allocated_by_all
     returning: list[object] = []
     monkeypatch.setattr(reactor, "callInThread", returning.append)
     service.budget.release()

@@ -73,6 +73,8 @@ class OctetBudget:
         offenders: the addresses whose peers broke their protocol or failed to log in.
         allocated: returns the octets that other threads than the reactor's have allocated; None
             where the C library does not tell, or the process is not a gateway's own.
+        allocated_at_most: returns what all threads have allocated, which is known sooner; None as
+            above.
         release: returns to the kernel what these threads have freed; it does not wait for it.
         shared: what servers of one kind share, by its class.
     """
@@ -85,6 +87,7 @@ class OctetBudget:
         self.peer_log = PeerLog()
         self.offenders = Offenders()
         self.allocated: Callable[[], int | None] = lambda: None
+        self.allocated_at_most: Callable[[], int | None] = lambda: None
         self.release: Callable[[], object] = lambda: None
         self.shared: dict[type, Any] = {}
         self._reason = reason

@@ -30,6 +30,7 @@ from .control.shapes import BrokerView
 from .factory import MsgprotoServerFactory, peer_name
 from .jsonlog import JsonLog, twistd_observer
 from .memory import (
+    allocated_by_all,
     allocated_by_threads,
     keep_freed_memory,
     return_freed_memory,
@@ -277,6 +278,7 @@ class Gateway(MultiService):
         self._open_queues()
         keep_freed_memory()
         self.budget.allocated = allocated_by_threads
+        self.budget.allocated_at_most = allocated_by_all
         self.budget.release = lambda: self.reactor.callInThread(return_freed_memory)
         super().startService()  # type: ignore[no-untyped-call]
         if self.flow is not None:

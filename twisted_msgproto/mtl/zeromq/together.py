@@ -172,6 +172,9 @@ class Together:
         if self._call is not None or now < self._looked + LOOK_SECONDS / 2:
             return
         self._looked = now
+        if now >= self._freeing_until and self._is_little():
+            self.little, self._last_taken, self._going = True, 0, 0.0
+            return
         taken = self._taken()
         if taken is not None and taken < self._last_taken and now < self._freeing_until:
             self._budget.release()
@@ -184,12 +187,24 @@ class Together:
         else:
             self._going = 0.0
 
+    def _is_little(self) -> bool:
+        """Return whether even what all threads have allocated is little.
+
+        Idle connections cost less than is estimated for them, so that is often so, and what
+        libzmq's own threads have need not be found out.
+        """
+        allocated = self._budget.allocated_at_most()
+        return allocated is not None and allocated - self._expected <= LITTLE_OCTETS
+
     def _taken(self) -> int | None:
         """Return what libzmq has allocated for messages, in octets; None where nobody knows."""
         allocated = self._budget.allocated()
-        if allocated is None:
-            return None
-        return allocated - CONNECTION_OCTETS * sum(each.connections for each in self._routers)
+        return None if allocated is None else allocated - self._expected
+
+    @property
+    def _expected(self) -> int:
+        """Return what connections without messages cost, in octets; that is estimated."""
+        return CONNECTION_OCTETS * sum(each.connections for each in self._routers)
 
     @property
     def _allowed(self) -> float:

@@ -85,7 +85,7 @@ def octets_of(descriptor: int) -> Octets | None:
     """Return what has come through a TCP connection; None where the system does not tell."""
     with suppress(OSError, AttributeError, struct.error):
         # Not a copy of the descriptor, which would take twice as long; it is never closed here.
-        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
+        connection = socket.SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
         try:
             told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
         finally:

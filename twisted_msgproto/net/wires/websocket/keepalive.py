@@ -17,13 +17,13 @@ of what a ping costs is that its code and its connection are in no cache.
 """
 
 PINGS_A_TURN: Final = 200
-"""At most this many connections are looked at in one turn of the reactor, which needs some 10 ms.
+"""At most this many connections are checked in one turn of the reactor, which needs some 10 ms.
 After a restart all peers connect at once, and stay together for as long as they live (``NB-07``).
 """
 
 
 class Round:
-    """Connections that were pinged together, and wait together.
+    """Holds connections that were pinged together, and wait together.
 
     Attributes:
         asked_at: when they were pinged.
@@ -33,7 +33,7 @@ class Round:
     __slots__ = ("asked_at", "members")
 
     def __init__(self, asked_at: float, members: list[Keepalive]) -> None:
-        """Note them."""
+        """Note who was pinged, and when."""
         self.asked_at = asked_at
         self.members = members
 
@@ -72,7 +72,7 @@ class Keepalives:
         self._living = 0  # connections that have started and not stopped
         # When their first pings are due, in this order.
         self._newcomers: deque[tuple[float, Keepalive]] = deque()
-        # By the time when they are looked at; the number keeps rounds from being compared.
+        # By the time when they are checked; the number keeps rounds from being compared.
         self._rounds: list[tuple[float, int, Round]] = []
         self._numbers = count()
 
@@ -109,8 +109,8 @@ class Keepalives:
     def _step(self) -> None:
         now, self._at = self._clock.seconds(), -inf
         ask: list[Keepalive] = []
-        left = self._look_at_rounds(now, ask)
-        self._look_at_newcomers(now, ask, left)
+        left = self._check_rounds(now, ask)
+        self._add_newcomers(now, ask, left)
         if ask:
             self._wait(now + min(self.interval, self.patience), Round(now, ask))
         for one in ask:
@@ -132,8 +132,8 @@ class Keepalives:
     def _wait(self, at: float, together: Round) -> None:
         heappush(self._rounds, (at, next(self._numbers), together))
 
-    def _look_at_rounds(self, now: float, ask: list[Keepalive]) -> int:
-        """Look at what is due, and return how many connections more there may be in this turn.
+    def _check_rounds(self, now: float, ask: list[Keepalive]) -> int:
+        """Check the rounds that are due, and return how many more connections this turn may check.
 
         Those to be pinged are added to ``ask``.
         """
@@ -141,10 +141,10 @@ class Keepalives:
         while rounds and rounds[0][0] <= now and len(rounds[0][2].members) <= left:
             together = heappop(rounds)[2]
             left -= len(together.members)
-            self._look(together, now, ask)
+            self._check(together, now, ask)
         return left
 
-    def _look(self, together: Round, now: float, ask: list[Keepalive]) -> None:
+    def _check(self, together: Round, now: float, ask: list[Keepalive]) -> None:
         asked_at = together.asked_at
         heard: list[Keepalive] = []
         silent: list[Keepalive] = []
@@ -168,7 +168,7 @@ class Keepalives:
             log.failure("a connection could not be ended")
             return False
 
-    def _look_at_newcomers(self, now: float, ask: list[Keepalive], left: int) -> None:
+    def _add_newcomers(self, now: float, ask: list[Keepalive], left: int) -> None:
         newcomers = self._newcomers
         while newcomers and newcomers[0][0] <= now and left:
             one = newcomers.popleft()[1]
