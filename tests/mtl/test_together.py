@@ -21,6 +21,7 @@ from twisted_msgproto.mtl.zeromq.together import (
     ALLOWED_OCTETS,
     BUFFER_OCTETS,
     CONNECTION_OCTETS,
+    EXACT_SECONDS,
     FRAME_TIMES,
     FREEING_SECONDS,
     LEFT_SECONDS,
@@ -292,7 +293,10 @@ def test_what_libzmq_has_is_found_out_only_where_all_threads_have_more_than_a_li
         asked.clear()
 
     look(None, False, asks=True)
+    bounded.clock.advance(EXACT_SECONDS)
     look(connections + LITTLE_OCTETS + 1, False, asks=True)
+    look(0, False, asks=True)  # both questions are slow where much is free in pieces
+    bounded.clock.advance(EXACT_SECONDS)
     look(connections + LITTLE_OCTETS, True, asks=False)
     look(0, True, asks=False)
 

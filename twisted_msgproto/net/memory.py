@@ -123,7 +123,8 @@ def allocated_by_all() -> int | None:
     """Return the octets that all threads together have allocated and not freed, the main one too.
 
     Pieces above :data:`HEAP_OCTETS_MAX` do not count, as above.  None where the C library is
-    another than glibc, or older than 2.33.  The call needs 3 µs, so it is asked first.
+    another than glibc, or older than 2.33.  The call needs 3 µs, so it is asked first; that
+    and the question above need more where many pieces are free: 15 ms for a hundred thousand.
     """
     try:
         mallinfo2 = _own_library().mallinfo2
