@@ -16,12 +16,12 @@ from tests.mtl.cases import HeldSink, MtlCase, run, until
 from tests.mtl.endless import until_cut_off
 from tests.mtl.plain import Plain
 from tests.mtl.test_unfinished import FRAME, MESSAGES, World, needs_linux
+from twisted_msgproto.mtl.zeromq.allocated import AGAIN_SECONDS, WORK_OCTETS, Allocated
 from twisted_msgproto.mtl.zeromq.door import shut_down
 from twisted_msgproto.mtl.zeromq.together import (
     ALLOWED_OCTETS,
     BUFFER_OCTETS,
     CONNECTION_OCTETS,
-    EXACT_SECONDS,
     FRAME_TIMES,
     FREEING_SECONDS,
     LEFT_SECONDS,
@@ -35,6 +35,7 @@ from twisted_msgproto.mtl.zeromq.together import (
 from twisted_msgproto.mtl.zeromq.unfinished import Octets
 from twisted_msgproto.net import OctetBudget
 from twisted_msgproto.net.ledger import MIN_RATE
+from twisted_msgproto.net.memory import FEW_OCTETS
 
 MEBI = 1 << 20
 LIMIT = 256 * MEBI
@@ -273,32 +274,92 @@ def test_nothing_is_weighed_before_there_is_too_much() -> None:
     assert router.weighed == 0
 
 
-def test_what_libzmq_has_is_found_out_only_where_all_threads_have_more_than_a_little__NB_02() -> (
-    None
-):
-    bounded = Bounded(Router(a=stranger(1), b=stranger(1)))
-    together, connections = bounded.together, 2 * CONNECTION_OCTETS
-    asked: list[int] = []
+class Asked:
+    """What there is in octets, what other threads have worked in seconds, and who was asked."""
 
-    def allocated() -> int:
-        asked.append(1)
-        return connections + LITTLE_OCTETS + 1
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.exact: int | None = 0
+        self.all: int | None = None
+        self.worked: float | None = None
+        self.asked: list[str] = []
+        budget = OctetBudget()
+        budget.allocated, budget.allocated_at_most = self._exact, self._all
+        budget.worked = lambda: self.worked
+        self.allocated = Allocated(budget, self.clock)
 
-    def look(at_most: int | None, little: bool, *, asks: bool) -> None:
-        bounded.budget.allocated = allocated
-        bounded.budget.allocated_at_most = lambda: at_most
+    def _exact(self) -> int | None:
+        self.asked.append("exact")
+        return self.exact
+
+    def _all(self) -> int | None:
+        self.asked.append("all")
+        return self.all
+
+    def at_most(self, enough: float) -> tuple[float | None, list[str]]:
+        """The answer, and which questions it needed."""
+        self.asked.clear()
+        return self.allocated.at_most(enough), list(self.asked)
+
+
+def test_what_libzmq_has_is_found_out_only_where_all_threads_may_have_too_much__NB_02() -> None:
+    asked = Asked()
+    assert asked.at_most(100) == (0, ["all", "exact"])
+    # What all threads have is not asked again at once: both questions walk over free pieces.
+    asked.all, asked.exact = 100, 101
+    assert asked.at_most(100) == (101, ["exact"])
+    asked.clock.advance(AGAIN_SECONDS)
+    assert asked.at_most(100) == (100, ["all"])
+    assert asked.at_most(100) == (100, ["all"])
+    assert asked.at_most(99) == (101, ["all", "exact"])
+    asked.exact = None
+    assert asked.at_most(100) == (None, ["exact"])
+
+
+def test_threads_that_have_hardly_worked_have_hardly_allocated_anything__NB_02() -> None:
+    asked = Asked()
+    asked.worked, asked.all = 10.0, 1000
+    second = WORK_OCTETS
+    assert asked.at_most(second) == (1000, ["all"])
+    asked.worked = 10.5
+    assert asked.at_most(second) == (1000 + second / 2, [])
+    asked.worked, asked.exact, asked.all = 11.0, 7000, 2 * second
+    # An exact answer may leave out what is counted as soon as there is more of it.
+    assert asked.at_most(second) == (7000, ["all", "exact"])
+    assert asked.at_most(second) == (7000 + FEW_OCTETS, [])
+    asked.worked = 11.5
+    assert asked.at_most(second) == (7000 + FEW_OCTETS + second / 2, [])
+    asked.worked = 12.0
+    assert asked.at_most(second) == (7000, ["exact"])
+    # An answer of nobody is none.
+    asked.exact = None
+    assert asked.at_most(0) == (None, ["exact"])
+    assert asked.at_most(2 * second - 1) == (None, ["exact"])
+
+
+def test_what_is_asked_about_libzmq_is_enough_to_see_too_much__NB_02() -> None:
+    """Below that nobody is asked anew, and what libzmq has is called little where it is known."""
+    bounded = Bounded(Router(a=stranger(999)))
+    together, expected = bounded.together, CONNECTION_OCTETS
+    told = {"worked": 0.0, "allocated": 0}
+    bounded.budget.worked = lambda: told["worked"]
+    bounded.budget.allocated_at_most = lambda: expected
+
+    def look(worked: float) -> bool | None:
         bounded.clock.advance(LOOK_SECONDS)
+        told["worked"] = worked
+        bounded.budget.allocated = lambda: expected + LIMIT + 1
         together.look()
-        assert (together.little, asked) == (little, [1] if asks else [])
-        asked.clear()
+        return together.little
 
-    look(None, False, asks=True)
-    bounded.clock.advance(EXACT_SECONDS)
-    look(connections + LITTLE_OCTETS + 1, False, asks=True)
-    look(0, False, asks=True)  # both questions are slow where much is free in pieces
-    bounded.clock.advance(EXACT_SECONDS)
-    look(connections + LITTLE_OCTETS, True, asks=False)
-    look(0, True, asks=False)
+    assert look(1.0) is True
+    bounded.budget.allocated_at_most = lambda: None
+    assert look(1.0 + LITTLE_OCTETS / WORK_OCTETS) is True
+    assert look(1.0 + (LITTLE_OCTETS + 1) / WORK_OCTETS) is None
+    assert look(1.0 + LIMIT / WORK_OCTETS) is None
+    assert bounded.routers[0].cut == []
+    assert look(1.0 + (LIMIT + 1) / WORK_OCTETS) is False
+    assert bounded.routers[0].cut == ["a"]
 
 
 def test_while_libzmq_frees_what_was_cut_off_it_is_measured_whoever_else_has_little__NB_02() -> (

@@ -6,6 +6,8 @@ import ctypes
 import platform
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -107,6 +109,18 @@ ended.set()
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc tells of each thread")
+def test_what_other_threads_have_worked__NB_02() -> None:
+    """What this thread does is not counted, and what another one does is."""
+    before, began = memory.worked_by_threads(), time.thread_time()
+    while time.thread_time() < began + 0.05:
+        pass
+    assert memory.worked_by_threads() - before < 0.05
+    other = threading.Thread(target=sum, args=(range(3_000_000),))
+    other.start()
+    other.join()
+    assert memory.worked_by_threads() - before > 0.01
+
+
 def test_what_other_threads_have_allocated() -> None:
     """NB-02: neither what the main thread has, nor what was freed, nor of threads with little."""
     subprocess.run([sys.executable, "-c", THREAD], cwd=Path(__file__).parents[2], check=True)
@@ -154,9 +168,11 @@ def test_a_gateway_measures_its_own_process(monkeypatch: pytest.MonkeyPatch) -> 
     service = gateway.Gateway(reactor)
     assert service.budget.allocated() is None
     assert service.budget.allocated_at_most() is None
+    assert service.budget.worked() is None
     service.startService()
     assert service.budget.allocated is memory.allocated_by_threads
     assert service.budget.allocated_at_most is memory.allocated_by_all
+    assert service.budget.worked is memory.worked_by_threads
     returning: list[object] = []
     monkeypatch.setattr(reactor, "callInThread", returning.append)
     service.budget.release()

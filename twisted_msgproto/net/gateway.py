@@ -36,6 +36,7 @@ from .memory import (
     return_freed_memory,
     share_processor,
     spare_lasting_objects,
+    worked_by_threads,
 )
 from .monotonic import count_monotonically
 from .options import ServerOptions
@@ -279,6 +280,7 @@ class Gateway(MultiService):
         keep_freed_memory()
         self.budget.allocated = allocated_by_threads
         self.budget.allocated_at_most = allocated_by_all
+        self.budget.worked = worked_by_threads
         self.budget.release = lambda: self.reactor.callInThread(return_freed_memory)
         super().startService()  # type: ignore[no-untyped-call]
         if self.flow is not None:

@@ -11,6 +11,7 @@ import ctypes
 import gc
 import re
 import sys
+import time
 from contextlib import suppress
 from functools import cache
 from itertools import islice
@@ -123,8 +124,8 @@ def allocated_by_all() -> int | None:
     """Return the octets that all threads together have allocated and not freed, the main one too.
 
     Pieces above :data:`HEAP_OCTETS_MAX` do not count, as above.  None where the C library is
-    another than glibc, or older than 2.33.  The call needs 3 µs, so it is asked first; that
-    and the question above need more where many pieces are free: 15 ms for a hundred thousand.
+    another than glibc, or older than 2.33.  The call needs 3 µs; like the one above, it needs more
+    where many pieces are free: 3 to 15 ms for a hundred thousand.
     """
     try:
         mallinfo2 = _own_library().mallinfo2
@@ -132,6 +133,11 @@ def allocated_by_all() -> int | None:
         return None
     mallinfo2.restype = _Mallinfo2
     return int(mallinfo2().uordblks)
+
+
+def worked_by_threads() -> float:
+    """Return the seconds of processor time that threads other than the calling one have used."""
+    return time.process_time() - time.thread_time()
 
 
 @cache

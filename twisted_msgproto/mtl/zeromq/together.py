@@ -19,6 +19,7 @@ from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 
 from ...net.backpressure import OctetBudget
+from .allocated import Allocated
 
 LOOK_SECONDS: Final = 0.05
 """Connections and memory are checked at this interval: libzmq's thread fills up to 100 MB
@@ -49,10 +50,6 @@ LEFT_SECONDS: Final = 60.0
 
 FULL_SECONDS: Final = 1.0
 """For this many seconds after a check found too much, newcomers are turned away."""
-
-EXACT_SECONDS: Final = 1.0
-"""Where all threads together have more than a little, they are not asked again for this time: with
-a hundred thousand free pieces in the main thread's memory each question needs 15 ms."""
 
 WEIGHED_PER_TURN: Final = 1000
 """One turn weighs this many connections when there is too much, in 3 ms."""
@@ -123,23 +120,24 @@ class Together:
     peers to hold.
 
     Attributes:
-        little: whether libzmq held little at the last look; None where that is not known.
+        little: whether libzmq is known to have held little at the last look, or, if it is False,
+            more than it may; None where neither is known.
     """
 
     def __init__(self, budget: OctetBudget, clock: Any) -> None:
         self._budget = budget
         self._clock = clock
+        self._allocated = Allocated(budget, clock)
         self._routers: list[Weighed] = []
         self._looked = -LOOK_SECONDS
         self._rest: Iterator[tuple[Weighed, int]] = iter(())
         self._found: list[Found] = []
         self._call: Any = None
         self._going = 0.0  # octets that those held who were cut off at the last look
-        self._last_taken = 0
+        self._last_taken = 0.0
         self._freeing_until = 0.0  # libzmq frees what those held who were cut off
         self._left_until = 0.0  # what those who were cut off have left may be the reason
         self._full_until = 0.0
-        self._exact_until = 0.0  # what all threads have is known to be more than a little
         self.little: bool | None = None
 
     @classmethod
@@ -177,36 +175,30 @@ class Together:
         if self._call is not None or now < self._looked + LOOK_SECONDS / 2:
             return
         self._looked = now
-        if now >= max(self._freeing_until, self._exact_until) and self._is_little(now):
-            self.little, self._last_taken, self._going = True, 0, 0.0
+        freeing, allowed = now < self._freeing_until, self._allowed
+        taken = self._taken() if freeing else self._taken_at_most(allowed)
+        if taken is None:
+            self.little, self._last_taken, self._going = None, 0.0, 0.0
             return
-        taken = self._taken()
-        if taken is not None and taken < self._last_taken and now < self._freeing_until:
+        if freeing and taken < self._last_taken:
             self._budget.release()
-        self._last_taken = 0 if taken is None else taken
-        self.little = None if taken is None else taken <= LITTLE_OCTETS
-        if taken is not None and taken > self._allowed:
+        self._last_taken = taken
+        if taken > allowed:
+            self.little = False
             every = [(router, one) for router in self._routers for one in router.descriptors()]
             self._rest, self._found = iter(every), []
             self._weigh()
         else:
-            self._going = 0.0
+            self.little, self._going = taken <= LITTLE_OCTETS or None, 0.0
 
-    def _is_little(self, now: float) -> bool:
-        """Return whether even what all threads have allocated is little.
-
-        Idle connections cost less than is estimated for them, so that is often so, and what
-        libzmq's own threads have need not be found out.
-        """
-        allocated = self._budget.allocated_at_most()
-        if allocated is not None and allocated - self._expected <= LITTLE_OCTETS:
-            return True
-        self._exact_until = now + EXACT_SECONDS
-        return False
-
-    def _taken(self) -> int | None:
+    def _taken(self) -> float | None:
         """Return what libzmq has allocated for messages, in octets; None where nobody knows."""
-        allocated = self._budget.allocated()
+        allocated = self._allocated.exactly()
+        return None if allocated is None else allocated - self._expected
+
+    def _taken_at_most(self, enough: float) -> float | None:
+        """Return a bound of that, which is exact if it is above ``enough``."""
+        allocated = self._allocated.at_most(enough + self._expected)
         return None if allocated is None else allocated - self._expected
 
     @property
