@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -148,6 +149,10 @@ def test_a_durable_broker_has_envelopes_and_nothing_is_published_twice__BK_01() 
     queues = Durable(broker_limits(LIMITS))
     profile = QueueProfile(LIMITS, broker=queues, space="shared")
     profile.serve(QueuesInMemory(broker_limits(LIMITS)))  # there is one already
+    later = QueueProfile(LIMITS)
+    later.serve(queues, "shared")
+    later.serve(QueuesInMemory(broker_limits(LIMITS)))
+    assert (later._broker, later._space) == (queues, "shared")
     broker = Broker([profile])
     write(broker, 1)
     assert queues.machine.knows(QueueName("shared", "a"))
@@ -498,3 +503,86 @@ def test_a_queue_in_memory_stays_when_nobody_uses_it_only_where_that_was_asked_f
     queues.declare(QueueName("shared", "passing"))
     queues.declare(QueueName("shared", "stays"), kept=True)
     assert [queue.kept for queue in queues.machine.queues()] == [False, True]
+
+
+WITH_TIME: dict[str, Callable[[Broker, bytes, Any, float], object]] = {
+    "receive": lambda it, peer, event, now: it.server.receive(Arrival(Channel.DATA, []), now),
+    "made_safe": lambda it, peer, event, now: it.server.made_safe(event.place, now),
+    "not_safe": lambda it, peer, event, now: it.server.not_safe(event.place, now),
+    "refill": lambda it, peer, event, now: it.server.refill(now),
+    "unblocked": lambda it, peer, event, now: it.server.unblocked(peer, now),
+    "peer_lost": lambda it, peer, event, now: it.server.peer_lost(peer, now),
+    "left": lambda it, peer, event, now: it.server.left([peer], now),
+    "close": lambda it, peer, event, now: it.server.close(now),
+    "advance": lambda it, peer, event, now: it.server.advance(now),
+    "paused": lambda it, peer, event, now: it.server.paused(now),
+    "resumed": lambda it, peer, event, now: it.server.resumed(now),
+}
+"""Each call of the server's machine that is told the time, with a peer and contents that wait."""
+
+
+@pytest.mark.parametrize("name", WITH_TIME)
+def test_whatever_is_called_counts_from_the_time_that_it_was_told__MT_21(name: str) -> None:
+    broker = Broker()
+    peer = write(broker, 1, safe=False)
+    WITH_TIME[name](broker, peer, broker.events[-1], broker.now + 7)
+    assert broker.server._now == broker.now + 7
+
+
+def test_who_answers_a_log_in_says_when__MT_07__MT_30() -> None:
+    """A session has its time to authenticate again from then on."""
+    for answer in ("authorize", "refuse", "challenge"):
+        broker = Broker(mechanisms=["X"])
+        peer = control_peer(1)
+        assert broker.ask(peer, "Open", OPEN)[0] == 401
+        body = json.dumps({"mechanism": "X", "response": ""}).encode()
+        broker.receive(Channel.CONTROL, [peer, b"", b"Connection.Authorize", body])
+        (asked,) = [one for one in broker.events if isinstance(one, AuthenticationRequested)]
+        more: dict[str, Any] = {"authorize": ("user",), "refuse": (), "challenge": (b"x",)}
+        getattr(broker.server, answer)(asked.session, *more[answer], broker.now + 7)
+        assert broker.server._now == broker.now + 7, answer
+
+
+def test_what_cannot_be_read_of_a_content_keeps_its_flow__MT_13__MT_21() -> None:
+    """Its peer stands, and is not pinged for a while."""
+    broker = Broker()
+    peer = write(broker, 1)
+    header = data.encode(Content(5, "a"))[0]
+    for _ in range(20):
+        broker.wait(4.0)
+        broker.receive(Channel.DATA, [peer, header[:-1], b""])
+    broker.wait(4.0)
+    assert broker.got(peer) == [Reject(5)] * 20
+
+
+def test_flows_that_end_for_a_content_without_a_sequence_are_counted__MT_13() -> None:
+    broker = Broker()
+    peer = write(broker, 1)
+    broker.receive(Channel.DATA, [peer, data.encode(Content(5, "a"))[0][:3], b""])
+    assert broker.server.counters["flows_broken"] == 1
+    assert broker.server.snapshot()["writers"] == 0
+
+
+def test_a_confirm_that_was_withheld_is_sent_once__MT_19__MT_27() -> None:
+    """Not once more when something behind it is lost."""
+    broker = Broker(limits={"queue-contents": 2})
+    writer = broker.flow("Writer")
+    for number in (1, 2, 3, 4):
+        broker.command(writer, *contents(number))
+    for event in broker.events[-4:-1]:
+        broker.safe(event)
+    lost = broker.events[-1]
+    assert broker.got(writer) == [Confirm(1, True), Confirm(2, True)]
+    broker.command(broker.reader(), Confirm(1), Confirm(2))
+    assert broker.got(writer) == [Confirm(3, True)]
+    broker.safe(lost, False)
+    assert broker.got(writer) == [Reject(4, True)]
+
+
+def test_of_a_writer_whose_contents_have_become_an_event_nothing_waits__NB_02() -> None:
+    """Else it would be kept when it has ended, and be asked for contents at every read."""
+    broker = Broker()
+    peer = write(broker, 1)
+    assert broker.server._written == {}
+    broker.collect(broker.server.peer_lost(peer, broker.now))
+    assert broker.server._written == {}

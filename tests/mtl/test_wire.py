@@ -119,6 +119,7 @@ def test_we_read_the_tables_of_an_independent_library() -> None:
         (b"u\xff\xfe", 65534), (b"I\xff\xff\xff\xfd", -3), (b"i\xff\xff\xff\xff", 2**32 - 1),
         (b"l" + b"\xff" * 8, -1), (b"L" + b"\xff" * 8, -1), (b"f?\xc0\0\0", 1.5),
         (b"d?\xf8" + bytes(6), 1.5), (b"D\x02\xff\xff\xff\xff", Decimal("-0.01")),
+        (b"D\x01\x12\x34\x56\x78", Decimal("30541989.6")),
         (b"S\0\0\0\x02ab", "ab"), (b"S\0\0\0\x01\xff", "�"), (b"x\0\0\0\x01\xff", b"\xff"),
         (b"T" + bytes(8), datetime(1970, 1, 1, tzinfo=UTC)), (b"T" + b"\xff" * 8, 2**64 - 1),
         (b"V", None), (b"A\0\0\0\x04t\x01t\0", [True, False]), (b"F\0\0\0\x03\x01aV", {"a": None}),

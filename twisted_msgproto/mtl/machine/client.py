@@ -292,7 +292,8 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         if task is None:
             self._dropped("nobody-asked")
             return self._take_events()
-        if 200 <= reply.code < 300 and reply.code != AGREED[type(task.request)]:
+        agreed = AGREED[type(task.request)]
+        if 200 <= reply.code < 300 and reply.code != agreed:
             self._dropped("another-answer")
             return self._take_events()
         self.deadlines.clear("reply")
@@ -300,7 +301,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
             self._unauthorized(task, reply)
         elif reply.code == 402 and task.cycle is not None:
             self._challenged(task, reply, now)
-        elif 200 <= reply.code < 300:
+        elif reply.code == agreed:
             self._agreed(task, reply)
         else:
             self._fail(reply.code, str(reply.body.get("reason", reply.body.get("status", ""))))
