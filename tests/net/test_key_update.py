@@ -93,6 +93,8 @@ class KeyUpdate(TestCase):
             yield client.prints(b"you said line %d\n" % number)
             updates += ours + theirs
             self.assertEqual(client.printed.count(b", KeyUpdate"), updates)
-        self.assertEqual(client.printed.count(b"<<< TLS 1.3, Handshake [length 0005], KeyUpdate"), 2)
+        self.assertEqual(
+            client.printed.count(b"<<< TLS 1.3, Handshake [length 0005], KeyUpdate"), 2
+        )
         transport.write(b"Q\n")
         yield client.ended
