@@ -2,7 +2,9 @@
 
 A sample is kept beside those of other seeds; the next one takes a seed that was not drawn yet.
 ``--again`` tries those once more that survived.  ``--since REVISION`` tries mutants
-only of lines that have changed since a revision of git, and records nothing.  ``--covered`` lists
+only of lines that have changed since a revision of git, and records nothing.  ``--operator NAME`` tries
+mutants of one operator alone, at every place unless ``--sample`` is given, and records nothing;
+it may be repeated.  ``--covered`` lists
 the lines and branches that the room's quick tests leave out, and plants nothing; without a room it
 measures the whole package under all tests.  Without a room and without it the page
 ``docs/mutants.md`` is written from what is known.  The exit status is 1 when a mutant survived that
@@ -23,7 +25,7 @@ from pathlib import Path
 
 from . import report
 from .changed import since
-from .making import Mutant, found_again, mutants_of
+from .making import Mutant, found_again, mutants_of, operators
 from .rooms import PROJECT, ROOMS
 from .running import Measured, Runner, Verdict, copied, measure, tried
 from .sampling import sample
@@ -36,10 +38,11 @@ def read_words(words: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="run mutants", description=__doc__)
     parser.add_argument("rooms", nargs="*", metavar="ROOM", help=", ".join(ROOMS))
-    parser.add_argument("--sample", type=int, default=SAMPLE, help="mutants a room; default 40")
+    parser.add_argument("--sample", type=int, help="mutants a room; default 40")
     parser.add_argument("--seed", type=int, help="which mutants; default: a fresh sample")
     parser.add_argument("--again", action="store_true", help="those that survived, once more")
     parser.add_argument("--since", metavar="REVISION", help="only of lines changed since then")
+    parser.add_argument("--operator", action="append", choices=sorted(operators()), metavar="NAME")
     parser.add_argument("--covered", action="store_true", help="only measure what tests execute")
     arguments = parser.parse_args(words)
     for room in arguments.rooms:
@@ -106,6 +109,17 @@ def run_since(name: str, number: int, seed: int, revision: str) -> int:
     return len(result["survivors"])
 
 
+def run_operators(name: str, number: int | None, seed: int, wanted: list[str]) -> int:
+    """Try mutants of some operators, one at each place of a room; return the survivors."""
+    every = mutants_of(PROJECT, ROOMS[name].files(PROJECT))
+    some = [mutant for mutant in every if mutant.operator in wanted]
+    mutants = sample(some, number or len(some), seed)
+    with measured_copy(name) as (scratch, measured):
+        result = report.result_of(seed, list(verdicts_on(name, mutants, scratch, measured)))
+    print(f"{name}, {', '.join(wanted)}: {report.summary(result)}")
+    return len(result["survivors"])
+
+
 def run_again(name: str) -> int:
     """Try the survivors of a room's samples once more; return how many survive again."""
     samples = report.known().get(name, [])
@@ -142,15 +156,18 @@ def covered(name: str) -> int:
 def main(words: list[str] | None = None) -> int:
     """Try mutants, measure, or write the page."""
     arguments = read_words(words)
+    number, seed, rooms = arguments.sample or SAMPLE, arguments.seed or 1, arguments.rooms
     if arguments.covered:
-        return max(map(covered, arguments.rooms)) if arguments.rooms else whole()
+        return max(map(covered, rooms)) if rooms else whole()
     if arguments.since:
-        number, seed, revision = arguments.sample, arguments.seed or 1, arguments.since
-        return min(1, sum(run_since(name, number, seed, revision) for name in arguments.rooms))
+        return min(1, sum(run_since(name, number, seed, arguments.since) for name in rooms))
+    if arguments.operator:
+        few, wanted = arguments.sample, arguments.operator
+        return min(1, sum(run_operators(name, few, seed, wanted) for name in rooms))
     if arguments.again:
-        survivors = sum(map(run_again, arguments.rooms))
+        survivors = sum(map(run_again, rooms))
     else:
-        survivors = sum(run(name, arguments.sample, arguments.seed) for name in arguments.rooms)
+        survivors = sum(run(name, number, arguments.seed) for name in rooms)
     report.write_page()
     return 1 if survivors else 0
 
