@@ -2,9 +2,8 @@
 
 A sample is kept beside those of other seeds; the next one takes a seed that was not drawn yet.
 ``--again`` tries those once more that survived.  ``--since REVISION`` tries mutants
-only of lines that have changed since a revision of git, and records nothing.  ``--operator NAME`` tries
-mutants of one operator alone, at every place unless ``--sample`` is given, and records nothing;
-it may be repeated.  ``--covered`` lists
+only of lines that have changed since a revision of git, and ``--operator NAME`` one mutant of this
+operator at every place; both record nothing.  ``--covered`` lists
 the lines and branches that the room's quick tests leave out, and plants nothing; without a room it
 measures the whole package under all tests.  Without a room and without it the page
 ``docs/mutants.md`` is written from what is known.  The exit status is 1 when a mutant survived that
