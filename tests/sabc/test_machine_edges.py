@@ -251,6 +251,18 @@ def test_a_part_does_not_end_in_what_would_pass_for_a_head_with_the_next__SA_26(
     assert [row[1] for row in requests(server.receive(client.data_to_send(), NOW))] == [body]
 
 
+@pytest.mark.parametrize(("framed", "first"), [(False, 15), (True, 14)])
+def test_a_part_is_no_longer_than_need_be__SA_26(framed: bool, first: int) -> None:
+    """What would pass for a head ends with the next octet, and with frames it does not matter."""
+    client = open_client(framed=framed, limits=limits(part_octets=14))
+    outgoing = client.open_message("w", NOW)
+    outgoing.write(b"\r\nMESSAGE\r\na::\n" + b"c" * 20)
+    outgoing.finish()
+    octets = b"".join(client.outputs()) if framed else client.data_to_send()
+    parts = bytes(octets).split(b"MESSAGE\r\nsession-id")[1:]
+    assert len(parts[0].partition(b"\r\n\r\n")[2]) == first
+
+
 def test_of_messages_that_were_unfinished_at_the_end_nothing_is_kept__SA_27() -> None:
     server = open_server()
     server.receive(part(b"begun", msg_id="1") + part(b"goes on", msg_id="1"), NOW)

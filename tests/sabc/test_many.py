@@ -231,6 +231,7 @@ def test_many_answers_leave_together() -> None:
         cut = events.pop()  # HO-01
         assert isinstance(cut, RequestFailed)
         assert (cut.waiter, cut.code) == (b"cut", "truncated")
+        assert client.counters.responses == len(events) + 1
         assert all(row[2] == row[4] for row in events)  # type: ignore[index]
         assert len(events) == (5 if lengths else 4)
         assert server.answer_all([], []) == []

@@ -108,6 +108,12 @@ def test_a_head_above_the_bounds_is_not_written() -> None:
     # SA-27
     bounds = Bounds(2, 20, 30)
     assert encode_head("MESSAGE", {"a": "b", "c": "d"}, bounds)
+    assert encode_head("MESSAGE", {"a": "x" * 10, "b": "x" * 10}, bounds)
+    with pytest.raises(ValueError, match="30 octets of headers"):
+        encode_head("MESSAGE", {"a": "x" * 11, "b": "x" * 10}, bounds)
+    assert encode_head("MESSAGE", {"a": "x" * 17}, bounds)
+    with pytest.raises(ValueError, match="20 octets a header"):
+        encode_head("MESSAGE", {"a": "x" * 18}, bounds)
     with pytest.raises(ValueError, match="2 headers"):
         encode_head("MESSAGE", {"a": "b", "c": "d", "e": "f"}, bounds)
     with pytest.raises(ValueError, match="20 octets a header"):
