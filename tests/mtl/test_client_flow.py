@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -633,6 +634,60 @@ def test_a_flow_whose_contents_are_confirmed_together_is_not_given_up__MT_28() -
         (event,) = flowing.flow.suspend("lost")
         assert isinstance(event, FlowSuspended)
         flowing.open("new")
+
+
+def confirm_one(flowing: Flowing) -> None:
+    one, _ = flowing.write(1, 2), flowing.flow.suspend("lost")
+    flowing.open("new")
+    sequence = next(c.sequence for c in flowing.sent if isinstance(c, Content))
+    assert flowing.get(Confirm(sequence)) == [ContentsConfirmed(one[:1])]
+
+
+def confirm_all_before(flowing: Flowing) -> None:
+    """A Confirm that names a content which is settled, and covers two that are not."""
+    flowing.write(1, 2, 3, 4, 5)
+    flowing.flow.suspend("lost")
+    flowing.open("new")
+    sequences = [c.sequence for c in flowing.sent if isinstance(c, Content)]
+    flowing.get(Confirm(sequences[2]))
+    assert flowing.get(Confirm(sequences[2], True)) == [ContentsConfirmed([1, 2])]
+
+
+def have_a_command_answered(flowing: Flowing) -> None:
+    flowing.flow.summon("a", flowing.now)
+    flowing.flow.suspend("lost")
+    flowing.open("new")
+    (summon,) = flowing.sent
+    assert isinstance(summon, Summon)
+    flowing.get(Response(summon.sequence, 200))
+
+
+def have_a_lease_accepted(flowing: Flowing) -> None:
+    flowing.flow.suspend("lost")
+    flowing.open("new")
+    flowing.write(1)
+
+
+@pytest.mark.parametrize(
+    ("success", "reads"),
+    [
+        (confirm_one, False),
+        (confirm_all_before, False),
+        (have_a_command_answered, True),
+        (have_a_lease_accepted, False),
+    ],
+)
+def test_after_a_success_as_many_leases_as_ever_may_come_to_nothing__MT_28(
+    success: Callable[[Flowing], None], reads: bool
+) -> None:
+    flowing = Flowing(reads, renewals=3)
+    flowing.open()
+    success(flowing)
+    renewed = 0
+    while isinstance(flowing.flow.suspend("lost")[0], FlowSuspended):
+        flowing.open("new")
+        renewed += 1
+    assert renewed == 3
 
 
 def test_a_lease_is_answered_once__MT_14() -> None:

@@ -215,7 +215,7 @@ def test_a_name_weighs_no_less_than_it_needs__NB_02(character: str) -> None:
     needed = sys.getsizeof(name) + sys.getsizeof(encoded)
     assert needed <= name_weight(name) < needed + KEPT_WEIGHT_OCTETS + CHARACTER_OCTETS * len(name)
     names = tuple(f"{number:03}{name[3:]}" for number in range(250))
-    grant = LeaseGrant("0" * 40, None, None, True, names, False, 0.0)  # type: ignore[arg-type]
+    grant = LeaseGrant("0" * 40, None, None, True, names, False, 0.0, 0)  # type: ignore[arg-type]
     parts = [grant, grant.token, names, *names]
     assert sum(map(sys.getsizeof, parts)) <= lease_weight(names)
 

@@ -586,3 +586,16 @@ def test_of_a_writer_whose_contents_have_become_an_event_nothing_waits__NB_02() 
     assert broker.server._written == {}
     broker.collect(broker.server.peer_lost(peer, broker.now))
     assert broker.server._written == {}
+
+
+def test_a_session_whose_log_in_was_withdrawn_has_its_time_for_another__MT_07__MT_30() -> None:
+    broker = Broker()
+    broker.session()
+    broker.wait(100)
+    (session,) = broker.server.sessions()
+    broker.collect(broker.server.withdraw(session, broker.now))
+    limit = broker.limits["authentication"]
+    broker.wait(limit - 1)
+    assert broker.server.sessions() == [session]
+    broker.wait(2)
+    assert broker.server.sessions() == []

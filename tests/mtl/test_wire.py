@@ -183,7 +183,7 @@ def test_what_no_field_can_hold_is_the_callers_fault(value: Any) -> None:
 
 def test_types_without_a_letter_and_long_names_are_the_callers_fault() -> None:
     """MT-23"""
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="no field holds a object"):
         fields.encode_table({"x": object()})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="255 octets"):
         fields.encode_table({"ä" * 128: 1})

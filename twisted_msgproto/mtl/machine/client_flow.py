@@ -462,7 +462,6 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
             self._machine.step(LeaseAccepted)
             if not (self.confirms and self.unsettled) and not self._held and not self._summoned:
                 self._renewals = 0  # nothing of it waits for an answer
-            self._probed_at = now
             self.deadlines.set("probe", now + self._liveness)
             events.append(FlowOpened())
             self._held.extendleft((0, Summon, name) for name in reversed(self._summoned))

@@ -58,7 +58,7 @@ class LeaseGrant:
     resources: tuple[str, ...]
     confirm: bool
     expires_at: float
-    octets: int = 0
+    octets: int
 
     def covers(self, resource: str) -> bool:
         """This resource is among those of the lease and the profile has it."""
