@@ -605,3 +605,14 @@ def test_a_lease_for_a_port_that_there_cannot_be_has_failed__MT_11(port: object)
     number = asked.client.reader(["a"], "full", 0.0)
     (event,) = asked.reply(202, port=port, lease=TOKEN)
     assert event == RequestRefused(number, 202, "a lease without a port or a token")
+
+
+def test_a_success_that_belongs_to_another_request_is_no_answer_and_other_codes_are__MT_14() -> (
+    None
+):
+    for code, answers in ((200, 0), (202, 0), (299, 0), (300, 1)):
+        asked = Asked()
+        asked.client.open("host", 0.0)
+        assert len(asked.client.receive_parts([b"", b"%d" % code, b"{}"], 0.0)) == answers
+        assert asked.client.counters["dropped:another-answer"] == 1 - answers
+        assert len(asked.reply(201, **READY)) == 1 - answers

@@ -279,6 +279,18 @@ def test_contents_of_one_read_are_one_event() -> None:
     assert flowing.sent == [Pong()]
 
 
+def test_events_stand_in_the_order_in_which_their_commands_came__MT_18() -> None:
+    flowing = reader()
+    number = flowing.flow.summon("b", flowing.now)
+    (summon,) = flowing.sent
+    assert isinstance(summon, Summon)
+    first, answered, second = flowing.get(
+        Content(1, "a"), Response(summon.sequence, 200), Content(2, "b"), Content(3, "b")
+    )
+    assert answered == Responded(number, 200)
+    assert (first.sequences, second.sequences) == ([1], [2, 3])
+
+
 def test_an_unconfirmed_reader_keeps_no_account() -> None:
     """MT-19"""
     flowing = Flowing(True, False)

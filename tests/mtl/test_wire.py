@@ -181,6 +181,11 @@ def test_what_no_field_can_hold_is_the_callers_fault(value: Any) -> None:
         fields.encode_table({"x": value})
 
 
+def test_the_largest_decimal_is_written__MT_23() -> None:
+    for value in (Decimal(2**31 - 1), Decimal(1 - 2**31), Decimal("1E-255")):
+        assert fields.decode_table(fields.encode_table({"x": value})) == {"x": value}
+
+
 def test_types_without_a_letter_and_long_names_are_the_callers_fault() -> None:
     """MT-23"""
     with pytest.raises(TypeError, match="no field holds a object"):

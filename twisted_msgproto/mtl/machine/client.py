@@ -293,7 +293,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
             self._dropped("nobody-asked")
             return self._take_events()
         agreed = AGREED[type(task.request)]
-        if 200 <= reply.code < 300 and reply.code != agreed:
+        if reply.code < 300 and reply.code != agreed:
             self._dropped("another-answer")
             return self._take_events()
         self.deadlines.clear("reply")
