@@ -95,6 +95,10 @@ class Asked:
         return numbers
 
 
+def test_a_client_that_was_asked_nothing_has_nothing_to_show__MT_28() -> None:
+    assert Client().snapshot() == {"state": "CLOSED", "waiting": 0, "leases": 0, "tries": 0}
+
+
 def test_the_verbs_send_what_a_plain_req_sends() -> None:
     """MT-01, MT-05, MT-09, MT-10, MT-28"""
     asked = Asked()

@@ -157,6 +157,8 @@ def test_names_of_a_writer_begin_anew_when_they_are_many__NB_02() -> None:
     broker.command(writer, *(Content(n, f"n{n}") for n in range(NAMES_REMEMBERED + 2)))
     assert len(broker.server._flows[writer].names) == 2  # type: ignore[attr-defined]
     assert every.octets == counted(broker)
+    broker.collect(broker.server.lost(broker.now))
+    assert (every.octets, every.sessions) == (0, 0)
 
 
 STEPS = st.lists(

@@ -285,6 +285,8 @@ def test_where_a_lease_names_no_resource_each_one_is_asked_for__MT_18() -> None:
     got = broker.command(peer, *contents(1, resource="b"))
     assert got == [Reject(1)]
     assert broker.command(peer, *contents(2, resource="a")) == []  # until it is safe
+    peer = broker.flow("Writer", [], NONE)
+    assert broker.command(peer, *contents(2, resource="b")) == [Response(2, 403)]
 
 
 @pytest.mark.parametrize("reading", [True, False])

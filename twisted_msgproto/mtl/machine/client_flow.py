@@ -441,7 +441,7 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
                 return None
             self._renewals = 0
             return [one.number]
-        if not 1 <= sequence <= self._sequence or self.reads:
+        if sequence > self._sequence or self.reads:
             return None
         if sequence not in window:
             # Sequences of a flow rise; the newest one in flight that is covered ends what is.

@@ -157,7 +157,8 @@ def decode(header: bytes, body: bytes) -> DataCommand:
         return Content(sequence, name, decode_properties(header[end:])[0], body)
     if len(header) != end:
         raise IllFormed("header-length", "octets after the header's last field")
-    return Lease(sequence, name) if kind == 1 else COMMANDS[kind - 1](sequence, name)
+    named: DataCommand = COMMANDS[kind - 1](sequence, name)
+    return named
 
 
 def decode_name(octets: bytes) -> str:

@@ -54,7 +54,7 @@ def decode_table(octets: bytes) -> dict[str, Any]:
     Text that is not UTF-8 gets U+FFFD.  A time outside of Python's calendar stays an integer.
     Raises IllFormedTable.
     """
-    if len(octets) < 4 or len(octets) - 4 != int.from_bytes(octets[:4], "big"):
+    if len(octets) - 4 != int.from_bytes(octets[:4], "big"):
         raise IllFormedTable("the table's length is not that of its octets")
     reader = _Reading(octets)
     try:

@@ -188,7 +188,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         text = "\r\n".join([*lines, ""])
         if len(lines) > self.bounds.header_lines - _OVERHEAD_LINES:
             raise LimitExceeded(f"{len(lines)} headers are too many")
-        if len(text.encode()) > max(0, self.bounds.block_octets - _OVERHEAD_OCTETS):
+        if len(text.encode()) > self.bounds.block_octets - _OVERHEAD_OCTETS:
             raise LimitExceeded("the headers are too long")
         return text
 

@@ -177,7 +177,7 @@ CLIENT: Final[Table[Connecting]] = {
 # ── What is refused, and how ────────────────────────────────────────────────────────────────────
 
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, TIMED_OUT = 400, 401, 403, 408
-TOO_LARGE, TOO_MANY, FAILED, UNAVAILABLE = 413, 429, 500, 503
+TOO_LARGE, TOO_MANY, UNAVAILABLE = 413, 429, 503
 """These are error codes, as in HTTP."""
 
 MISPLACED: Final[Mapping[type[Frame], frozenset[str]]] = {
