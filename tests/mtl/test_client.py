@@ -95,6 +95,18 @@ class Asked:
         return numbers
 
 
+def test_credentials_that_fail_are_as_if_they_were_refused__MT_07() -> None:
+    def broken(mechanisms: Sequence[str]) -> Any:
+        raise ZeroDivisionError("at work")
+
+    asked = Asked()
+    asked.client.open("host", 0.0)
+    asked.reply(401, mechanisms=["X"])
+    asked.client.authorize(broken, 0.0)
+    (failed,) = asked.wait(0)
+    assert (failed.code, failed.reason) == (401, "the credentials failed: at work")
+
+
 def test_a_client_that_was_asked_nothing_has_nothing_to_show__MT_28() -> None:
     assert Client().snapshot() == {"state": "CLOSED", "waiting": 0, "leases": 0, "tries": 0}
 

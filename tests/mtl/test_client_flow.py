@@ -702,6 +702,13 @@ def test_after_a_success_as_many_leases_as_ever_may_come_to_nothing__MT_28(
     assert renewed == 3
 
 
+def test_a_flow_that_never_stood_is_given_up_after_as_many_leases__MT_28() -> None:
+    flowing = Flowing(False, renewals=2)
+    for expected in (FlowSuspended, FlowGivenUp):
+        flowing.flow.renew("lease", flowing.now)
+        assert [type(event) for event in flowing.flow.suspend("lost")] == [expected]
+
+
 def test_a_lease_is_answered_once__MT_14() -> None:
     flowing = Flowing(True)
     flowing.flow.renew("lease", 0.0)

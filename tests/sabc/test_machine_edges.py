@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.machine import IllegalTransition
 from twisted_msgproto.sabc.machine import Client
 from twisted_msgproto.sabc.terms.events import MessagesReceived
@@ -261,6 +261,25 @@ def test_a_part_is_no_longer_than_need_be__SA_26(framed: bool, first: int) -> No
     octets = b"".join(client.outputs()) if framed else client.data_to_send()
     parts = bytes(octets).split(b"MESSAGE\r\nsession-id")[1:]
     assert len(parts[0].partition(b"\r\n\r\n")[2]) == first
+
+
+def test_a_message_is_cut_at_the_same_octet_however_it_comes__SA_22() -> None:
+    """Pieces of 18 octets are measured, and the limit may be where one of them ends."""
+    for id in ("1" * length for length in range(1, 19)):
+        octets = msg(b"x" * 250, msg_id=id)
+        head = octets.index(b"\r\n\r\n") + 4
+        for size in (1, len(octets)):
+            server, events = open_server(limits=SMALL), []
+            for start in range(0, len(octets), size):
+                events += server.receive(octets[start : start + size], NOW)
+            assert requests(events) == [(id, b"x" * (300 - head), True)]
+
+
+def test_a_header_that_is_too_long_is_refused_wherever_it_stands__SA_27() -> None:
+    client = open_client()
+    for fields in ({"a": "x" * 2000, "b": "y"}, {"a": "x", "b": "y" * 2000}):
+        with pytest.raises(LimitExceeded, match="a header is above 1024 octets"):
+            client.request(b"", "waiter", NOW, headers=fields)
 
 
 def test_of_messages_that_were_unfinished_at_the_end_nothing_is_kept__SA_27() -> None:
