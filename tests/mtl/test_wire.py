@@ -157,6 +157,8 @@ def test_tables_have_at_most_8_levels(kind: str) -> None:
     inner = pamqp.encode.field_table({"x": deep(kind, 8)})
     with pytest.raises(fields.IllFormedTable, match="deeper than 8"):
         fields.decode_table(inner)
+    with pytest.raises(fields.IllFormedTable, match="deeper than 8"):
+        fields.with_field(inner, "y", 1)
 
 
 def test_tables_have_at_most_128_fields() -> None:

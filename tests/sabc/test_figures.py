@@ -177,6 +177,17 @@ def test_a_decoder_holds_nothing_after_a_fault__NB_02() -> None:
     assert decoder.next() is None
 
 
+def test_the_smallest_pieces_are_handed_out_one_by_one__SA_18() -> None:
+    decoder = Decoder(part_octets=1)
+    octets = msg(b"abcdefgh", msg_id="1")
+    bodies = []
+    for place in range(len(octets) - 5):
+        decoder.feed(octets[place : place + 1])
+        while (piece := decoder.next()) is not None:
+            bodies.append(getattr(piece, "octets", None))
+    assert bodies == [None, b"a", b"b", b"c", b"d"]
+
+
 # ── messages that go out in parts ───────────────────────────────────────────────────────────────
 
 

@@ -275,6 +275,19 @@ def test_a_message_is_cut_at_the_same_octet_however_it_comes__SA_22() -> None:
             assert requests(events) == [(id, b"x" * (300 - head), True)]
 
 
+@pytest.mark.parametrize("answer", [False, True])
+def test_whoever_sends_more_than_twice_the_limit_hears_of_which_message_it_was__SA_22(
+    answer: bool,
+) -> None:
+    """An answer has no id of its own."""
+    server = open_server(limits=SMALL)
+    names = {"ref_msg_id": server.request(b"?", "w", NOW)} if answer else {"msg_id": "1"}
+    server.data_to_send()
+    server.receive(msg(b"x" * 700, **names), NOW)
+    ((code, ref, _),) = errors(server)
+    assert (code, ref) == ("413", None if answer else "1")
+
+
 def test_a_header_that_is_too_long_is_refused_wherever_it_stands__SA_27() -> None:
     client = open_client()
     for fields in ({"a": "x" * 2000, "b": "y"}, {"a": "x", "b": "y" * 2000}):
