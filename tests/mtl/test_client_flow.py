@@ -291,6 +291,13 @@ def test_events_stand_in_the_order_in_which_their_commands_came__MT_18() -> None
     assert (first.sequences, second.sequences) == ([1], [2, 3])
 
 
+def test_no_number_stands_for_two_things__MT_18() -> None:
+    flowing = writer()
+    numbers = flowing.write(1) + flowing.write(2, 3)
+    numbers += [flowing.flow.summon("a", 0.0), *flowing.write(4), flowing.flow.dismiss("a", 0.0)]
+    assert numbers == sorted(set(numbers))
+
+
 def test_an_unconfirmed_reader_keeps_no_account() -> None:
     """MT-19"""
     flowing = Flowing(True, False)

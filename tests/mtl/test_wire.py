@@ -183,6 +183,14 @@ def test_what_no_field_can_hold_is_the_callers_fault(value: Any) -> None:
         fields.encode_table({"x": value})
 
 
+def test_integers_have_the_letter_for_their_size__MT_23() -> None:
+    sizes = {4: (2**31 - 1, -(2**31)), 8: (2**31, -(2**31) - 1, 2**63 - 1, -(2**63))}
+    for size, values in sizes.items():
+        for value in values:
+            table = fields.encode_table({"x": value})
+            assert (fields.decode_table(table), len(table)) == ({"x": value}, 4 + 2 + 1 + size)
+
+
 def test_the_largest_decimal_is_written__MT_23() -> None:
     for value in (Decimal(2**31 - 1), Decimal(1 - 2**31), Decimal("1E-255")):
         assert fields.decode_table(fields.encode_table({"x": value})) == {"x": value}
