@@ -601,3 +601,14 @@ def test_a_session_whose_log_in_was_withdrawn_has_its_time_for_another__MT_07__M
     assert broker.server.sessions() == [session]
     broker.wait(2)
     assert broker.server.sessions() == []
+
+
+def test_a_reader_to_which_nothing_can_be_sent_is_counted_and_ends__MT_26() -> None:
+    profile = QueueProfile(LIMITS)
+    broker = Broker([profile])
+    flow = broker.server._flows[broker.reader()]
+    assert isinstance(flow, ReadingFlow)
+    profile.failed(flow, RuntimeError("at work"))
+    assert profile.counters["failed"] == 1
+    assert broker.server.counters["flows_failed"] == 1
+    assert broker.server.snapshot()["readers"] == 0

@@ -183,6 +183,13 @@ def test_what_no_field_can_hold_is_the_callers_fault(value: Any) -> None:
         fields.encode_table({"x": value})
 
 
+def test_a_field_that_is_added_may_be_as_deep_as_others__MT_23() -> None:
+    value = deep("A", 7)
+    assert fields.decode_table(fields.with_field(fields.EMPTY, "y", value)) == {"y": value}
+    with pytest.raises(ValueError, match="deeper than 8"):
+        fields.with_field(fields.EMPTY, "y", deep("A", 8))
+
+
 def test_integers_have_the_letter_for_their_size__MT_23() -> None:
     sizes = {4: (2**31 - 1, -(2**31)), 8: (2**31, -(2**31) - 1, 2**63 - 1, -(2**63))}
     for size, values in sizes.items():

@@ -12,7 +12,7 @@ from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.sabc.machine import Client, Server
 from twisted_msgproto.sabc.terms.events import MessagesReceived
 from twisted_msgproto.sabc.wire import Bounds, Connected, Error, Message, encode
-from twisted_msgproto.sabc.wire.framing import Decoder
+from twisted_msgproto.sabc.wire.framing import Decoder, FrameClosed, FrameOpened
 
 from .sides import NOW, NUDGE, SESSION, codes, limits, msg, open_client, open_server, sent
 from .vectors import Read, decode
@@ -189,6 +189,34 @@ def test_the_smallest_pieces_are_handed_out_one_by_one__SA_18() -> None:
         while (piece := decoder.next()) is not None:
             bodies.append(getattr(piece, "octets", None))
     assert bodies == [None, b"a", b"b", b"c", b"d"]
+
+
+def of_a_session() -> Decoder:
+    decoder = Decoder(SMALL)
+    decoder.session_id = SESSION
+    return decoder
+
+
+def test_a_body_that_ends_where_it_begins_is_not_that_of_the_next_frame__SA_21__SA_26() -> None:
+    decoder = of_a_session()
+    first, second = msg(b"", msg_id="1", msg_more="yes"), msg(b"b", msg_id="2")
+    decoder.feed(first[: first.index(b"\r\n\r\n") + 4])
+    assert isinstance(decoder.next(), FrameOpened)
+    decoder.feed(b"\r\n\r\n\0" + second)
+    closed, after = decoder.next(), decoder.next()
+    assert closed == FrameClosed(True, 5)
+    assert isinstance(after, Message)
+    assert after.body == b"b"
+
+
+def test_a_frame_is_found_whose_longest_header_comes_octet_by_octet__SA_26__SA_27() -> None:
+    first = msg(b"x" * 10, final=False, msg_id="1", msg_more="yes")
+    second = msg(b"z" * 10, msg_id="1", a="y" * (60 - len("a::")))
+    octets = first + second
+    for step in (1, len(octets)):
+        chunks = [octets[at : at + step] for at in range(0, len(octets), step)]
+        got = decode(chunks, decoder=of_a_session())
+        assert [one.body for one in got if isinstance(one, Read)] == [b"x" * 10, b"z" * 10]
 
 
 # ── messages that go out in parts ───────────────────────────────────────────────────────────────
