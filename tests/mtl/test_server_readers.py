@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.mtl.broker import NONE, Broker, bodies, write
 from twisted_msgproto.mtl.wire import data
-from twisted_msgproto.mtl.wire.data import Confirm, Dismiss, Reject, Response, Summon
+from twisted_msgproto.mtl.wire.data import Confirm, Dismiss, Ping, Pong, Reject, Response, Summon
 
 # ── readers ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -152,3 +152,4 @@ def test_what_comes_after_a_dismissal_is_not_sent_to_that_reader__MT_16() -> Non
     write(broker, 1, 2)
     assert bodies(broker.got(reader)) == []
     assert bodies(broker.got(other)) == [b"1", b"2"]
+    assert broker.command(reader, Ping()) == [Pong()], "it may summon something else"

@@ -632,6 +632,13 @@ def test_on_websocket_a_frame_without_end_mark_is_not_final() -> None:
     assert frame.headers == {"content-length": "1"}
 
 
+def test_of_several_ends_behind_a_frame_a_person_may_type_one__SA_28() -> None:
+    """It belongs to the last frame, and to none before it."""
+    for before in (vectors.DISCONNECT, vectors.CONNECT, vectors.HOLA):
+        got = decode([before + b"\n" + vectors.HOLA + b"\0" + vectors.HOLA], lenient=True)
+        assert commands(got)[1:] == ["MESSAGE", "command"], before
+
+
 def test_lenient_websocket_frames() -> None:
     # SA-28
     for octets in (

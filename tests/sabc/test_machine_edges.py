@@ -7,6 +7,7 @@ import pytest
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.machine import IllegalTransition
 from twisted_msgproto.sabc.machine import Client
+from twisted_msgproto.sabc.machine.incoming import Incoming
 from twisted_msgproto.sabc.terms.events import MessagesReceived
 from twisted_msgproto.sabc.terms.tables import Serving
 from twisted_msgproto.sabc.wire import Connected, Error, encode
@@ -328,3 +329,18 @@ def test_batches_with_the_same_messages_are_equal_whatever_was_made_of_them__SA_
     other = MessagesReceived("request", ["1"], [{}], [b"x"], None, 1, batch="another")
     assert one == other
     assert "another" not in repr(other)
+
+
+@pytest.mark.parametrize("framed", [False, True])
+def test_what_waits_to_be_sent_goes_with_the_connection__NB_02(framed: bool) -> None:
+    client = open_client(framed=framed)
+    client.request(b"x", "waiter", NOW)
+    client.connection_lost()
+    assert not (client.outputs() if framed else client.data_to_send())
+
+
+def test_of_a_message_that_is_delivered_no_more_nothing_is_kept__NB_02() -> None:
+    incoming = Incoming((False, "1"), "1", NOW)
+    incoming.parts, incoming.fields = [b"x"], {"a": "b"}
+    incoming.mute()
+    assert (incoming.muted, incoming.parts, incoming.fields) == (True, [], {})
