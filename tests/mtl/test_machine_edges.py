@@ -612,3 +612,27 @@ def test_a_reader_to_which_nothing_can_be_sent_is_counted_and_ends__MT_26() -> N
     assert profile.counters["failed"] == 1
     assert broker.server.counters["flows_failed"] == 1
     assert broker.server.snapshot()["readers"] == 0
+
+
+def test_who_logs_in_anew_has_no_lease_of_before__MT_07__MT_11() -> None:
+    broker = Broker(mechanisms=["X"])
+    peer = control_peer(1)
+    assert broker.ask(peer, "Open", OPEN)[0] == 401
+
+    def authorize() -> None:
+        body = json.dumps({"mechanism": "X", "response": ""}).encode()
+        broker.receive(Channel.CONTROL, [peer, b"", b"Connection.Authorize", body])
+        asked = broker.events[-1]
+        assert isinstance(asked, AuthenticationRequested)
+        broker.collect(broker.server.authorize(asked.session, "user", broker.now))
+        broker.to(peer)
+
+    authorize()
+    assert broker.ask(peer, "Profile", {"profile": "queue"})[0] == 200
+    reader = broker.connect(broker.lease(peer, "Reader"))
+    unused = broker.lease(peer, "Reader")
+    assert broker.server.snapshot()["readers"] == 1
+    authorize()
+    assert broker.server.snapshot()["readers"] == 0
+    assert broker.command(reader, Summon(2, "a")) == [Response(2, 403)]
+    assert broker.command(reader, data.Lease(3, unused)) == [Response(3, 403)]

@@ -11,7 +11,7 @@ from tests.tools.figures import Figures
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.sabc.machine import Client, Server
 from twisted_msgproto.sabc.terms.events import MessagesReceived
-from twisted_msgproto.sabc.wire import Bounds, Connected, Error, Message, encode
+from twisted_msgproto.sabc.wire import Bounds, Connected, Disconnect, Error, Message, encode
 from twisted_msgproto.sabc.wire.framing import Decoder, FrameClosed, FrameOpened
 
 from .sides import NOW, NUDGE, SESSION, codes, limits, msg, open_client, open_server, sent
@@ -217,6 +217,19 @@ def test_a_frame_is_found_whose_longest_header_comes_octet_by_octet__SA_26__SA_2
         chunks = [octets[at : at + step] for at in range(0, len(octets), step)]
         got = decode(chunks, decoder=of_a_session())
         assert [one.body for one in got if isinstance(one, Read)] == [b"x" * 10, b"z" * 10]
+
+
+def test_an_end_behind_frames_that_were_read_together_is_not_that_of_a_command__SA_26() -> None:
+    decoder = of_a_session()
+    decoder.feed(f"DISCONNECT\r\nsession-id::{SESSION}\r\n\r\n".encode())
+    assert isinstance(decoder.next(), Disconnect)
+    prefix = f"MESSAGE\r\nsession-id::{SESSION}\r\nmsg-id::".encode()
+    decoder.feed(msg(b"a", msg_id="1") + msg(b"b", msg_id="2"))
+    read = decoder.plain(prefix, 1 << 16, {}, 10)
+    assert read is not None
+    assert read[:2] == (["1", "2"], [b"a", b"b"])
+    decoder.feed(b"\0" + msg(b"c", msg_id="3"))
+    assert isinstance(decoder.next(), Fault)
 
 
 # ── messages that go out in parts ───────────────────────────────────────────────────────────────

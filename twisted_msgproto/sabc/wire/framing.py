@@ -359,9 +359,7 @@ class Decoder:
                 start += 1
                 self._swallow = False
             else:
-                # A CR alone may be half a line end: the line reader waits for the other half.
-                self._swallow = self._swallow and octet == _CR
-                break
+                break  # a CR alone may be half a line end: the line reader waits for the rest
         self._start = start
         return start
 
