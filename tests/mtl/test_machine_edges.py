@@ -577,6 +577,7 @@ def test_a_confirm_that_was_withheld_is_sent_once__MT_19__MT_27() -> None:
     assert broker.got(writer) == [Confirm(1, True), Confirm(2, True)]
     broker.command(broker.reader(), Confirm(1), Confirm(2))
     assert broker.got(writer) == [Confirm(3, True)]
+    assert broker.server._withheld == {}
     broker.safe(lost, False)
     assert broker.got(writer) == [Reject(4, True)]
 

@@ -11,7 +11,15 @@ from tests.tools.figures import Figures
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.sabc.machine import Client, Server
 from twisted_msgproto.sabc.terms.events import MessagesReceived
-from twisted_msgproto.sabc.wire import Bounds, Connected, Disconnect, Error, Message, encode
+from twisted_msgproto.sabc.wire import (
+    Bounds,
+    Connect,
+    Connected,
+    Disconnect,
+    Error,
+    Message,
+    encode,
+)
 from twisted_msgproto.sabc.wire.framing import Decoder, FrameClosed, FrameOpened
 
 from .sides import NOW, NUDGE, SESSION, codes, limits, msg, open_client, open_server, sent
@@ -315,6 +323,22 @@ def test_after_a_pause_a_message_has_all_its_time__SA_27() -> None:
     server.resumed(NOW + 100)
     for seconds, events in ((101, 0), (159, 0), (160, 1)):
         assert len(server.advance(NOW + seconds)) == events, seconds
+
+
+def test_a_part_without_octets_keeps_its_message__SA_27() -> None:
+    server = waiting(0)
+    server.receive(msg(b"", final=False, msg_id="p", msg_more="yes") + NUDGE, NOW + 50)
+    for seconds, events in ((60, 0), (109, 0), (110, 1)):
+        assert len(server.advance(NOW + seconds)) == events, seconds
+
+
+def test_a_log_in_has_its_time_from_when_it_was_asked_for__SA_27() -> None:
+    server = Server(limits=limits(connect_seconds=10))
+    server.connection_made(NOW)
+    server.receive(encode(Connect({"client-id": "me"})), NOW + 9)
+    assert server.deadline == NOW + 19
+    assert server.advance(NOW + 18) == []
+    assert server.advance(NOW + 19) != []
 
 
 def test_what_was_given_up_is_forgotten_although_another_message_is_coming__SA_27() -> None:

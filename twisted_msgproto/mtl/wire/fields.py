@@ -104,8 +104,6 @@ class _Reading:
         elif letter in b"SxAF":
             start = at + 4
             stop = start + int.from_bytes(octets[at:start], "big")
-            if stop > end:
-                raise IllFormedTable("a value is longer than its table")
             if letter == 0x53:
                 value = octets[start:stop].decode("utf-8", "replace")
             elif letter == 0x78:
