@@ -716,6 +716,15 @@ def test_a_flow_that_never_stood_is_given_up_after_as_many_leases__MT_28() -> No
         assert [type(event) for event in flowing.flow.suspend("lost")] == [expected]
 
 
+def test_a_renewed_flow_asks_nothing_before_it_stands__MT_28() -> None:
+    flowing = reader(heartbeat=100, liveness=15)
+    flowing.wait(10)
+    flowing.flow.renew("new", flowing.now)
+    assert [type(command) for command in flowing.sent] == [Lease]
+    assert flowing.wait(6) == []
+    assert flowing.sent == []
+
+
 def test_a_lease_is_answered_once__MT_14() -> None:
     flowing = Flowing(True)
     flowing.flow.renew("lease", 0.0)

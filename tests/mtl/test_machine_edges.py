@@ -17,7 +17,7 @@ from twisted_msgproto.core.kept import Kept
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.mtl.application import IngestProfile, QueueProfile
 from twisted_msgproto.mtl.machine import Profile
-from twisted_msgproto.mtl.machine.flows import ReadingFlow, WritingFlow
+from twisted_msgproto.mtl.machine.flows import ReadingFlow, Stored, WritingFlow
 from twisted_msgproto.mtl.machine.queues import QueueReader, QueuesInMemory, broker_limits
 from twisted_msgproto.mtl.machine.server import Arrival, Channel
 from twisted_msgproto.mtl.terms.events import (
@@ -111,6 +111,28 @@ def test_a_profile_that_overrides_nothing_recycles_what_its_reader_leaves__MT_26
     broker.wait(LIMITS["session-idle"] + 1)
     assert called == [([], True), "a"]
     assert plain.envelopes(None, ["a"], [b""]) is None  # type: ignore[arg-type]
+
+
+def test_a_profile_hears_whenever_its_reader_may_have_space__MT_26() -> None:
+    ready: list[int] = []
+
+    class Giving(Profile):
+        name = "giving"
+
+        def ready(self, flow: Any) -> None:
+            ready.append(flow.last_sent)
+            if flow.last_sent < 5 and flow.room > 0:
+                flow.send("a", Stored(b"\0" * 4, b"x"))
+
+    broker = Broker([Giving()], limits={"prefetch": 1})
+    reader = broker.reader(profile="giving")
+    assert ready == [0]
+    broker.command(reader, Confirm(1))
+    broker.command(reader, Reject(2))
+    assert ready == [0, 1, 2]
+    broker.server.blocked(reader)
+    broker.server.unblocked(reader, broker.now)
+    assert ready == [0, 1, 2, 3]
 
 
 def test_a_profile_which_fails_twice_ends_a_flow_once__MT_26() -> None:
