@@ -8,7 +8,7 @@ from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.machine import IllegalTransition
 from twisted_msgproto.sabc.machine import Client
 from twisted_msgproto.sabc.machine.incoming import Incoming
-from twisted_msgproto.sabc.terms.events import MessagesReceived
+from twisted_msgproto.sabc.terms.events import DrainTimedOut, MessagesReceived
 from twisted_msgproto.sabc.terms.tables import Serving
 from twisted_msgproto.sabc.wire import Connected, Error, encode
 
@@ -344,3 +344,12 @@ def test_of_a_message_that_is_delivered_no_more_nothing_is_kept__NB_02() -> None
     incoming.parts, incoming.fields = [b"x"], {"a": "b"}
     incoming.mute()
     assert (incoming.muted, incoming.parts, incoming.fields) == (True, [], {})
+
+
+def test_a_server_whose_answers_did_not_come_in_time_is_closed__SA_12() -> None:
+    server = server_in(Serving.DRAINING)
+    assert server.deadline is not None
+    (event,) = server.advance(server.deadline)
+    assert isinstance(event, DrainTimedOut)
+    assert server.state is Serving.CLOSED
+    assert server.receive(msg(b"x", msg_id="1"), NOW) == []

@@ -174,7 +174,6 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._renewals += 1
         self._out.clear()
         self._incoming.renew()
-        self._heard_at = now
         again = [
             (number, type(command), command.resource)
             for _, (number, command) in self._commands.drain()
