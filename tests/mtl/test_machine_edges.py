@@ -565,6 +565,8 @@ def test_who_answers_a_log_in_says_when__MT_07__MT_30() -> None:
         more: dict[str, Any] = {"authorize": ("user",), "refuse": (), "challenge": (b"x",)}
         getattr(broker.server, answer)(asked.session, *more[answer], broker.now + 7)
         assert broker.server._now == broker.now + 7, answer
+        broker.collect(broker.server.withdraw(asked.session, broker.now + 8))
+        assert broker.server._now == broker.now + 8, answer
 
 
 def test_what_cannot_be_read_of_a_content_keeps_its_flow__MT_13__MT_21() -> None:
@@ -659,3 +661,20 @@ def test_who_logs_in_anew_has_no_lease_of_before__MT_07__MT_11() -> None:
     assert broker.server.snapshot()["readers"] == 0
     assert broker.command(reader, Summon(2, "a")) == [Response(2, 403)]
     assert broker.command(reader, data.Lease(3, unused)) == [Response(3, 403)]
+
+
+def test_a_reader_that_goes_after_all_sessions_were_closed_has_not_gone_with_them__MT_30() -> None:
+    orderly: list[bool] = []
+
+    class Noting(Profile):
+        name = "noting"
+
+        def gone(self, flow: Any, contents: list[Any], ordered: bool = False) -> None:
+            orderly.append(ordered)
+
+    broker = Broker([Noting()])
+    broker.reader(profile="noting")
+    broker.collect(broker.server.close(broker.now))
+    peer = broker.reader(profile="noting")
+    broker.collect(broker.server.peer_lost(peer, broker.now))
+    assert orderly == [True, False]

@@ -227,6 +227,14 @@ def test_a_frame_is_found_whose_longest_header_comes_octet_by_octet__SA_26__SA_2
         assert [one.body for one in got if isinstance(one, Read)] == [b"x" * 10, b"z" * 10]
 
 
+def test_a_frame_is_found_behind_headers_that_look_like_those_of_another__SA_26() -> None:
+    """All of them together would be more than a block may have."""
+    before = f"session-id::{SESSION}\r\nh::{'y' * 50}\r\na::b".encode()
+    first = msg(b"x\r\n" + before, final=False, msg_id="1", msg_more="yes")
+    got = decode([first + msg(b"z", msg_id="1")], decoder=of_a_session())
+    assert [one.body for one in got if isinstance(one, Read)] == [b"x\r\n" + before, b"z"]
+
+
 def test_an_end_behind_frames_that_were_read_together_is_not_that_of_a_command__SA_26() -> None:
     decoder = of_a_session()
     decoder.feed(f"DISCONNECT\r\nsession-id::{SESSION}\r\n\r\n".encode())

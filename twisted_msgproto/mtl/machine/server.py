@@ -266,10 +266,8 @@ class Server(Readers):
         """The server stops: every session ends, and nothing is read or sent any more."""
         ended = self.close(now)
         self._closed = True
-        self.deadlines.clear_all()
         self._out_control.clear()
         self._out_data.clear()
-        self._stirred.clear()
         return [*ended]
 
     # ── the data flow ───────────────────────────────────────────────────────────────────────────

@@ -31,7 +31,6 @@ from typing import ClassVar, Final
 from ...core.connection import WorkLost
 from ...core.errors import Fault
 from ...core.limits import Limits
-from ...core.machine import IllegalTransition
 from .. import wire
 from ..terms.events import (
     SEND_ONLY,
@@ -397,8 +396,6 @@ class Server(Side[Serving]):
         seconds since 1970-01-01 UTC (``SA-11``).  ``headers``: an application's own.  Raises
         IllegalTransition unless CONNECT waits, ValueError for headers as ``request`` does.
         """
-        if Accepted not in SERVER[self.state]:
-            raise IllegalTransition(self.state, Accepted)
         own = {SESSION_ID: session_id}
         if expires is not None:
             own[SESSION_EXPIRY] = formatdate(int(expires), usegmt=True)
