@@ -678,3 +678,17 @@ def test_a_reader_that_goes_after_all_sessions_were_closed_has_not_gone_with_the
     peer = broker.reader(profile="noting")
     broker.collect(broker.server.peer_lost(peer, broker.now))
     assert orderly == [True, False]
+
+
+def test_a_content_keeps_the_session_although_its_flow_has_ended__MT_30() -> None:
+    broker = Broker()
+    peer = write(broker, 1)
+    for _ in range(40):
+        broker.wait(5)
+        broker.command(peer, Pong())
+    broker.command(peer, *contents(2))
+    broker.collect(broker.server.peer_lost(peer, broker.now))
+    broker.wait(broker.limits["session-idle"] - 1)
+    assert len(broker.server.sessions()) == 1
+    broker.wait(2)
+    assert broker.server.sessions() == []

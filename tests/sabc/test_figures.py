@@ -248,6 +248,17 @@ def test_an_end_behind_frames_that_were_read_together_is_not_that_of_a_command__
     assert isinstance(decoder.next(), Fault)
 
 
+def test_line_ends_may_stand_behind_frames_that_were_read_together__SA_26() -> None:
+    decoder = of_a_session()
+    decoder.feed(msg(b"a", msg_id="1") + msg(b"b", msg_id="2"))
+    prefix = f"MESSAGE\r\nsession-id::{SESSION}\r\nmsg-id::".encode()
+    assert decoder.plain(prefix, 1 << 16, {}, 10) is not None
+    decoder.feed(b"\r\n\r\n" + msg(b"c", msg_id="3"))
+    after = decoder.next()
+    assert isinstance(after, Message)
+    assert after.body == b"c"
+
+
 # ── messages that go out in parts ───────────────────────────────────────────────────────────────
 
 

@@ -353,3 +353,10 @@ def test_a_server_whose_answers_did_not_come_in_time_is_closed__SA_12() -> None:
     assert isinstance(event, DrainTimedOut)
     assert server.state is Serving.CLOSED
     assert server.receive(msg(b"x", msg_id="1"), NOW) == []
+
+
+def test_a_server_that_leaves_is_closed_when_its_last_request_has_failed__SA_12() -> None:
+    server = server_in(Serving.DRAINING)
+    server.fail("work", 500, "it cannot")
+    assert server.state is Serving.CLOSED
+    assert b"DISCONNECTING" in server.data_to_send()
