@@ -692,3 +692,17 @@ def test_a_content_keeps_the_session_although_its_flow_has_ended__MT_30() -> Non
     assert len(broker.server.sessions()) == 1
     broker.wait(2)
     assert broker.server.sessions() == []
+
+
+def test_queues_in_memory_keep_nothing_of_what_a_call_has_told__NB_02() -> None:
+    profile = QueueProfile(LIMITS)
+    broker = Broker([profile])
+    queues = profile._broker
+    assert isinstance(queues, QueuesInMemory)
+    reader = broker.reader()
+    for number in (1, 2, 3):
+        write(broker, number)
+        assert bodies(broker.got(reader)) == [b"%d" % number]
+        broker.command(reader, Confirm(number))
+        assert queues.machine.take_events() == []
+        assert not queues.machine.unfinished

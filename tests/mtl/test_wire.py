@@ -351,6 +351,11 @@ def test_ill_formed_commands_say_what_they_are_counted_under(
     assert caught.value.reason == reason
 
 
+def test_what_is_ill_formed_says_so_in_words__MT_13() -> None:
+    error = IllFormed("header-length", "the header ends within its fields")
+    assert (error.reason, str(error)) == ("header-length", "the header ends within its fields")
+
+
 def test_a_body_where_none_is_used_is_not_looked_at() -> None:
     """MT-13"""
     assert data.decode(b"\x08", b"anything") == data.Ping()

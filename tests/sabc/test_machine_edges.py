@@ -214,6 +214,8 @@ def test_a_connection_that_is_lost_within_a_message_keeps_nothing_of_it__NB_02()
     server.lost(NOW)
     assert not server._current.parts
     assert server.held == 0
+    assert server.whole
+    assert server.snapshot()["unfinished"] == 0
 
 
 def test_a_part_is_sent_as_soon_as_it_is_known_that_the_next_may_begin__SA_21() -> None:
