@@ -351,6 +351,14 @@ def test_ill_formed_commands_say_what_they_are_counted_under(
     assert caught.value.reason == reason
 
 
+def test_a_header_that_ends_within_a_name_is_counted_as_such__MT_13() -> None:
+    for command in (data.Content(7, "name", body=b"x"), data.Summon(7, "name")):
+        header, body = data.encode(command)
+        with pytest.raises(IllFormed, match="within a name") as ill_formed:
+            data.decode(header[:12], body)
+        assert ill_formed.value.reason == "header-length"
+
+
 def test_what_is_ill_formed_says_so_in_words__MT_13() -> None:
     error = IllFormed("header-length", "the header ends within its fields")
     assert (error.reason, str(error)) == ("header-length", "the header ends within its fields")

@@ -248,6 +248,15 @@ def test_an_end_behind_frames_that_were_read_together_is_not_that_of_a_command__
     assert isinstance(decoder.next(), Fault)
 
 
+def test_a_decoder_at_its_end_keeps_no_headers__NB_02() -> None:
+    decoder = of_a_session()
+    decoder.feed(b"MESSAGE\r\na::b\r\nc::")
+    assert decoder.next() is None
+    assert decoder._headers == {"a": "b"}
+    decoder.end()
+    assert (decoder._headers, decoder.held, decoder.weight) == ({}, 0, 0)
+
+
 def test_line_ends_may_stand_behind_frames_that_were_read_together__SA_26() -> None:
     decoder = of_a_session()
     decoder.feed(msg(b"a", msg_id="1") + msg(b"b", msg_id="2"))

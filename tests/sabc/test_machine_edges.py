@@ -362,3 +362,11 @@ def test_a_server_that_leaves_is_closed_when_its_last_request_has_failed__SA_12(
     server.fail("work", 500, "it cannot")
     assert server.state is Serving.CLOSED
     assert b"DISCONNECTING" in server.data_to_send()
+
+
+@pytest.mark.parametrize("verb", ["abort", "finish"])
+def test_a_message_that_is_open_no_more_leaves_its_place__SA_18(verb: str) -> None:
+    client = open_client(limits=limits(outstanding_requests=5))
+    for _ in range(20):
+        outgoing = client.open_message(None, NOW)
+        getattr(outgoing, verb)()
