@@ -420,6 +420,19 @@ def test_of_a_flow_that_has_ended_nothing_is_kept__MT_30__NB_02() -> None:
     assert not writing.names
 
 
+def test_what_a_reader_had_is_another_one_s_when_it_has_ended__MT_30__NB_02() -> None:
+    broker = Broker()
+    peer = broker.reader()
+    flow = broker.server._flows[peer]
+    assert isinstance(flow, ReadingFlow)
+    write(broker, 1)
+    assert len(flow.unconfirmed) == 1
+    broker.collect(broker.server.peer_lost(peer, broker.now))
+    assert not flow.unconfirmed
+    other = broker.flow("Reader")
+    assert bodies(broker.command(other, Summon(2, "a"))) == [b"1"]
+
+
 def test_of_a_server_that_was_lost_nothing_is_due_and_nothing_is_sent__MT_30() -> None:
     broker = Broker()
     reader, writer = broker.reader(), broker.flow("Writer")

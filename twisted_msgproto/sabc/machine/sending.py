@@ -298,8 +298,6 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         return OutgoingMessage(self, f"{MSG_ID}::{id}\r\n", extra, id)
 
     def _original(self, headers: Mapping[str, str] | None, *, waiting: bool) -> tuple[str, str]:
-        if MessageSent not in self.TABLE[self.state]:
-            raise IllegalTransition(self.state, MessageSent)
         if waiting and self._pending.full:
             raise LimitExceeded(f"{self._pending.limit} requests are outstanding")
         extra = self._lines(headers)
