@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.machine import IllegalTransition
-from twisted_msgproto.sabc.machine import Client
+from twisted_msgproto.sabc.machine import Client, Server
 from twisted_msgproto.sabc.machine.incoming import Incoming
 from twisted_msgproto.sabc.terms.events import DrainTimedOut, MessagesReceived
 from twisted_msgproto.sabc.terms.tables import Serving
@@ -357,9 +359,18 @@ def test_a_server_whose_answers_did_not_come_in_time_is_closed__SA_12() -> None:
     assert server.receive(msg(b"x", msg_id="1"), NOW) == []
 
 
-def test_a_server_that_leaves_is_closed_when_its_last_request_has_failed__SA_12() -> None:
+LAST_ANSWERS: dict[str, Callable[[Server], object]] = {
+    "answer": lambda server: server.answer("work", b"done"),
+    "answer_all": lambda server: server.answer_all(["work"], [b"done"]),
+    "acknowledge": lambda server: server.acknowledge(["work"]),
+    "fail": lambda server: server.fail("work", 500, "it cannot"),
+}
+
+
+@pytest.mark.parametrize("verb", LAST_ANSWERS)
+def test_a_server_that_leaves_is_closed_when_its_last_request_is_answered__SA_12(verb: str) -> None:
     server = server_in(Serving.DRAINING)
-    server.fail("work", 500, "it cannot")
+    LAST_ANSWERS[verb](server)
     assert server.state is Serving.CLOSED
     assert b"DISCONNECTING" in server.data_to_send()
 
