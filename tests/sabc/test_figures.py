@@ -360,6 +360,29 @@ def test_a_part_without_octets_keeps_its_message__SA_27() -> None:
         assert len(server.advance(NOW + seconds)) == events, seconds
 
 
+def test_octets_of_a_body_keep_its_message__SA_27() -> None:
+    server = open_server(limits=limits(unfinished_seconds=60, message_octets=1600))
+    octets = msg(b"x" * 600, msg_id="e")
+    server.receive(octets[:300], NOW)
+    server.receive(octets[300:600], NOW + 50)
+    for seconds, events in ((60, 0), (109, 0), (110, 1)):
+        assert len(server.advance(NOW + seconds)) == events, seconds
+
+
+def test_requests_of_one_read_weigh_as_much_as_one_by_one__NB_02() -> None:
+    frames = [msg(b"x" * size, msg_id=f"\u4e00{size}") for size in (1, 20, 300)]
+    for framed in (False, True):
+        together, single = open_server(framed=framed), open_server(framed=framed)
+        (event,) = together.receive(frames if framed else b"".join(frames), NOW)
+        assert isinstance(event, MessagesReceived)
+        weights = []
+        for frame in frames:
+            (alone,) = single.receive([frame] if framed else frame, NOW)
+            assert isinstance(alone, MessagesReceived)
+            weights.append(alone.weight)
+        assert event.weight == sum(weights)
+
+
 def test_a_log_in_has_its_time_from_when_it_was_asked_for__SA_27() -> None:
     server = Server(limits=limits(connect_seconds=10))
     server.connection_made(NOW)

@@ -494,8 +494,11 @@ class Pairs(RuleBasedStateMachine):
         way = self.ways[side.other]
         inputs = way.take(most)
         if inputs:
-            self.heard[side] = self.now
-            self._after(side, self.pair.receive(side, inputs, self.now))
+            reports = self.pair.receive(side, inputs, self.now)
+            # A side may wait for all of a frame, however its octets come.
+            if not self.kind.stream or self.pair.whole(side):
+                self.heard[side] = self.now
+            self._after(side, reports)
         if way.waiting or side not in self.here or side in self.ended:
             return
         if self.kind.stream:
