@@ -165,6 +165,11 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         return max(0, self._window - self.unsent) if self.state in _SENDING else 0
 
     @property
+    def held(self) -> int:
+        """Return the octets of an incomplete ack."""
+        return self._decoder.held
+
+    @property
     def finished(self) -> bool:
         """Nothing is in flight after ``drain``, or the reader broke the protocol."""
         return self.state in _SILENT or (self.state is Writing.DRAINING and not len(self._flights))
@@ -343,6 +348,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
     def _fail(self, fault: Fault) -> None:
         self.fault = fault
         self._machine.step(Fault)
+        self._decoder.end()
         self._out.clear()
         self.deadlines.clear_all()
 
@@ -399,6 +405,7 @@ class Writer(Connection[bytes, bytes, WriterEvent]):
         if self.state is Writing.CLOSED:
             return []
         self._machine.step(ConnectionLost)
+        self._decoder.end()
         self._out.clear()
         self.deadlines.clear_all()
         parcels: dict[Parcel, None] = {}  # one may stand in two windows and in the queue

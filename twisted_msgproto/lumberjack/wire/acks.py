@@ -20,6 +20,15 @@ class AckDecoder:
         self._start = b""  # of a frame whose end has not come
         self._failed = False
 
+    @property
+    def held(self) -> int:
+        """Return the octets of an incomplete ack."""
+        return len(self._start)
+
+    def end(self) -> None:
+        """Forget an incomplete ack, because nothing more comes."""
+        self._start = b""
+
     def feed(self, octets: bytes) -> list[Ack | Fault]:
         """The acks among what has arrived so far, perhaps with a Fault as the last item."""
         if self._failed:
@@ -30,7 +39,7 @@ class AckDecoder:
         for position in range(0, end, SHORT.size):
             fault = _no_ack(octets[position : position + 2])
             if fault:
-                self._failed = True
+                self._failed, self._start = True, b""
                 found.append(Fault(*fault, octets[position : position + FAULT_OCTETS]))
                 return found
             if position + SHORT.size <= end:
