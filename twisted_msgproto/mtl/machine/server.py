@@ -266,6 +266,7 @@ class Server(Readers):
         """The server stops: every session ends, and nothing is read or sent any more."""
         ended = self.close(now)
         self._closed = True
+        self.deadlines.clear_all()
         self._out_control.clear()
         self._out_data.clear()
         return [*ended]
