@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import zmq
@@ -23,7 +23,9 @@ from twisted_msgproto.mtl.zeromq.together import (
     BUFFER_OCTETS,
     CONNECTION_OCTETS,
     FRAME_TIMES,
+    FREED_SECONDS,
     FREEING_SECONDS,
+    HURRY_SECONDS,
     LEFT_SECONDS,
     LITTLE_OCTETS,
     LOOK_SECONDS,
@@ -517,8 +519,8 @@ def test_what_is_of_a_message_that_is_not_complete_for_certain(world: World) -> 
     assert weighed(10_000 + 10 * MIN_RATE) == (0, 0)
 
 
-def test_how_much_comes_of_a_message_until_the_next_look(world: World) -> None:
-    """NB-02: as fast as it grew since the last one, however long ago that was."""
+def test_how_much_comes_of_a_message_until_others_were_freed(world: World) -> None:
+    """NB-02: as fast as it grew since the last look, however long ago that was."""
     descriptor = world.join()
     world.unfinished.named(b"a", descriptor)
 
@@ -533,11 +535,76 @@ def test_how_much_comes_of_a_message_until_the_next_look(world: World) -> None:
     world.read(b"a")
     assert coming(1000, 0) == 0
     assert coming(9000, 0) == 0
-    assert coming(9500, LOOK_SECONDS) == pytest.approx(500)
-    assert coming(11_500, 2 * LOOK_SECONDS) == pytest.approx(1000)
+    looks = FREED_SECONDS / LOOK_SECONDS
+    assert coming(9500, LOOK_SECONDS) == pytest.approx(500 * looks)
+    assert coming(11_500, 2 * LOOK_SECONDS) == pytest.approx(1000 * looks)
     # Two looks may be nearer to one another; what comes of a sudden is not taken for a rate.
-    assert coming(11_600, LOOK_SECONDS / 2) == pytest.approx(100)
+    assert coming(11_600, HURRY_SECONDS / 2) == pytest.approx(100 * FREED_SECONDS / HURRY_SECONDS)
     assert coming(11_600, LOOK_SECONDS) == 0
+    # No honest message is larger than this, however fast it grows.
+    largest = world.unfinished.largest
+    assert coming(1000 + largest - 50, LOOK_SECONDS) == 50
+    assert coming(1000 + largest + 500, LOOK_SECONDS) == 0
+
+
+def test_while_there_is_too_much_it_looks_more_often_unless_that_takes_too_long__NB_02() -> None:
+    router = Router(a=heard(1))
+    bounded = Bounded(router)
+    bounded.budget.allocated_at_most = lambda: None
+    assert bounded.together.interval == LOOK_SECONDS
+    for mebi, connections, interval in (
+        (257, 1, HURRY_SECONDS),
+        (256, 1, LOOK_SECONDS),
+        (257, 1000, HURRY_SECONDS),
+        (257, 2000, 2 * HURRY_SECONDS),
+        (257, 2500, LOOK_SECONDS),
+        (257, 9999, LOOK_SECONDS),
+        (0, 1000, LOOK_SECONDS),
+    ):
+        router.weights = [None] * connections
+        bounded.look(mebi)
+        bounded.clock.pump([0] * 10)
+        assert bounded.together.interval == interval, (mebi, connections)
+    # What is asked sooner than half of the interval is answered by the look before.
+    router.weights = [None]
+    bounded.look(257)
+    weighed = router.weighed
+    for part, more in ((0.4, 0), (0.2, 1), (0.4, 1), (0.2, 2)):
+        bounded.clock.advance(part * HURRY_SECONDS)
+        bounded.together.look()
+        assert router.weighed == weighed + more
+
+
+def test_the_next_look_comes_when_it_is_due__NB_02() -> None:
+    class Hurried:
+        full = False
+        little = None
+        min_rate = MIN_RATE
+        looks = 0
+        interval = LOOK_SECONDS
+
+        def add(self, router: Any) -> None:
+            """Bound it."""
+
+        remove = add
+
+        def look(self) -> None:
+            self.looks += 1
+            self.interval = HURRY_SECONDS
+
+    together: Any = Hurried()
+    world = World(together)
+    world.join()
+    for seconds in (LOOK_SECONDS, HURRY_SECONDS, HURRY_SECONDS):
+        before = together.looks
+        world.clock.advance(seconds - 0.001)
+        assert together.looks == before
+        world.clock.advance(0.001)
+        assert together.looks == before + 1
+    # It may end itself by what it finds.
+    together.look = world.unfinished.shutdown
+    world.clock.advance(HURRY_SECONDS)
+    world.close()
 
 
 def test_what_waited_in_the_kernel_at_the_mark_counts_when_libzmq_takes_it(world: World) -> None:

@@ -325,7 +325,7 @@ def test_looks_go_round_and_end_with_the_last_connection(world: World) -> None:
 class Together:
     """Knows whether libzmq holds little, and nothing else."""
 
-    little, min_rate = True, 1.0
+    little, min_rate, interval = True, 1.0, LOOK_SECONDS
 
     def look(self, router: Unfinished | None = None) -> None:
         pass

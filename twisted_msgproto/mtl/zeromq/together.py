@@ -22,8 +22,16 @@ from ...net.backpressure import OctetBudget
 from .allocated import Allocated
 
 LOOK_SECONDS: Final = 0.05
-"""Connections and memory are checked at this interval: libzmq's thread fills up to 100 MB
+"""Connections and memory are checked at this interval: libzmq's thread fills up to 150 MB
 meanwhile."""
+
+HURRY_SECONDS: Final = 0.02
+"""While there is more than may be held, up to a thousand connections are checked at this interval,
+and more of them at longer ones, up to the usual one: to weigh a thousand takes 3 ms."""
+
+FREED_SECONDS: Final = 0.15
+"""Until libzmq has noticed that a connection was cut off, and has freed its unfinished message, the
+messages of others grow for this long."""
 
 CONNECTION_OCTETS: Final = 100 << 10
 """libzmq allocates this much for a connection without any message, and uses 34 KB of it."""
@@ -76,7 +84,7 @@ class Weight(NamedTuple):
         honest: octets of memory that they may cost if the peer is honest.
         begun: octets of these that belong to a message which is not complete, for certain.
         late: the sender of that message is so many seconds behind ``min-rate``.
-        coming: octets by which that message grows until the next look, as fast as it has grown.
+        coming: octets by which that message grows until others were freed, as fast as it has grown.
     """
 
     rank: Rank
@@ -169,10 +177,18 @@ class Together:
         now: float = self._clock.seconds()
         return now < self._full_until
 
+    @property
+    def interval(self) -> float:
+        """Return how many seconds after a look the next one is due."""
+        if self.little is not False:
+            return LOOK_SECONDS
+        thousands = self._connections / WEIGHED_PER_TURN
+        return min(LOOK_SECONDS, HURRY_SECONDS * max(1.0, thousands))
+
     def look(self) -> None:
         """Check whether there is too much, unless that was done just now."""
         now = self._clock.seconds()
-        if self._call is not None or now < self._looked + LOOK_SECONDS / 2:
+        if self._call is not None or now < self._looked + self.interval / 2:
             return
         self._looked = now
         freeing, allowed = now < self._freeing_until, self._allowed
@@ -204,7 +220,11 @@ class Together:
     @property
     def _expected(self) -> int:
         """Return what connections without messages cost, in octets; that is estimated."""
-        return CONNECTION_OCTETS * sum(each.connections for each in self._routers)
+        return CONNECTION_OCTETS * self._connections
+
+    @property
+    def _connections(self) -> int:
+        return sum(each.connections for each in self._routers)
 
     @property
     def _allowed(self) -> float:
@@ -261,7 +281,7 @@ class Together:
     def _cut_late(self, found: list[Found]) -> None:
         """Cut off connections while messages that have begun will be more than may be held.
 
-        Until the next look they grow as fast as they did since the last one.
+        Until something was freed they grow as fast as they did since the last look.
         """
         over = sum(weight.begun + weight.coming for weight, _, _ in found) - self._allowed
         for weight, router, descriptor in sorted(found, key=_latest):
@@ -286,4 +306,4 @@ def _latest(found: Found) -> tuple[bool, int, float, int]:
     return not weight.begun, weight.rank, -weight.late, -weight.begun
 
 
-__all__ = ["LOOK_SECONDS", "Rank", "Together", "Weight"]
+__all__ = ["FREED_SECONDS", "HURRY_SECONDS", "LOOK_SECONDS", "Rank", "Together", "Weight"]

@@ -25,7 +25,16 @@ import zmq
 from ...net.ledger import MIN_RATE
 from ...net.memory import HEAP_OCTETS_MAX
 from .door import EVENT, shut_down, standing, waiting_in
-from .together import BUFFER_OCTETS, FRAME_TIMES, LOOK_SECONDS, Rank, Together, Weight
+from .together import (
+    BUFFER_OCTETS,
+    FRAME_TIMES,
+    FREED_SECONDS,
+    HURRY_SECONDS,
+    LOOK_SECONDS,
+    Rank,
+    Together,
+    Weight,
+)
 
 if TYPE_CHECKING:
     from .bounded import Bounds
@@ -286,9 +295,13 @@ class Unfinished:
             seen = self._seen.get(descriptor)
             if seen is not None:
                 self._look_at(descriptor, seen)
-        self._timer = self._clock.callLater(LOOK_SECONDS, self._look) if self._seen else None
+        self._timer = None
+        interval = LOOK_SECONDS
         if self._together is not None:
             self._together.look()
+            interval = self._together.interval
+        if self._seen and self._timer is None:
+            self._timer = self._clock.callLater(interval, self._look)
         self._looks = max(self._looks, self._pace)
 
     @property
@@ -395,7 +408,7 @@ class Unfinished:
 
     def _begun(self, seen: Seen, came: int) -> tuple[int, float, float]:
         """Return how much came before all complete messages were read, so is of one that is not,
-        how late it is, and how much of it will come until the next look.
+        how late it is, and how much of it will come until others that are cut off were freed.
         """
         before = seen.begun
         if self._paused():
@@ -407,7 +420,8 @@ class Unfinished:
         if before is not None:
             seconds, grown = now - before.at, came - before.octets
             late = max(0.0, before.late + seconds - grown / self._min_rate)
-            coming = max(0.0, grown * LOOK_SECONDS / max(seconds, LOOK_SECONDS))
+            coming = max(0.0, grown * FREED_SECONDS / max(seconds, HURRY_SECONDS))
+            coming = min(coming, max(0, self.largest - came))
         seen.begun = Begun(came, late, now, (self._ends, self._read))
         # Nothing wakes a ROUTER to which nothing whole has come.
         self._read_soon()
