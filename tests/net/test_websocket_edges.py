@@ -201,6 +201,25 @@ class Edges(SynchronousTestCase):
         self.assertEqual(transport.value(), before)
         lose(connection)
 
+    def test_over_tls_a_ping_is_written_at_once_unless_something_waits_in_front__NB_11(
+        self,
+    ) -> None:
+        connection, transport, clock = server()
+        wire, at_once = connection.session.wire, []
+        transport.writeNow = at_once.append
+        transport.clear()
+        connection._ask()
+        self.assertEqual((at_once, transport.value()), ([b"\x89\x00"], b""))
+        # The peer does not read, and something waits.
+        connection.output.pauseProducing()
+        wire.write(["a"])
+        connection._ask()
+        self.assertEqual((len(at_once), transport.value()), (1, b""))
+        connection.output.resumeProducing()
+        clock.advance(0)
+        self.assertEqual((len(at_once), transport.value()), (1, b"\x81\x01a\x89\x00"))
+        lose(connection)
+
     def test_octets_are_not_sent_once_the_connection_closes__SA_25(self) -> None:
         connection, transport, _ = server(wire=OctetWire)
         connection.session.wire.close(False)

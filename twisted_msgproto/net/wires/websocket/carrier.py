@@ -554,7 +554,7 @@ class Carrier(_Mixin):
         if self.state == _OPEN:
             ping = _EMPTY_PING if self.factory.isServer else b"".join(frame(PING, b"", True))
             write_now = getattr(self.transport, "writeNow", None)  # TLS has it
-            if write_now is None or self.output.full or self.output.octets:
+            if write_now is None or self.output.full:
                 self.send(ping)
             else:
                 write_now(ping)
