@@ -157,6 +157,9 @@ class Links(LinkCase):
         server.deliver = fails
         server.dataReceived(b"a\nb\nc\nd\ne\nf\n")
         self.assertFalse(transport.aborted)
+        # The next turn, which is no time from now: a reactor refuses what is due in the past.
+        due = min(call.getTime() for call in self.clock.getDelayedCalls())
+        self.assertEqual(due, self.clock.seconds())
         self.clock.advance(0)
         self.assertTrue(transport.aborted)
         self.assertEqual(self.tracebacks, 1)

@@ -220,6 +220,23 @@ class Edges(SynchronousTestCase):
         self.assertEqual((len(at_once), transport.value()), (1, b"\x81\x01a\x89\x00"))
         lose(connection)
 
+    def test_a_message_in_fragments_comes_by_itself_before_the_session_stands(self) -> None:
+        connection, _, _ = server(alone=True)
+        connection.session.on_message = lambda notes: notes.wire.established()
+        fragments = b"\x01\x81\0\0\0\0a" + b"\x80\x81\0\0\0\0b"
+        connection.dataReceived(fragments + client_frame(b"c"))
+        self.assertEqual(connection.session.seen[1:], ["ab", "read", "c", "read"])
+        lose(connection)
+
+    def test_who_resumes_when_the_connection_is_gone_changes_nothing__UM_21(self) -> None:
+        connection, transport, _ = server()
+        connection.session.wire.pauseProducing()
+        connection.dataReceived(client_frame(b"a"))
+        lose(connection)
+        connection.session.wire.resumeProducing()
+        self.assertEqual(connection.session.messages(), [])
+        self.assertEqual(transport.producerState, "paused")
+
     def test_octets_are_not_sent_once_the_connection_closes__SA_25(self) -> None:
         connection, transport, _ = server(wire=OctetWire)
         connection.session.wire.close(False)

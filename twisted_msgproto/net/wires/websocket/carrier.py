@@ -604,7 +604,6 @@ class Carrier(_Mixin):
             if call is not None and call.active():
                 call.cancel()
         self._drop_call = self.closeHandshakeTimeoutCall = self._rest_call = None
-        self._reading_paused = False
         self._held = 0
         self.factory.connectionGone(self, reason)
         self._loss = reason
