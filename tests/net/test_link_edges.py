@@ -399,6 +399,18 @@ class Edges(LinkCase):
         server.holdBack(True)
         self.lose()
 
+    def test_after_an_orderly_end_nothing_that_comes_reaches_the_machine__NB_08(self) -> None:
+        """NB-08: the place of the connection is free when it is lost, and not before."""
+        server, transport = self.link()
+        self.factory.drain()
+        self.assertTrue(transport.disconnecting)
+        server.machine.receive = server.machine.outputs = None  # a call would raise
+        server.received(b"a\n")
+        server.dataReceived(b"a\n")
+        server.flush()
+        self.assertTrue(server.owes)
+        self.lose()
+
     def test_a_small_answer_does_not_wait_for_others__NB_11(self) -> None:
         transport = Tcp()
         self.link(transport=transport)

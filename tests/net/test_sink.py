@@ -31,6 +31,12 @@ class Durable(TestCase):
         for sink in (self.open(), HeldSink(), SafeSink()):
             verifyObject(IMessageSink, sink)
 
+    def test_queues_outlive_the_process_over_a_writer_of_ours_only(self):
+        own = self.open()
+        self.assertTrue(own.keeps_queues)
+        self.assertTrue(DurableSink.over(own.writer, reactor).keeps_queues)
+        self.assertFalse(DurableSink.over(object(), reactor).keeps_queues)
+
     async def test_a_batch_is_on_disk_when_its_deferred_fires(self):
         """LJ-13: acknowledged means on disk."""
         sink = self.open()

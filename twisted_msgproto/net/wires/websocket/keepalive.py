@@ -81,7 +81,7 @@ class Keepalives:
         at = self._clock.seconds() + self.interval
         self._newcomers.append((at, one))
         self._living += 1
-        if at < self._at or self._call is None:
+        if self._call is None:  # else it comes no later: nothing waits longer than the interval
             self._arm(at, self.interval)
 
     def leave(self) -> None:
@@ -97,7 +97,6 @@ class Keepalives:
         self._rounds.clear()
 
     def _arm(self, at: float, seconds: float) -> None:
-        self._disarm()
         self._at = at
         self._call = self._clock.callLater(seconds, self._step)
 
