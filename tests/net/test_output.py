@@ -261,3 +261,15 @@ def test_who_takes_nothing_while_memory_is_short_is_late_and_cut_off__NB_02():
         other = Way(ledger=ledger)
         ledger.hold(other.output, 2 * SLICE_OCTETS, way.clock.seconds(), outward=True)
         assert (way.stalled, other.stalled) == (not takes, 0)
+
+
+def test_small_pieces_that_wait_share_a_slice_as_long_as_it_holds_them__NB_02() -> None:
+    """NB-02: each piece that waits by itself needs 200 octets more than it has."""
+    for more, slices in ((0, 1), (1, 2)):
+        way = Way()
+        way.output.pauseProducing()
+        way.output.write(bytes(100))
+        way.output.write(bytes(SLICE_OCTETS - 100 + more))
+        assert way.output._queue is not None
+        assert len(way.output._queue) == slices
+        way.output.stop()

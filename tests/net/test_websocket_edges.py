@@ -11,6 +11,7 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.net import test_websocket
+from tests.net.test_link_edges import Tcp
 from tests.net.test_websocket import (
     UPGRADE,
     Clients,
@@ -236,6 +237,20 @@ class Edges(SynchronousTestCase):
         connection.session.wire.resumeProducing()
         self.assertEqual(connection.session.messages(), [])
         self.assertEqual(transport.producerState, "paused")
+
+    def test_what_comes_behind_a_pong_in_one_read_is_not_lost__NB_11(self) -> None:
+        connection, _, _ = server()
+        connection.dataReceived(b"\x8a\x80\0\0\0\0" + client_frame(b"a"))
+        self.assertEqual(connection.session.messages(), ["a"])
+        lose(connection)
+
+    def test_a_server_notices_that_a_silent_peer_is_gone__HO_04(self) -> None:
+        connection, _, _ = server()
+        transport = Tcp()
+        connection.transport = transport
+        connection.factory.connectionBegun(connection)
+        self.assertTrue(transport.told["KeepAlive"])
+        lose(connection)
 
     def test_octets_are_not_sent_once_the_connection_closes__SA_25(self) -> None:
         connection, transport, _ = server(wire=OctetWire)
