@@ -189,6 +189,20 @@ def test_one_whose_connection_is_being_ended_waits_for_nothing__NB_11() -> None:
     assert clock.getDelayedCalls() == []
 
 
+def test_a_newcomer_is_pinged_in_time_while_a_silent_peer_has_more_patience__HO_04() -> None:
+    """HO-04: its first ping is due before anybody is checked; there is one timer all the same."""
+    clock = Clock()
+    every = Keepalives(clock, 10, 30)
+    silent = Peer(clock, every, answers=False)
+    clock.pump([10, 10, 1])
+    other = Peer(clock, every, answers=True)
+    assert len(clock.getDelayedCalls()) == 1
+    clock.pump([10, 9])
+    assert (silent.pings, silent.gone_at, other.pings) == ([10], 40, [31])
+    other.keepalive.stop()
+    assert clock.getDelayedCalls() == []
+
+
 def test_one_that_stopped_is_passed_over_when_its_time_comes() -> None:
     clock = Clock()
     every = Keepalives(clock, 10, 10)

@@ -234,6 +234,7 @@ class Edges(SynchronousTestCase):
         connection.session.wire.pauseProducing()
         connection.dataReceived(client_frame(b"a"))
         lose(connection)
+        connection._consume = lambda data: self.fail("what nobody receives is not processed")
         connection.session.wire.resumeProducing()
         self.assertEqual(connection.session.messages(), [])
         self.assertEqual(transport.producerState, "paused")

@@ -604,6 +604,7 @@ class Carrier(_Mixin):
             if call is not None and call.active():
                 call.cancel()
         self._drop_call = self.closeHandshakeTimeoutCall = self._rest_call = None
+        self._reading_paused = False  # who resumes later finds nothing to deliver
         self._held = 0
         self.factory.connectionGone(self, reason)
         self._loss = reason

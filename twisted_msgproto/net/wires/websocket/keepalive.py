@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
+from math import inf
 from typing import Final
 
 from .quiet import Call, Clock, log
@@ -46,13 +47,13 @@ class Keepalives:
     """
 
     __slots__ = (
+        "_at",
         "_call",
         "_clock",
         "_living",
         "_newcomers",
         "_numbers",
         "_rounds",
-        "_stepping",
         "interval",
         "patience",
     )
@@ -66,7 +67,8 @@ class Keepalives:
         self.patience = patience
         self._clock = clock
         self._call: Call | None = None
-        self._stepping = False
+        # When the call comes; nothing is earlier while a step is made.
+        self._at = -inf
         self._living = 0  # connections that have started and not stopped
         # When their first pings are due, in this order.
         self._newcomers: deque[tuple[float, Keepalive]] = deque()
@@ -79,28 +81,33 @@ class Keepalives:
         at = self._clock.seconds() + self.interval
         self._newcomers.append((at, one))
         self._living += 1
-        if self._call is None:  # else it comes no later: nothing waits longer than the interval
-            self._arm(self.interval)
+        if at < self._at or self._call is None:
+            self._arm(at, self.interval)
 
     def leave(self) -> None:
         """Note that one that joined has stopped; it is passed over when its time comes."""
         self._living -= 1
-        if not self._living and not self._stepping:
+        if not self._living and self._at > -inf:
             self._rest()
 
     def _rest(self) -> None:
         """Wait for nothing: all that are still noted have stopped."""
-        if self._call is not None:
-            self._call.cancel()
-            self._call = None
+        self._disarm()
         self._newcomers.clear()
         self._rounds.clear()
 
-    def _arm(self, seconds: float) -> None:
+    def _arm(self, at: float, seconds: float) -> None:
+        self._disarm()
+        self._at = at
         self._call = self._clock.callLater(seconds, self._step)
 
+    def _disarm(self) -> None:
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+        self._call = None
+
     def _step(self) -> None:
-        now, self._stepping = self._clock.seconds(), True
+        now, self._at = self._clock.seconds(), -inf
         ask: list[Keepalive] = []
         left = self._check_rounds(now, ask)
         self._add_newcomers(now, ask, left)
@@ -113,14 +120,14 @@ class Keepalives:
                     one.ping()
                 except Exception:  # one of them harms none of the others
                     log.failure("a ping failed")
-        self._call, self._stepping = None, False
+        self._call = None
         if not self._living:
             self._rest()
         # Those who are being ended live until their connections are lost, and wait for nothing.
         elif waiting := [rows[0][0] for rows in (self._newcomers, self._rounds) if rows]:
             nearest = min(waiting)
             # Whatever is still due is left for the next turn.
-            self._arm(0.0 if nearest <= now else max(nearest - now, STEP_SECONDS))
+            self._arm(nearest, 0.0 if nearest <= now else max(nearest - now, STEP_SECONDS))
 
     def _wait(self, at: float, together: Round) -> None:
         heappush(self._rounds, (at, next(self._numbers), together))
