@@ -81,6 +81,63 @@ def test_what_was_not_built_is_none() -> None:
 def test_the_columns_use_the_compiled_form_where_there_is_one() -> None:
     form = "compiled" if packed.COMPILED else "python"
     assert packed.shift is loop("shift", form)
+    assert packed.spans is loop("spans", form)
+
+
+# ── spans ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_spans_are_the_bounds_of_the_pieces_and_their_octets(form: str) -> None:
+    spans = loop("spans", form)
+    assert spans([b"ab", b"", b"cde"]) == (array("i", [0, 2, 2, 5]).tobytes(), b"abcde")
+    assert spans([]) == (array("i", [0]).tobytes(), b"")
+    assert spans([b""]) == (array("i", [0, 0]).tobytes(), b"")
+
+
+class Octets(bytes):
+    """Is bytes of another name, as a programmer may give."""
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (b"a", b"bc"),
+        [b"a", bytearray(b"bc")],
+        [memoryview(b"a"), b"bc"],
+        [Octets(b"a"), b"bc"],
+    ],
+    ids=["a tuple", "a bytearray", "a memoryview", "a class of bytes"],
+)
+def test_octets_of_every_kind_are_spans(form: str, pieces: Any) -> None:
+    assert loop("spans", form)(pieces) == (array("i", [0, 1, 3]).tobytes(), b"abc")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "pieces",
+    [[b"a", None], [None], ["a"], [7], 7, None, [b"a", memoryview(array("i", [1, 2]))]],
+    ids=["None among octets", "None", "text", "a number", "no list", "nothing", "wide memory"],
+)
+def test_spans_refuse_what_is_no_octets(form: str, pieces: Any) -> None:
+    with pytest.raises(TypeError):
+        loop("spans", form)(pieces)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_spans_refuse_what_is_beyond_31_bits(form: str) -> None:
+    half = bytes(1 << 30)  # nobody reads it: no memory is taken for it
+    with pytest.raises(OverflowError):
+        loop("spans", form)([half, half])
+
+
+@needs_compiled
+def test_both_forms_say_the_same_of_any_pieces() -> None:
+    source = random.Random(11)
+    for _ in range(300):
+        pieces = [source.randbytes(source.randrange(40)) for _ in range(source.randrange(99))]
+        assert loop("spans", "compiled")(pieces) == loop("spans", "python")(pieces)
 
 
 # ── shift ───────────────────────────────────────────────────────────────────────────────────────

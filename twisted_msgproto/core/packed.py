@@ -10,9 +10,10 @@ Packed columns are sequences like any list, and equal to a list of the same valu
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Final, Generic, TypeVar, overload
 
 from .compiled import compiled
@@ -20,7 +21,7 @@ from .compiled import compiled
 PACKED_MIN = 64
 """A shorter packed column costs more on its own than as a part of its neighbours' list."""
 
-FORM: Final = 2
+FORM: Final = 3
 """This number changes with the arguments and results of ``_packed``; see
 :func:`~.compiled.compiled`.
 """
@@ -31,6 +32,30 @@ COMPILED: Final = _compiled is not None
 """True if the compiled form is in use."""
 
 V = TypeVar("V")
+
+
+def spans_python(pieces: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Return the bounds of ``pieces`` as they stand in memory, and all their octets.
+
+    Raises TypeError for something other than octets, and OverflowError beyond 31 bits.
+    """
+    bounds = [*accumulate(map(len, pieces), initial=0)]
+    try:
+        written = struct.pack(f"{len(bounds)}i", *bounds)
+    except struct.error:
+        raise OverflowError("places are signed 32-bit integers") from None
+    octets = b"".join(pieces)
+    if bounds[-1] != len(octets):
+        raise TypeError("something other than octets")
+    return written, octets
+
+
+def spans_compiled(pieces: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """See :func:`spans_python`, which also does the work for all but lists of ``bytes``."""
+    return _compiled.spans(pieces) or spans_python(pieces)
+
+
+spans = spans_compiled if COMPILED else spans_python
 
 
 def shift_python(bounds: array[int], by: int) -> bytes:
@@ -182,4 +207,5 @@ __all__ = [
     "joined",
     "kept_packed",
     "listed",
+    "spans",
 ]

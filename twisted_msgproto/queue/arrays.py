@@ -17,6 +17,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from twisted_msgproto.core.packed import spans
+
 from .schema import ATTACHMENTS, FIELDS, OCTETS, TEXT
 
 UNKNOWN: Final = (TypeError, ValueError, AttributeError, OverflowError, KeyError, StructError)
@@ -48,28 +50,19 @@ def _written(code: str, numbers: Sequence[Any]) -> bytes:
     return pack(f"{len(numbers)}{code}", *numbers)
 
 
-def _spans(pieces: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Return the bounds of the pieces, and their octets."""
-    octets = b"".join(pieces)
-    bounds = [*accumulate(map(len, pieces), initial=0)]
-    if bounds[-1] != len(octets):
-        raise TypeError("something other than octets")
-    return _written("i", bounds), octets
-
-
 # Nearly all columns are without None, and to search each for it takes as long as to write it.  So
 # the writing is tried first: it ends at the first None.
 
 
 def _octets(values: Sequence[Any]) -> Column:
     try:
-        return Column((len(values), 0), (b"", *_spans(values)))
+        return Column((len(values), 0), (b"", *spans(values)))
     except TypeError:
         nulls, validity = _validity(values)
         if not nulls:
             raise
         pieces = [b"" if value is None else value for value in values]
-        return Column((len(values), nulls), (validity, *_spans(pieces)))
+        return Column((len(values), nulls), (validity, *spans(pieces)))
 
 
 def _texts(values: Sequence[str | None]) -> Column:
@@ -81,13 +74,13 @@ def _texts(values: Sequence[str | None]) -> Column:
         return Column((count, 0), (b"", _written("i", bounds), piece * count))
     try:
         pieces = [value.encode() for value in values]  # type: ignore[union-attr]
-        return Column((count, 0), (b"", *_spans(pieces)))
+        return Column((count, 0), (b"", *spans(pieces)))
     except AttributeError:
         nulls, validity = _validity(values)
         if not nulls:
             raise
         pieces = [b"" if value is None else value.encode() for value in values]
-        return Column((count, nulls), (validity, *_spans(pieces)))
+        return Column((count, nulls), (validity, *spans(pieces)))
 
 
 def _numbers(values: Sequence[int | None], code: str = "q") -> Column:
