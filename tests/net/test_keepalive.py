@@ -230,6 +230,15 @@ def test_without_an_interval_nothing_is_sent() -> None:
     assert peer.keepalive.ping is None
 
 
+def test_an_interval_may_be_shorter_than_a_second() -> None:
+    clock = Clock()
+    peer = Peer(clock, Keepalives(clock, 0.75, 30), answers=True)
+    clock.advance(0.75)
+    assert peer.pings == [0.75]
+    peer.keepalive.stop()
+    assert clock.getDelayedCalls() == []
+
+
 class Referred(Keepalive):
     """May be referred to weakly, as a test does."""
 

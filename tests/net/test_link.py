@@ -221,6 +221,7 @@ class Links(LinkCase):
 
         server, transport = self.link(batchReceived=batchReceived)
         server.dataReceived(b"a\nb\n")
+        self.assertEqual(transport.producerState, "paused")
         server.dataReceived(b"c\n")
         self.assertEqual(len(seen), 1)
         self.assertEqual(

@@ -23,6 +23,7 @@ class Transport:
         self.full = False
         self.closing = False
         self.largest = 0
+        self.writes: list[int] = []
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         assert streaming
@@ -36,6 +37,7 @@ class Transport:
 
     def write(self, octets: bytes) -> None:
         assert type(octets) is bytes
+        self.writes.append(len(octets))
         self.buffer += octets
         self.largest = max(self.largest, len(self.buffer))
         if len(self.buffer) > self.bufferSize and self.producer and not self.full:
@@ -195,7 +197,7 @@ def test_an_end_lets_out_what_waits():
         way.transport.take()
     assert way.transport.closing
     assert way.transport.producer is None
-    assert len(way.transport.arrived) == 3 * SLICE_OCTETS
+    assert way.transport.writes == [SLICE_OCTETS] * 3
     way.output.stop()
     assert way.clock.getDelayedCalls() == []
 
@@ -226,6 +228,37 @@ def test_nothing_is_left_after_a_loss():
     way.output.stopProducing()
     assert way.output.octets == 0
     assert way.clock.getDelayedCalls() == []
+
+
+def test_an_end_after_a_loss_touches_nothing():
+    way = Way()
+    way.output.stop()
+    way.output.close()
+    assert not way.transport.closing
+    assert way.transport.producer is way.output
+    assert way.clock.getDelayedCalls() == []
+
+
+def test_one_for_whom_too_much_waits_is_said_to_stall_once__NB_02():
+    way = Way()
+    way.output.most_waiting = 10
+    way.output.write(bytes(SLICE_OCTETS))
+    way.output.write(bytes(10))
+    assert way.stalled == 0
+    way.output.write(bytes(1))
+    way.output.write(bytes(1))
+    assert way.stalled == 1
+    way.output.stop()
+
+
+def test_what_waited_fills_the_transport_from_a_slice_on():
+    for octets, full in ((SLICE_OCTETS - 1, False), (SLICE_OCTETS, True)):
+        way = Way()
+        way.output.write(bytes(SLICE_OCTETS))
+        way.output.write(bytes(octets))
+        way.transport.take()
+        assert way.output.full == full
+        way.output.stop()
 
 
 def test_who_is_cut_off_while_memory_is_short_counts_as_one_who_takes_nothing__NB_02():

@@ -1162,6 +1162,10 @@ class Letting(TestCase):
         connection.dataReceived((UPGRADE % b"").replace(b"Version: 13", b"Version: 8"))
         self.assertTrue(transport.value().startswith(b"HTTP/1.1 400"))
         lose(connection)
+        connection, transport, _ = server(upgrade=False)
+        connection.dataReceived((UPGRADE % b"").replace(b"Sec-WebSocket-Key", b"Key"))
+        self.assertTrue(transport.value().startswith(b"HTTP/1.1 400"))
+        lose(connection)
 
     def test_compression_is_never_agreed(self):
         """It would cost 100 KiB a connection."""
