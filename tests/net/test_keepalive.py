@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from random import Random
+from typing import Any
 from unittest import mock
 from weakref import ref
 
 import pytest
-from twisted.internet.task import Clock
+from twisted.internet import task
 from twisted.logger import capturedLogs
 
 from twisted_msgproto.net.wires.websocket.keepalive import (
@@ -19,6 +21,14 @@ from twisted_msgproto.net.wires.websocket.keepalive import (
 )
 
 CONNECTIONS = 30
+
+
+class Clock(task.Clock):
+    """Refuses calls in the past, as reactors do."""
+
+    def callLater(self, when: float, what: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+        assert when >= 0
+        return super().callLater(when, what, *args, **kw)
 
 
 class Peer:
@@ -228,6 +238,18 @@ def test_without_an_interval_nothing_is_sent() -> None:
     assert clock.getDelayedCalls() == []
     peer.keepalive.stop()
     assert peer.keepalive.ping is None
+
+
+def test_one_that_comes_after_all_have_left_is_pinged__HO_04() -> None:
+    clock = Clock()
+    every = Keepalives(clock, 10, 10)
+    Peer(clock, every, answers=True).keepalive.stop()
+    clock.advance(5)
+    peer = Peer(clock, every, answers=True)
+    clock.advance(10)
+    assert peer.pings == [15]
+    peer.keepalive.stop()
+    assert clock.getDelayedCalls() == []
 
 
 def test_an_interval_may_be_shorter_than_a_second() -> None:

@@ -24,6 +24,7 @@ from twisted_msgproto.core.reasons import TLS_HERE
 from twisted_msgproto.net.counters import Places
 from twisted_msgproto.net.delivery import BATCH_WEIGHT_OCTETS
 from twisted_msgproto.net.ledger import LATE_SECONDS
+from twisted_msgproto.net.link import FIRST_READ_OCTETS, TIMED_OCTETS
 from twisted_msgproto.net.wires import Wire
 from twisted_msgproto.net.wires.output import Output
 from twisted_msgproto.net.wires.stream import StreamWire
@@ -360,6 +361,48 @@ class Edges(LinkCase):
             self.clock.advance(seconds)
             held.hold(Output(transport, self.clock, 30.0, self.fail), octets, self.clock.seconds())
             self.assertEqual(transport.aborted, late)
+        self.lose()
+
+    def test_a_new_connection_counts_as_heard__NB_08(self) -> None:
+        server, _ = self.link()
+        self.assertEqual(server.heard, 0.0)
+        self.lose()
+
+    def test_a_lost_connection_says_why_and_keeps_no_call__NB_02(self) -> None:
+        server, _ = self.link()
+        server.dataReceived(b"x\n" * 7)  # the rest is for the next turn
+        self.assertIsNotNone(server._resumption)
+        reason = Failure(ConnectionLost())
+        server.connectionLost(reason)
+        self.assertIs(server.loss, reason)
+        self.assertEqual((server._resumption, server._handshake), (None, None))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_an_error_in_code_while_a_loss_is_told_ends_the_connection(self) -> None:
+        sink = Sink(held=True)
+        server, transport = self.link(sink)
+        server.dataReceived(b"a\n")
+        server.machine.not_safe = lambda place, now: (1 / 0 for _ in "x")
+        sink.waiting[0].errback(Failure(QueueError("the disk is full")))
+        self.assertTrue(transport.aborted)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.lose()
+
+    def test_the_pace_follows_the_time_that_a_read_needs_and_not_the_hour__NB_07(self) -> None:
+        server, transport = self.link()
+        self.clock.advance(1e6)
+        server.dataReceived(b"x" * TIMED_OCTETS)
+        self.assertEqual(transport.bufferSize, FIRST_READ_OCTETS)
+        self.lose()
+
+    def test_what_wire_and_machine_hold_is_counted_together__NB_02(self) -> None:
+        server, _ = self.link()
+        held = self.factory.budget.held
+        held.uncounted = 0
+        server.wire.held = 7
+        server.dataReceived(b"abc")
+        self.assertEqual(held.held, 10)
+        server.wire.held = 0
         self.lose()
 
     def test_a_connection_owes_while_a_batch_is_not_safe_or_a_line_not_whole__NB_08(self) -> None:

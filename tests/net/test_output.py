@@ -193,9 +193,11 @@ def test_an_end_lets_out_what_waits():
     way.output.write(bytes(3 * SLICE_OCTETS))
     way.output.close()
     assert not way.transport.closing
-    while way.transport.buffer:
-        way.transport.take()
-    assert way.transport.closing
+    way.transport.take()
+    assert not way.transport.closing
+    way.transport.take()
+    assert way.transport.closing  # its last slice is with the transport
+    way.transport.take()
     assert way.transport.producer is None
     assert way.transport.writes == [SLICE_OCTETS] * 3
     way.output.stop()
@@ -222,11 +224,23 @@ def test_the_last_slice_of_an_end_has_its_time_too():
     assert way.stalled == 1
 
 
+def test_who_takes_nothing_has_its_whole_time_from_the_end_on__HO_04():
+    way = Way(seconds=30)
+    way.output.write(bytes(SLICE_OCTETS))
+    way.clock.advance(20)
+    way.output.close()
+    way.clock.advance(29)
+    assert way.stalled == 0
+    way.clock.advance(1)
+    assert way.stalled == 1
+
+
 def test_nothing_is_left_after_a_loss():
     way = Way()
     way.output.write(bytes(3 * SLICE_OCTETS))
     way.output.stopProducing()
     assert way.output.octets == 0
+    assert way.output._queue is None
     assert way.clock.getDelayedCalls() == []
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 from twisted.internet.address import IPv4Address, UNIXAddress
+from twisted.internet.error import ConnectionDone
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs, formatEvent
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.net import test_websocket
@@ -24,6 +27,7 @@ from tests.net.test_websocket import (
 )
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.reasons import TLS_HERE
+from twisted_msgproto.net.turns import TURN_SECONDS
 from twisted_msgproto.net.wires.origins import origin_of
 from twisted_msgproto.net.wires.websocket import OctetWire
 from twisted_msgproto.net.wires.websocket.carrier import LONG_HEAD
@@ -61,6 +65,71 @@ class Edges(SynchronousTestCase):
         clock.advance(0)
         self.assertEqual(connection.session.messages(), ["a"])
         self.assertEqual(transport.producerState, "producing")
+        lose(connection)
+
+    def test_who_closes_while_a_connection_rests_lets_it_rest__NB_07(self) -> None:
+        connection, transport, clock = server()
+        connection._rest()
+        connection.session.wire.close(False)
+        self.assertEqual(transport.producerState, "paused")
+        clock.advance(0)
+        self.assertEqual(transport.producerState, "producing")
+        lose(connection)
+
+    def test_messages_that_need_long_are_taken_in_shorter_stretches__NB_07(self) -> None:
+        connection, _, _ = server()
+        connection._stretch, connection._steps, connection._looked = 128, 108, 0.0
+        connection.factory.sessions.spent = lambda: 2 * TURN_SECONDS
+        self.assertEqual(connection._lookBack(), 2 * TURN_SECONDS)
+        self.assertEqual(connection._stretch, 10)  # of the 20 that needed twice the time
+        lose(connection)
+
+    def test_what_tls_keeps_while_reading_is_paused_counts_as_held__NB_02(self) -> None:
+        told: list[Any] = []
+        with mock.patch.object(StringTransport, "tellRest", told.append, create=True):
+            connection, _, _ = server()
+        [tell] = told
+        for octets in (7, 0):
+            tell(octets)
+            self.assertEqual(connection.session.wire.held, octets)
+        lose(connection)
+
+    def test_of_a_connection_that_is_lost_no_call_and_no_octets_are_kept__NB_02(self) -> None:
+        connection, _, _ = server()
+        connection.dataReceived(client_frame(b"x" * 50_000)[:30_000])
+        connection._rest()
+        lose(connection)
+        calls = (connection._drop_call, connection.closeHandshakeTimeoutCall, connection._rest_call)
+        self.assertEqual((*calls, connection._held), (None, None, None, 0))
+
+    def test_connections_have_no_queue_of_autobahns_own__NB_11(self) -> None:
+        one, other = server()[0], server()[0]
+        self.assertIs(one.send_queue, other.send_queue)
+        lose(one)
+        lose(other)
+
+    def test_a_frame_that_comes_in_a_few_reads_is_joined_once__NB_07(self) -> None:
+        connection, _, _ = server()
+        whole = client_frame(b"x" * 50_000)
+        for start in range(0, 30_000, 10_000):
+            connection.dataReceived(whole[start : start + 10_000])
+        self.assertEqual(len(connection.frame_data), 3)
+        lose(connection)
+
+    def test_a_peer_that_is_gone_is_given_up_once__HO_04(self) -> None:
+        connection, transport, _ = server()
+        self.assertTrue(connection._gone())
+        self.assertTrue(transport.disconnected)
+        lose(connection)
+
+    def test_an_end_without_a_reason_is_told_with_its_code__UM_21(self) -> None:
+        connection, _, _ = server(upgrade=False)
+        errors: list[str] = []
+        connection.session.neverConnected = lambda error: errors.append(str(error))
+        connection._loss = Failure(ConnectionDone())
+        connection.onClose(True, 1001, None)
+        connection.onClose(True, 1001, "going")
+        self.assertEqual(errors, ["no WebSocket: 1001", "no WebSocket: going"])
         lose(connection)
 
     def test_turns_of_a_connection_are_measured_where_turns_are_watched__NB_07(self) -> None:
@@ -364,6 +433,7 @@ class ClientEdges(SynchronousTestCase):
             client.session.wire.close(False)
             both.pump(client, peer)
             self.assertEqual(client.transport.disconnected, False)
+            self.assertIsNone(client.serverConnectionDropTimeoutCall)  # ours takes its place
             if given_up:
                 client.abort("no longer wanted")
             self.assertEqual(client.transport.disconnected, given_up)

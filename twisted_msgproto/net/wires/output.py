@@ -219,10 +219,8 @@ class Output:
                 return
             self._lookOver()
             self._drained()
-        else:
-            if self._ending and not self._queue:
-                self._finish()
-            self._lookOver()
+        elif self._ending and not self._queue:
+            self._finish()
 
     def stopProducing(self) -> None:
         """The transport is gone."""

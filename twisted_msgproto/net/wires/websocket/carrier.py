@@ -133,7 +133,7 @@ class Carrier(_Mixin):
     _upgraded = False
     _arrived: list[Any]  # messages that the session has not been given yet
     _alone = True  # what comes belongs to no session yet, so each message is given by itself
-    _octets = False  # messages are octets, text or not
+    _octets: bool  # messages are octets, text or not
     _full_size: int  # of a message, once the session stands
     _reading_paused = False
     _consuming = False
@@ -168,7 +168,8 @@ class Carrier(_Mixin):
         Messages that still arrive are dropped.  Safe to call twice.
         """
         if self.state == _OPEN:
-            self._resume_transport()  # a paused connection could not see the peer's answer
+            if self._reading_paused:  # it could not see the peer's answer
+                self._resume_transport()
             self.sendCloseFrame(code=code, reasonUtf8=close_reason(reason), isReply=False)
         elif self.state not in (_CLOSING, _CLOSED):
             self.abort(reason or "closed before the upgrade")
@@ -201,7 +202,7 @@ class Carrier(_Mixin):
         if self.data and not self._consuming:
             self._consume(b"")
         if not self._held_back:
-            self._resume_transport(force=True)
+            self._resume_transport()
 
     @property
     def _held_back(self) -> bool:
@@ -234,8 +235,8 @@ class Carrier(_Mixin):
         if not self._reading_paused and self.state != _CLOSED:
             self._read_on()
 
-    def _resume_transport(self, force: bool = False) -> None:
-        if (force or self._reading_paused) and self.state != _CLOSED:
+    def _resume_transport(self) -> None:
+        if self.state != _CLOSED:
             self._reading_paused = False
             self.transport.resumeProducing()
 
