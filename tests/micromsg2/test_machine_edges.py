@@ -7,12 +7,13 @@ from dataclasses import astuple
 import pytest
 
 from tests.micromsg2.sessions import BATCH, receive
-from tests.micromsg2.streams import message, said, server_with
+from tests.micromsg2.streams import message, messages, said, server_with
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.micromsg2.machine import STANDARD, Extension, MessagesReceived
 from twisted_msgproto.micromsg2.machine.extensions import _no_constant
 from twisted_msgproto.micromsg2.terms import LIMITS, Counters
+from twisted_msgproto.micromsg2.wire.frames import Decoder
 
 
 def test_everything_is_counted_from_0() -> None:
@@ -41,6 +42,21 @@ def test_every_extension_knows_its_properties_and_the_limits__MM_10(name: str) -
 def test_a_constant_that_is_no_number_in_json_is_refused() -> None:
     with pytest.raises(ValueError, match="NaN is no JSON number"):
         _no_constant("NaN")
+
+
+def test_an_event_without_messages_has_no_octets__NB_02() -> None:
+    assert MessagesReceived().octets == 0
+
+
+def test_messages_of_one_size_are_unpacked_together() -> None:
+    """They take a tenth of the time that they take one by one."""
+    whole = message(1)
+    address = whole[3:-2]  # between the number and the payload with its length
+    sequences: list[int] = []
+    payloads: list[bytes] = []
+    data = messages(1, 100) + message(101, b"xy")
+    assert Decoder._alike(data, 0, len(whole), address, sequences, payloads) == 100
+    assert (sequences, payloads) == ([*range(1, 101)], [b"x"] * 100)
 
 
 def test_a_message_may_be_blamed_only_for_an_event_that_is_not_safe_yet__MM_19() -> None:

@@ -185,6 +185,14 @@ def test_attachments_which_do_not_come_are_fatal_3():
     assert machine.deadline == 660.0
 
 
+def test_each_announcement_has_its_whole_time__UM_19():
+    machine = server()
+    feed(machine, "A1:C1:x", b"1", now=0.0)
+    feed(machine, "A1:C2:x", now=50.0)  # the deadline of the first is still set
+    assert machine.tick(60.0) == 110.0
+    assert machine.due_events() == []
+
+
 def test_attachments_one_by_one_on_request():
     """UM-19."""
     machine = client()

@@ -86,6 +86,28 @@ def test_hello_is_bounded_before_anybody_is_authorised():
     refused(machine, b"x", reason="stray")
 
 
+@pytest.mark.parametrize(
+    "message, octets",
+    [
+        ("S:" + "é" * 65, "é" * 64),
+        ("B1:" + "y" * 65, "y" * 64),
+        ("W1:" + "z" * 65, "W1:" + "z" * 61),
+        ("?" * 65, "?" * 64),
+    ],
+)
+def test_a_fault_keeps_the_beginning_of_its_text__UM_18(message, octets):
+    machine = server()
+    (fault,) = feed(machine, message)
+    assert fault.octets == octets.encode()
+
+
+def test_a_fault_keeps_the_beginning_of_a_stray_attachment__UM_18():
+    machine = Server()
+    feed(machine, "H1:x")
+    (fault,) = feed(machine, b"x" * 65)
+    assert fault.octets == b"x" * 64
+
+
 def test_a_client_cannot_welcome_itself():
     """UM-07: ``W`` is the server's word alone."""
     machine = Server()

@@ -51,6 +51,9 @@ class Code(IntEnum):
 SHOWN_MAX: Final = 150
 """This many characters of a faulty command stand in an ``F``: with what is wrong, at most 200."""
 
+FAULT_CHARACTERS: Final = 64
+"""A fault keeps this much of the command's text, and an ``F`` begins with no more of it."""
+
 
 @dataclass(slots=True, frozen=True)
 class UmqFault(Fault):
@@ -249,19 +252,20 @@ class Decoder:
         count, letter, digits = head.groups()
         payload = text[head.end() :]
         if len(payload) > self._characters:
-            return _fault("payload", f"the payload is above {self._characters} characters", text)
+            return fault("payload", f"the payload is above {self._characters} characters", text)
         frame = FRAMES[letter](digits, payload)
         if count is not None:
             if letter in BARE:
-                return _fault("bare", f"{letter} cannot have attachments", text)
+                return fault("bare", f"{letter} cannot have attachments", text)
             frame.attachments = attachments = number(count)
             if attachments > self._attachments:
-                return _fault("attachments", f"above {self._attachments} attachments", text)
+                return fault("attachments", f"above {self._attachments} attachments", text)
         return frame
 
 
-def _fault(reason: str, why: str, text: str, code: Code = Code.FORMAT) -> UmqFault:
-    return UmqFault(reason, why, text[:64].encode("utf-8", "replace"), code)
+def fault(reason: str, why: str, text: str, code: Code = Code.FORMAT) -> UmqFault:
+    """Return the fault of a command, with the first characters of its ``text``."""
+    return UmqFault(reason, why, text[:FAULT_CHARACTERS].encode("utf-8", "replace"), code)
 
 
 def diagnose(text: str) -> UmqFault:
@@ -270,14 +274,18 @@ def diagnose(text: str) -> UmqFault:
     if text[:1] == "A":
         count, colon, rest = text[1:].partition(":")
         if not colon or not is_id(count):
-            return _fault("count", f"no attachment count: {shown(text[:64], SHOWN_MAX)}", text)
+            return fault(
+                "count", f"no attachment count: {shown(text[:FAULT_CHARACTERS], SHOWN_MAX)}", text
+            )
         if rest[:1] == "A":
-            return _fault("nested", "A wraps a command which is not A", text)
+            return fault("nested", "A wraps a command which is not A", text)
     letter, (digits, colon, _) = rest[:1], rest[1:].partition(":")
     if not letter:
-        return _fault("empty", "a message without a command", text)
+        return fault("empty", "a message without a command", text)
     if not colon or not is_id(digits):
-        return _fault("id", f"no command, id and colon: {shown(text[:64], SHOWN_MAX)}", text)
+        return fault(
+            "id", f"no command, id and colon: {shown(text[:FAULT_CHARACTERS], SHOWN_MAX)}", text
+        )
     if letter.islower() and letter.upper() in FRAMES:
-        return _fault("case", f"commands are upper case: {shown(letter)}", text)
-    return _fault("command", f"unknown command {shown(letter)}", text, Code.UNSUPPORTED_COMMAND)
+        return fault("case", f"commands are upper case: {shown(letter)}", text)
+    return fault("command", f"unknown command {shown(letter)}", text, Code.UNSUPPORTED_COMMAND)

@@ -197,14 +197,14 @@ class Peer(Arriving):
         elif isinstance(frame, UmqFault):
             self._fail(frame, events)
         else:
-            self._fail(UmqFault("state", machine.refusal(kind), text[:64].encode()), events)
+            self._fail(wire.fault("state", machine.refusal(kind), text), events)
 
     def _read_binary(self, octets: bytes, events: list[Event]) -> None:
         if self.closed:
             return
         if not self._machine.try_step(wire.Attachment):
             text = self._machine.refusal(wire.Attachment)
-            self._fail(UmqFault("stray", text, octets[:64]), events)
+            self._fail(UmqFault("stray", text, octets[: wire.FAULT_CHARACTERS]), events)
         elif len(octets) > self._limits["attachment-octets"]:
             self._fail(UmqFault("attachment-octets", "an attachment above its limit"), events)
         else:
@@ -321,8 +321,8 @@ class Peer(Arriving):
     def _on_callback(self, frame: Frame, events: list[Event]) -> None:
         digits, colon, argument = frame.payload.partition(":")
         if not colon or not is_id(digits):
-            octets = frame.payload[:64].encode("utf-8", "replace")
-            self._fail(UmqFault("callback", "B carries no callback id and colon", octets), events)
+            text = "B carries no callback id and colon"
+            self._fail(wire.fault("callback", text, frame.payload), events)
         elif self._serve(frame, events):
             callback = wire.number(digits)
             if callback in self._callbacks:
@@ -413,8 +413,7 @@ class Peer(Arriving):
     def _on_set(self, frame: Frame, events: list[Event]) -> None:
         name, equals, value = frame.payload.partition("=")
         if not equals:
-            octets = frame.payload[:64].encode("utf-8", "replace")
-            self._fail(UmqFault("attribute", "S carries no name=value", octets), events)
+            self._fail(wire.fault("attribute", "S carries no name=value", frame.payload), events)
         else:
             key = ("attribute", name)
             self._deliver(AttributeSet(name, value), frame.attachments, key, events)
