@@ -24,7 +24,7 @@ from twisted_msgproto.core.reasons import TLS_HERE
 from twisted_msgproto.net.counters import Places
 from twisted_msgproto.net.delivery import BATCH_WEIGHT_OCTETS
 from twisted_msgproto.net.ledger import LATE_SECONDS
-from twisted_msgproto.net.link import FIRST_READ_OCTETS, TIMED_OCTETS
+from twisted_msgproto.net.link import FIRST_READ_OCTETS, TIMED_OCTETS, Link
 from twisted_msgproto.net.wires import Wire
 from twisted_msgproto.net.wires.output import Output
 from twisted_msgproto.net.wires.stream import StreamWire
@@ -362,6 +362,9 @@ class Edges(LinkCase):
             held.hold(Output(transport, self.clock, 30.0, self.fail), octets, self.clock.seconds())
             self.assertEqual(transport.aborted, late)
         self.lose()
+
+    def test_every_link_knows_what_a_fault_of_its_peer_leads_to(self) -> None:
+        self.assertEqual(Link.actions, {Fault: Link.peerFaulted})
 
     def test_a_new_connection_counts_as_heard__NB_08(self) -> None:
         server, _ = self.link()

@@ -6,7 +6,9 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.interfaces import IPushProducer
 from twisted.internet.task import Clock
+from zope.interface.verify import verifyObject
 
 from twisted_msgproto.net.ledger import LATE_SECONDS, Ledger
 from twisted_msgproto.net.wires.output import SLICE_OCTETS, Output
@@ -242,6 +244,18 @@ def test_nothing_is_left_after_a_loss():
     assert way.output.octets == 0
     assert way.output._queue is None
     assert way.clock.getDelayedCalls() == []
+
+
+def test_an_output_is_a_producer_of_twisted() -> None:
+    assert verifyObject(IPushProducer, Way().output)
+
+
+def test_who_makes_us_wait_now_has_taken_something_until_now__HO_04() -> None:
+    way = Way()
+    way.clock.advance(100)
+    way.output.write(bytes(SLICE_OCTETS))
+    assert (way.output.full, way.output.movedAt) == (True, 100)
+    way.output.stop()
 
 
 def test_an_end_after_a_loss_touches_nothing():

@@ -52,6 +52,19 @@ def test_a_full_log_says_what_it_waits_for(tmp_path: Path) -> None:
     writer.close()
 
 
+def test_that_no_broker_runs_is_said_once_and_not_at_the_start(tmp_path: Path) -> None:
+    lines: list[str] = []
+    writer = QueueWriter(tmp_path / "q", report=lines.append)
+    assert writer.close()
+    writer._log.withheld = True
+    writer._look_at_broker()
+    assert lines == []
+    writer._broker_at = 0.0  # its time is over
+    writer._look_at_broker()
+    writer._look_at_broker()
+    assert len(lines) == 1
+
+
 def test_columns_that_say_nothing_of_a_pair_make_no_frame() -> None:
     class Odd(dict[str, str]):
         def values(self) -> Any:
@@ -90,6 +103,22 @@ class Failing:
 
     def close(self) -> None:
         pass
+
+
+def test_a_large_segment_is_written_again_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "WRITE_AGAIN_OCTETS", 4)
+    octets, written = bytes(range(10)), bytearray(10)
+
+    def write(position: int, pieces: list[bytes]) -> int:
+        written[position : position + len(pieces[0])] = pieces[0]
+        return len(pieces[0])
+
+    file = SimpleNamespace(
+        size=lambda: len(octets), read=lambda at, count: octets[at : at + count], write=write
+    )
+    segment: Any = SimpleNamespace(file=file, first=0)
+    recovery._write_again(segment, 0)
+    assert written == octets
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,7 @@ def test_a_log_is_read_up_to_a_version(until: int | None, count: int) -> None:
         ([4], [], [4, 5, 6], None, 4),
         ([4], [], [6], None, "lacks version 0;"),
         ([4], [], [], None, 4),
+        ([4, 6], [6], [5], None, "lacks version 0; checkpoint 6 cannot be read (it is torn);"),
         ([4, 6], [], [5, 6, 7], None, 6),
         ([4, 6], [6], [5, 6, 7], None, 4),
         ([4, 6], [], [5, 6, 7], 6, 6),

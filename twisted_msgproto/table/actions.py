@@ -270,7 +270,7 @@ def our_info(
     return {**values, **({} if actions is None else {"actions": actions}), "info": dict(info)}
 
 
-def add_action(file: DataFile, data_change: bool = True) -> dict[str, Any]:
+def add_action(file: DataFile, data_change: bool) -> dict[str, Any]:
     """Return the ``add`` of a file."""
     return {
         "path": quote(file.path, safe=PATH_SAFE),

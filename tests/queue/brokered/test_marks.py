@@ -17,7 +17,7 @@ from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.broker.terms import QueueName
 from twisted_msgproto.queue.brokered import scan, settled
 from twisted_msgproto.queue.brokered.frames import second, seconds
-from twisted_msgproto.queue.brokered.marks import Marks, Moved, ranges_of
+from twisted_msgproto.queue.brokered.marks import Marks, Moved, Segment, ranges_of
 from twisted_msgproto.queue.brokered.scan import Scan
 
 QUEUE_ID = "5" * 32
@@ -143,6 +143,14 @@ def said() -> bytes:
     return settled.snapshot(marks)
 
 
+def test_far_into_the_log_a_segment_takes_no_more_bits_than_messages__NB_02() -> None:
+    first = 10**12
+    segment = Segment(first)
+    assert segment.set(first, first + 9) == 9
+    assert len(segment.bits()) == 2
+    assert list(segment.unsettled(first, first + 12)) == [9, 10, 11]
+
+
 def test_what_was_written_is_read_again() -> None:
     marks = Marks()
     marks.begun(0)
@@ -155,6 +163,7 @@ def test_tries_stand_in_the_shorter_form_and_zeros_as_pairs() -> None:
     """NB-02: ten million tried messages are 20 MB in the file, and not 160."""
     for tries, octets in (
         ([(place, 3) for place in range(1000)], 2 * 1000),
+        ([(place, 3) for place in range(500, 1500)], 2 * 1000),
         ([(place, 3) for place in range(0, 7000, 7)], 2 * 6994),
         ([(place, 3) for place in range(0, 9000, 9)], 16 * 1000),
         ([(place, place % 2) for place in range(1000)], 16 * 1000),

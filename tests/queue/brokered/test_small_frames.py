@@ -215,9 +215,13 @@ def test_16_a_frame_with_another_layout_is_left_to_arrow(
     arrow_alone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where its neighbours have the same columns, and as many messages and runs."""
-    monkeypatch.setattr(columns, "_writers", Compressing())
+    writers = Compressing()
+    monkeypatch.setattr(columns, "_writers", writers)
+    monkeypatch.setattr(columns, "_listed", lambda gathered, count: None)  # Arrow writes all
     for alike in (True, False):
+        before = writers.frames
         written = Written(5, alike=alike)
+        assert writers.frames > before + 10
         found = written.found()
         with arrow_alone():
             assert written.found() == found
@@ -244,6 +248,32 @@ def test_16_a_column_that_is_not_known_is_left_to_arrow() -> None:
     (known,) = struct.unpack_from("<I", frame, FRAME_HEADER_OCTETS)
     struct.pack_into("<I", frame, FRAME_HEADER_OCTETS, known | 1 << 31)
     assert layout_of(bytes(frame)) is None
+
+
+def test_16_of_a_compressed_frame_no_layout_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its buffers do not hold what their bounds say."""
+    for compressing in (False, True):
+        with monkeypatch.context() as patched:
+            if compressing:
+                patched.setattr(columns, "_listed", lambda gathered, count: None)
+                patched.setattr(columns, "_writers", Compressing())
+            written = Written(1, frames=1, alike=True)
+        path = min(path for path in written.files if path.endswith(".segment"))
+        (record,) = frames_of(written, path)
+        frame = written.files[path][record.position : record.end_position]
+        assert (layout_of(frame) is None) == compressing
+
+
+@pytest.mark.parametrize("place", [4, FRAME_HEADER_OCTETS - 1, FRAME_HEADER_OCTETS + 1])
+def test_16_a_frame_with_a_wrong_checksum_ends_what_is_read_together(place: int) -> None:
+    written = Written(1, frames=3, alike=True)
+    path = min(path for path in written.files if path.endswith(".segment"))
+    _, second, _ = frames_of(written, path)
+    octets = bytearray(written.files[path])
+    octets[second.position + place] ^= 1
+    small = SmallFrames(Segment(written.disk.open(path), IDENTITY.frame_seed, 0))
+    assert small._checked(bytes(written.files[path]), second.position) is not None
+    assert small._checked(bytes(octets), second.position) is None
 
 
 def test_16_a_frame_whose_bounds_are_nonsense_ends_what_is_read_together() -> None:
