@@ -236,6 +236,22 @@ def test_a_group_that_does_not_fit_on_the_disk_does_not_count() -> None:
     assert disk.octets_of(f"{DIRECTORY}/{settled.FILE}") == whole
 
 
+def test_a_file_that_has_become_long_is_closed_when_another_takes_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(settled, "LONG_OCTETS", 0)
+    disk = SimulatedDisk()
+    disk.make_directory(DIRECTORY)
+    marks, file = Marks(), settled.SettledFile(disk, DIRECTORY, QUEUE_ID)
+    file.write(settled.Group([(0, 1)]), marks)
+    long: Any = Short()
+    file._file, file._end = long, 1 << 20
+    file.write(settled.Group([(1, 2)]), marks)
+    assert long.closed
+    assert file._file is not long
+    file.close()
+
+
 # -- what waits -----------------------------------------------------------------------------------
 
 
