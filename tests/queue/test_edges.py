@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -63,6 +65,32 @@ def test_that_no_broker_runs_is_said_once_and_not_at_the_start(tmp_path: Path) -
     writer._look_at_broker()
     writer._look_at_broker()
     assert len(lines) == 1
+
+
+def open_below(directory: Path) -> list[str]:
+    """The files below a directory that this process has open."""
+    found = []
+    for number in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.append(os.readlink(number))
+    return [path for path in found if path.startswith(f"{directory}/")]
+
+
+def test_who_has_closed_a_queue_has_no_file_of_it_open(tmp_path: Path) -> None:
+    directory = tmp_path.resolve() / "q"
+    told = SimpleQueue[Any]()
+    writer = QueueWriter(directory, segment_bytes=1)
+    broker = writer.broker()
+    broker.restored()
+    for number in range(3):
+        writer.submit(batch(number), lambda *answer: told.put(answer))
+        told.get(timeout=PATIENCE_SECONDS)
+    reader = QueueReader(directory)
+    assert sum(table.num_rows for table in reader.read(0, reader.end())) == 3
+    assert open_below(directory)
+    broker.close()
+    writer.close()
+    assert open_below(directory) == []
 
 
 def test_columns_that_say_nothing_of_a_pair_make_no_frame() -> None:

@@ -16,6 +16,7 @@ from twisted_msgproto.core.errors import QueueCorrupt
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue.brokered import check, settled
 from twisted_msgproto.queue.brokered.frames import Frame, may_have_envelopes, read_frame
+from twisted_msgproto.queue.brokered.kept import copied
 from twisted_msgproto.queue.brokered.marks import Marks
 from twisted_msgproto.queue.checksum import crc32
 from twisted_msgproto.queue.columns import RUNS, encode
@@ -35,6 +36,15 @@ def test_a_row_has_the_time_of_its_run_and_none_is_behind_the_last() -> None:
     assert [one.received(row) for row in range(3)] == [7, 9, 9]
     with pytest.raises(IndexError, match="behind the frame"):
         one.received(3)
+
+
+def test_a_copy_has_some_rows_and_knows_their_octets__NB_02() -> None:
+    bodies = pa.array([b"a", b"b" * 1000, None], pa.binary())
+    one = Frame(5, 3, (7, 9), (1, 2), pa.array([OWN] * 3, pa.binary()), bodies, None)
+    copy = copied(one, (50, 60, 70), (1, 2))
+    assert copy.places == [60, 70]
+    assert copy.bodies == [b"b" * 1000, None]
+    assert copy.octets == 2 * len(OWN) + 1000
 
 
 @pytest.mark.parametrize(
