@@ -90,6 +90,9 @@ def test_who_has_closed_a_queue_has_no_file_of_it_open(tmp_path: Path) -> None:
     assert open_below(directory)
     broker.close()
     writer.close()
+    assert reader.place(2).offset == 2
+    min(directory.glob("*.segment")).unlink()  # as after a trim
+    assert reader.place(1).offset == 1
     assert open_below(directory) == []
 
 

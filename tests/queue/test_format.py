@@ -54,6 +54,12 @@ def a_segment(octets: bytes, *, first: int = 0) -> Segment:
     return Segment(file, IDENTITY.frame_seed, first)
 
 
+def test_beyond_a_segment_there_is_nothing() -> None:
+    segment = a_segment(bytes(10))
+    assert len(segment.octets(segment.size - 1, 5)) == 1
+    assert len(segment.octets(segment.size + 5, 5)) == 0
+
+
 def walked(segment: Segment, expected: int = 0) -> list[tuple[int, int]]:
     """What the segment's records hold, as ranges of offsets."""
     return [

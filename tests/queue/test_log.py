@@ -13,7 +13,7 @@ import pytest
 from tests.sim.disk import Cut, SimulatedDisk
 from tests.tools.queues import batch, frame, ids, rows
 from twisted_msgproto.core.errors import QueueError, QueueFull, QueueLocked
-from twisted_msgproto.queue import QueueReader, SegmentLog
+from twisted_msgproto.queue import QueueReader, SegmentLog, consumers
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, Identity, segment_name
 
@@ -680,6 +680,26 @@ def test_at_its_limit_the_queue_waits_for_its_slowest_consumer() -> None:
     log.append([frame(end)])
     assert log.begin > 0
     assert found(disk) == list(range(log.begin, end + 1))
+
+
+def test_the_header_of_a_segment_that_has_to_begin_counts_towards_the_limit() -> None:
+    log = a_log(SimulatedDisk())
+    log.append([frame(0)])
+    log._max_octets = log.octets + EMPTY_SEGMENT_OCTETS + 5
+    log._make_room(EMPTY_SEGMENT_OCTETS + 5)
+    log._end_segment()
+    log._make_room(5)
+    with pytest.raises(QueueFull):
+        log._make_room(6)
+
+
+def test_a_consumer_that_was_forgotten_does_not_come_back_after_a_loss_of_power() -> None:
+    disk = SimulatedDisk()
+    a_log(disk).close()
+    commit(disk, "gone", 0)
+    QueueReader(DIRECTORY, disk=disk).forget("gone")
+    disk.lose_power(random.Random(1))
+    assert consumers.names(disk, DIRECTORY) == []
 
 
 def test_at_its_limit_a_queue_whose_every_message_is_committed_goes_on() -> None:
