@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -27,7 +28,7 @@ from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.log import SegmentLog
 from twisted_msgproto.spark.jobs import open_range, run_here
-from twisted_msgproto.spark.loop import Pace
+from twisted_msgproto.spark.loop import Loop, Pace
 from twisted_msgproto.table import starting
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.landing import (
@@ -54,6 +55,18 @@ def marks_are_behind_the_table(table: Path, queue: Path) -> None:
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     return tmp_path / "table"
+
+
+def test_a_table_that_cannot_be_read_just_now_is_read_again_after_a_while() -> None:
+    loop: Any = Loop.__new__(Loop)
+    loop.clock, loop._looked = lambda: 50.0, 0.0
+
+    def look() -> None:
+        raise TableError("the store does not answer")
+
+    loop._look = look
+    loop._look_idly()
+    assert loop._looked == 50.0
 
 
 # -- the ordinary course ---------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from twisted_msgproto.queue.source import Queue, Rows
 from twisted_msgproto.spark.gateways import (
     ANSWERS,
     AWAY,
+    NEW,
     PAUSE_SECONDS_MAX,
     REFUSED,
     SILENCE_SECONDS,
@@ -243,6 +244,19 @@ def test_one_which_is_silent_for_long_is_away(
         some.ask({}, 0.0)
 
 
+def test_one_which_was_asked_a_moment_ago_is_not_away(
+    gateways: Make, said: list[str], clock: Clock
+) -> None:
+    hung = FakeQueue("hung")
+    hung.hangs.clear()
+    some = gateways(hung)
+    some.ask({}, 0.0)
+    clock.now += SILENCE_SECONDS - 1
+    some.ask({}, 0.0)
+    assert (some.all[0].state, said) == (NEW, [])
+    hung.hangs.set()
+
+
 def test_one_which_is_away_is_named_once_and_asked_after_growing_pauses__TB_09(
     gateways: Make, said: list[str], clock: Clock
 ) -> None:
@@ -289,6 +303,21 @@ def test_a_gateway_is_looked_at_before_it_is_touched(gateways: Make) -> None:
     while some.all[0].state != REFUSED:
         some.ask({})
     assert trimmed.registered == []
+
+
+def test_a_gateway_that_trimmed_while_it_was_asked_is_looked_at_again(gateways: Make) -> None:
+    class Trims(FakeQueue):
+        def register(self, consumer: str) -> int:
+            self.first = 5
+            return super().register(consumer)
+
+    def admit(description: Description, landed: Landed | None) -> None:
+        if description.begin:
+            raise QueueMismatch("what has not landed is gone")
+
+    some = gateways(Trims("a"), admit=admit)
+    while some.all[0].state != REFUSED:
+        assert some.ask({}) == []
 
 
 def test_two_addresses_of_one_queue_are_landed_once(gateways: Make, said: list[str]) -> None:

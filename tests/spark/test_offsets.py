@@ -7,6 +7,7 @@ import pytest
 
 from twisted_msgproto.core.errors import QueueAway, QueueMismatch
 from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.spark import ranges
 from twisted_msgproto.spark.offsets import (
     Place,
     Places,
@@ -148,8 +149,26 @@ def test_ranges_are_cut_evenly_but_not_too_small() -> None:
         Range("q1", 333, 666),
         Range("q1", 666, 1000),
     ]
+    assert len(batch_ranges(queues, start, {"q1": at(8)}, parts=8)) == 8
     assert len(batch_ranges(queues, start, end, parts=8, rows_min=400)) == 2
     assert batch_ranges(queues, start, end, parts=8, rows_min=5000) == [Range("q1", 0, 1000)]
+
+
+def test_a_gateway_that_is_away_is_asked_again_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    answers: list[Any] = [7, QueueAway("gw1 does not answer"), QueueAway("gw1 does not answer")]
+
+    def ask() -> int:
+        answer = answers.pop()
+        if isinstance(answer, QueueAway):
+            raise answer
+        return int(answer)
+
+    assert ranges.patiently(ask) == 7
+    assert pauses == [ranges.PAUSE_SECONDS] * 2
 
 
 def test_rows_of_a_batch_are_counted_over_all_queues() -> None:

@@ -46,6 +46,26 @@ def test_a_queue_may_have_half_of_the_memory_and_the_next_half_of_the_rest() -> 
     assert one.snapshot()["broker_waiting"] == 40
 
 
+def test_above_three_quarters_of_the_memory_as_many_consumers_send_away_as_were_served() -> None:
+    """NB-02: what consumers hold is not kept for as long as they like."""
+    one = broker(durable=True)
+    readers = [subscribed(one, window=1) for _ in range(3)]
+    one.publish(ORDERS, letters(range(3)), NOW)
+    assert [reader.places for reader in readers] == [[0], [1], [2]]
+    assert len(one._carrying) == 3
+    one._make_room(2)
+    assert len(one._carrying) == 1
+
+
+def test_what_is_being_read_counts_as_memory_that_is_used__NB_02() -> None:
+    one = broker(durable=True)
+    reader = subscribed(one)
+    one.memory.expected = one._memory_soft
+    one.publish(ORDERS, letters([0]), NOW)
+    assert reader.places == [0]
+    assert not one._carrying
+
+
 def test_what_was_restored_is_asked_for_once_somebody_wants_it() -> None:
     one = broker(durable=True)
     restored(one, range(10))

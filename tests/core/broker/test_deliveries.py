@@ -143,8 +143,9 @@ def test_a_rejected_letter_comes_again_at_its_place_until_it_is_dead() -> None:
     one = broker(tries=3)
     one.publish(ORDERS, letters(range(3)), NOW)
     reader = subscribed(one, window=1)
-    for _ in range(3):
+    for tries in (1, 2, 3):
         reader.reject(one, 0)
+        assert reader.got[-1][1].tries == (0 if tries == 3 else tries)
     assert reader.places == [0, 0, 0, 1]
     assert [letter.tries for _, letter in reader.got] == [3, 3, 3, 0]  # one object
     (dead,) = one.peek(QueueName("tests", "orders.dead"), 10)
