@@ -55,6 +55,20 @@ def test_the_time_to_fill_an_attachment_begins_with_the_call__UM_04():
     assert machine.deadline == 110.0
 
 
+def test_each_attachment_has_the_whole_time_to_be_filled__UM_04():
+    machine = client(attachment_fill_seconds=10)
+    slots = [Slot(), Slot()]
+    machine.call("x", slots)
+    machine.advance(8.0)
+    machine.fill(slots[0], b"1")
+    machine.data_to_send()
+    machine.advance(10.0)
+    assert machine.data_to_send() == []
+    assert machine.deadline == 18.0
+    machine.advance(18.0)
+    assert machine.data_to_send()[0].startswith("-:")
+
+
 def test_a_side_has_to_say_what_a_complete_message_does():
     with pytest.raises(NotImplementedError):
         Arriving._emit(server(), None, [])

@@ -162,6 +162,7 @@ def test_the_hand_shake_stops_its_clock():
     """UM-20."""
     assert server().next_deadline() is None
     assert client().next_deadline() is None
+    assert [make().next_deadline() for make in (Client, Server)] == [10.0, 10.0]
     machine = Server()
     feed(machine, "H1:")
     assert machine.next_deadline() == 10.0  # HO-07: our own application has its time too

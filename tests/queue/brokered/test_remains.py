@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import errno
 import random
+from array import array
 
 import pytest
 
 from tests.queue.brokered.test_faults import BROKER, a_world, reopened
 from tests.queue.brokered.world import DIRECTORY, NAMES, World
-from tests.sim.disk import CutDisk
+from tests.sim.disk import CutDisk, SimulatedDisk
 from tests.tools.queues import batch
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue.brokered import BrokerState, scan
+from twisted_msgproto.queue.brokered.kept import Chunk, Kept
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.format import FRAME_MARKER, Segment
 from twisted_msgproto.queue.log import SegmentLog
@@ -115,6 +117,18 @@ def test_what_is_trimmed_while_it_is_read_comes_from_its_copy() -> None:
     assert world.log.begin > begin
     assert loaded.unreadable == []
     assert [letter.place for letter in loaded.letters] == places
+
+
+def test_a_later_copy_stands_for_all_earlier_ones_that_it_covers() -> None:
+    disk = SimulatedDisk()
+    disk.make_directory(DIRECTORY)
+    kept = Kept(disk, DIRECTORY, "5" * 32, begin=0)
+    for first, places in enumerate(([10, 11], [20, 21], [30, 31], [5, 25])):
+        kept._add(Chunk(first, array("q", places), 100, len(places)))
+    assert [chunk.span for chunk in kept] == [(5, 26), (30, 32)]
+    assert [chunk.first for chunk in kept.between(5, 30)] == [3]
+    assert kept.where(10) is None
+    kept.close()
 
 
 def test_a_damaged_frame_is_told_once_and_the_others_are_copied() -> None:
