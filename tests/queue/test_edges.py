@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -52,6 +53,20 @@ def test_a_full_log_says_what_it_waits_for(tmp_path: Path) -> None:
     with pytest.raises(QueueFull, match="and no broker runs"):
         log._make_room(1 << 50)
     writer.close()
+
+
+def test_a_writer_says_how_long_its_last_group_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = SimpleQueue[Any]()
+    writer = QueueWriter(tmp_path / "q")
+    monkeypatch.setattr("twisted_msgproto.queue.writer.time.perf_counter", count(1).__next__)
+    writer.submit(batch(1), lambda *answer: told.put(answer))
+    told.get(timeout=PATIENCE_SECONDS)
+    assert writer.close()
+    monkeypatch.undo()
+    figures = writer.statistics()
+    assert figures["append_last_us"] == figures["append_us"] >= 1_000_000
 
 
 def test_that_no_broker_runs_is_said_once_and_not_at_the_start(tmp_path: Path) -> None:

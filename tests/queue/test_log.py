@@ -195,7 +195,8 @@ def test_every_way_of_having_no_room_is_no_room(operation: str, number: int) -> 
     assert segments(disk) == [0]
 
 
-def test_what_fitted_of_a_group_without_room_is_not_kept() -> None:
+@pytest.mark.parametrize("end", [SegmentLog.close, lambda log: log._disk.crash()])
+def test_what_fitted_of_a_group_without_room_is_not_kept(end: Callable[[SegmentLog], None]) -> None:
     """A group may have several frames; those which fitted were told as failed, not as durable."""
     disk = SimulatedDisk()
     log = a_log(disk)
@@ -203,7 +204,7 @@ def test_what_fitted_of_a_group_without_room_is_not_kept() -> None:
     disk.capacity = disk.used() + 3 * FRAME
     with pytest.raises(QueueFull):
         log.append([frame(number) for number in range(1, 9)])
-    log.close()
+    end(log)
     disk.capacity = None
     again = a_log(disk)
     assert again.end == 1

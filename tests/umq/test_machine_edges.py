@@ -83,6 +83,10 @@ def test_the_clock_of_a_client_goes_with_the_time_and_never_back():
     machine.advance(7.0)
     machine.advance(5.0)
     assert machine.clock == 7.0
+    machine.made_safe((), 6.0)
+    assert machine.clock == 7.0
+    machine.made_safe((), 8.0)
+    assert machine.clock == 8.0
 
 
 def test_each_topic_that_closes_has_its_own_time__UM_14():

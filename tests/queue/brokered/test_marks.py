@@ -78,6 +78,9 @@ def test_marks_beyond_the_end_of_the_log_are_dropped_and_told() -> None:
     assert marks.drop_from(10)
     assert (dict(marks.tries), list(marks.moved)) == ({3: 1}, [(NAMES[0], [4])])
     assert not marks.drop_from(10)
+    marks.moved.note([10], NAMES[0])
+    assert marks.drop_from(10)
+    assert not marks.drop_from(10)
     marks.limit = 10
     marks.settle([(8, 12)])
     assert marks.drop_from(10)

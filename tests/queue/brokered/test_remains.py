@@ -119,6 +119,22 @@ def test_what_is_trimmed_while_it_is_read_comes_from_its_copy() -> None:
     assert [letter.place for letter in loaded.letters] == places
 
 
+def test_a_queue_that_was_forgotten_at_the_end_is_forgotten_after_it() -> None:
+    disk = SimulatedDisk()
+    log = SegmentLog(DIRECTORY, disk=disk)
+    state = BrokerState(log, report=lambda line: None)
+    state.restored()
+    state.declare({NAMES[0]: 0, NAMES[1]: 0})
+    state.forget(NAMES[0])
+    state.close()
+    log.close()
+    log = SegmentLog(DIRECTORY, disk=disk)
+    state = BrokerState(log, report=lambda line: None)
+    assert set(state.restored()) == {NAMES[1]}
+    state.close()
+    log.close()
+
+
 def test_a_later_copy_stands_for_all_earlier_ones_that_it_covers() -> None:
     disk = SimulatedDisk()
     disk.make_directory(DIRECTORY)
