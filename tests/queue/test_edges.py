@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from tests.tools.queues import PATIENCE_SECONDS, batch
-from twisted_msgproto.core.errors import QueueFull
+from twisted_msgproto.core.errors import QueueClosed, QueueFull
+from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import QueueReader, QueueWriter, arrays, columns, recovery, verify
 from twisted_msgproto.queue.log import SegmentLog
 from twisted_msgproto.queue.verify import segments
@@ -25,8 +26,12 @@ def test_a_writer_says_how_large_it_may_be_and_why_it_takes_nothing(tmp_path: Pa
     assert (writer.epoch, writer.max_octets, writer.refusal) == (0, 64 << 20, None)
     writer.close()
     assert writer.refusal == "the queue is closed"
+    with pytest.raises(QueueClosed, match=r"is closed$"):
+        writer.submit(batch(0), lambda *answer: None)
     writer._failure = OSError("the disk is gone")
     assert writer.refusal == "the queue's writer failed: the disk is gone"
+    with pytest.raises(QueueClosed, match=r"is closed: the disk is gone$"):
+        writer.submit(batch(0), lambda *answer: None)
 
 
 def test_what_is_submitted_in_the_writers_own_thread_is_written_too(tmp_path: Path) -> None:
@@ -105,10 +110,25 @@ def test_who_has_closed_a_queue_has_no_file_of_it_open(tmp_path: Path) -> None:
     assert open_below(directory)
     broker.close()
     writer.close()
+    writer = QueueWriter(directory)
+    broker = writer.broker()
+    with broker._opened(1):
+        assert open_below(directory)
+    broker.close()
+    writer.close()
     assert reader.place(2).offset == 2
     min(directory.glob("*.segment")).unlink()  # as after a trim
     assert reader.place(1).offset == 1
     assert open_below(directory) == []
+
+
+def test_a_group_knows_how_many_envelopes_it_has_whoever_wrote_it() -> None:
+    ids: list[Any]
+    for ids in ([1, 2, 3], [1, "two", 3]):  # Arrow writes the second
+        one = MessageBatch("mtl", "content", 0, count=3, message_id=ids, truncated=[False] * 3)
+        assert columns.encode([one]).envelopes == 0
+        one.envelope = [b"x", None, b"y"]
+        assert columns.encode([one]).envelopes == 2
 
 
 def test_columns_that_say_nothing_of_a_pair_make_no_frame() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.sim.disk import SimulatedDisk, SimulatedFile
 from twisted_msgproto.queue.format import (
+    BLOCK_OCTETS,
     END_LINEAGE_OCTETS,
     END_OCTETS,
     FRAME_HEADER_OCTETS,
@@ -58,6 +59,35 @@ def test_beyond_a_segment_there_is_nothing() -> None:
     segment = a_segment(bytes(10))
     assert len(segment.octets(segment.size - 1, 5)) == 1
     assert len(segment.octets(segment.size + 5, 5)) == 0
+
+
+def test_the_next_record_is_looked_for_up_to_the_stop() -> None:
+    segment = a_segment(a_frame(0, 2, b"12345678") + a_frame(2, 1, b"x"))
+    first = segment.next_record(SEGMENT_HEADER_OCTETS, 0)
+    assert first is not None
+    second = segment.next_record(first.position + 1, 0)
+    assert second is not None
+    assert second.position == first.end_position
+    assert segment.next_record(first.position + 1, 0, second.position) is None
+    assert segment.next_record(first.position + 1, 0, second.position + 1) == second
+
+
+def test_a_segment_that_has_changed_is_read_again_once_it_forgets() -> None:
+    segment = a_segment(b"old")
+    position = segment.size - 3
+    assert segment.octets(position, 3) == b"old"
+    segment.file.write(position, [b"new"])
+    segment.forget()
+    assert segment.octets(position, 3) == b"new"
+
+
+def test_only_blocks_that_hold_the_octets_are_unread() -> None:
+    segment = a_segment(bytes(3 * BLOCK_OCTETS))
+    segment._unread = {1}
+    assert not segment.unread(0, BLOCK_OCTETS)
+    assert segment.unread(0, BLOCK_OCTETS + 1)
+    assert segment.unread(2 * BLOCK_OCTETS - 1, 2 * BLOCK_OCTETS)
+    assert not segment.unread(2 * BLOCK_OCTETS, 3 * BLOCK_OCTETS)
 
 
 def walked(segment: Segment, expected: int = 0) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.disk import Cut, SimulatedDisk
+from tests.sim.disk import Cut, SimulatedDisk, SimulatedFile
 from tests.tools.queues import batch, frame, ids, rows
 from twisted_msgproto.core.errors import QueueError, QueueFull, QueueLocked
 from twisted_msgproto.queue import QueueReader, SegmentLog, consumers
@@ -163,6 +163,7 @@ def test_a_full_disk_changes_nothing_and_the_same_group_goes_in_later(room: int)
     disk.capacity = None
     assert log.append(group) == 2
     assert found(disk) == [0, 1]
+    assert segments(disk) == [0]  # it goes on where it was
 
 
 @pytest.mark.parametrize("room", [0, 1, EMPTY_SEGMENT_OCTETS - 1, EMPTY_SEGMENT_OCTETS, 100])
@@ -176,10 +177,26 @@ def test_a_full_disk_at_a_segment_s_beginning_changes_nothing(room: int) -> None
             log.append([frame(1)])
     disk.capacity = None
     log.append([frame(1)])
+    disk.crash()
+    assert a_log(disk).recovery.lines == []
     assert log.octets == sum(
         len(disk.octets_of(path)) for path in disk.paths() if path.endswith(".segment")
     )
     assert found(disk) == [0, 1]
+
+
+def test_a_segment_whose_head_cannot_be_written_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk, closed = SimulatedDisk(), list[str]()
+    monkeypatch.setattr(SimulatedFile, "close", lambda self: closed.append(self._path))
+    log = a_log(disk, segment_bytes=FRAME)
+    log.append([frame(0)])
+    closed.clear()
+    disk.fail_next("write", errno.EIO, segment_name(1))
+    with pytest.raises(OSError, match="Input/output"):
+        log.append([frame(1)])
+    assert f"{DIRECTORY}/{segment_name(1)}" in closed
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])

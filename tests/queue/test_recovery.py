@@ -587,6 +587,7 @@ def test_a_queue_of_which_nothing_says_its_name_is_put_aside_and_a_new_one_begin
     assert log.queue_id != queue_id
     assert (log.begin, log.end) == (6, 6)
     assert log.recovery.epoch_raised
+    assert any("says which queue it is" in line for line in log.recovery.lines)
     assert sum("/quarantine/" in path for path in disk.paths()) == len(old)
     log.append([frame(6)])
     assert found(disk) == [6]

@@ -59,6 +59,33 @@ def test_calls_of_all_sessions_have_one_bound_and_a_good_one_is_served__NB_02():
     assert len(feed(hog, "C6:" + "x" * 30_000)) == 1
 
 
+def test_attributes_and_log_ins_count_with_all_that_they_hold__NB_02():
+    every = Kept(LIMIT)
+    machine = Server(limits(hello_attachments=1), 0.0, every=every)
+    feed(machine, "A1:H1:hello", b"x" * 1000)
+    assert every.octets == 5 + 1000 + KEPT_WEIGHT_OCTETS
+    machine.welcome()
+    assert every.octets == 0
+    feed(machine, "A1:S:name=value", b"x" * 1000)
+    assert every.octets == 4 + 5 + 1000 + KEPT_WEIGHT_OCTETS + ATTACHMENT_OCTETS
+    feed(machine, "X:name")
+    assert every.octets == 0
+
+
+def test_a_call_without_an_id_is_answered_without_one__UM_02():
+    machine = opened(Kept(LIMIT))
+    assert feed(machine, "C:x") == [CallReceived("", "x")]
+    machine.result("", "y")
+    assert machine.data_to_send() == ["R:y"]
+
+
+def test_of_a_lost_session_nothing_is_sent__UM_05():
+    machine = opened(Kept(LIMIT))
+    machine.call("x")
+    machine.lost(1.0)
+    assert machine.data_to_send() == []
+
+
 def test_attachments_of_a_call_count_and_it_is_refused_if_they_are_too_large__NB_02():
     """NB-02, UM-19: also where it was let in while there was room."""
     every = Kept(LIMIT)

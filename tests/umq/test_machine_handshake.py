@@ -14,6 +14,7 @@ from twisted_msgproto.umq.terms.events import (
     TopicUpdated,
     WelcomeReceived,
 )
+from twisted_msgproto.umq.wire import Code
 
 
 def test_the_hand_shake():
@@ -106,6 +107,21 @@ def test_a_fault_keeps_the_beginning_of_a_stray_attachment__UM_18():
     feed(machine, "H1:x")
     (fault,) = feed(machine, b"x" * 65)
     assert fault.octets == b"x" * 64
+
+
+def test_a_client_says_hello_once__UM_06():
+    machine = Client()
+    machine.hello()
+    with pytest.raises(IllegalTransition):
+        machine.hello()
+    assert machine.data_to_send() == ["H1:"]
+
+
+def test_codes_have_the_numbers_of_the_reference__UM_08():
+    assert [(code.name, code.value) for code in Code][5:7] == [
+        ("NOT_AN_RPC_SERVER", 6),
+        ("NO_ROUTE", 7),
+    ]
 
 
 def test_a_client_cannot_welcome_itself():

@@ -224,7 +224,7 @@ def encode(frame: Frame) -> str:
     return command_text(type(frame), frame.id, frame.payload, frame.attachments)
 
 
-def command_text(kind: type[Frame], id: str, payload: str, attachments: int = 0) -> str:
+def command_text(kind: type[Frame], id: str, payload: str, attachments: int) -> str:
     """Return the text message of one command: as :func:`encode`, without a frame."""
     text = f"{LETTERS[kind]}{id}:{payload}"
     return f"A{base36(attachments)}:{text}" if attachments else text

@@ -15,7 +15,7 @@ from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.errors import QueueCorrupt
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue.brokered import check, settled
-from twisted_msgproto.queue.brokered.frames import Frame, may_have_envelopes, read_frame
+from twisted_msgproto.queue.brokered.frames import Frame, gathered, may_have_envelopes, read_frame
 from twisted_msgproto.queue.brokered.kept import copied
 from twisted_msgproto.queue.brokered.marks import Marks
 from twisted_msgproto.queue.checksum import crc32
@@ -36,6 +36,18 @@ def test_a_row_has_the_time_of_its_run_and_none_is_behind_the_last() -> None:
     assert [one.received(row) for row in range(3)] == [7, 9, 9]
     with pytest.raises(IndexError, match="behind the frame"):
         one.received(3)
+
+
+def test_frames_are_joined_up_to_a_number_of_messages__NB_02(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("twisted_msgproto.queue.brokered.frames.GATHERED_MESSAGES", 5)
+    column = pa.array([OWN] * 2, pa.binary())
+    parts = [
+        Frame(first, 2, (7,), (2,), column, pa.nulls(2, pa.binary()), None)
+        for first in range(0, 14, 2)
+    ]
+    assert [(one.first, one.count) for one in gathered(parts)] == [(0, 4), (4, 4), (8, 4), (12, 2)]
 
 
 def test_a_copy_has_some_rows_and_knows_their_octets__NB_02() -> None:

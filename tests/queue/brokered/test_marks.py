@@ -32,6 +32,7 @@ QUEUE_ID = "5" * 32
         ([5, 3, 4, 3, 5], [(3, 6)]),
         ([9, 1, 1, 2], [(1, 3), (9, 10)]),
         ([1, 1, 3], [(1, 2), (3, 4)]),
+        ([1, 4], [(1, 2), (4, 5)]),
     ],
 )
 def test_places_are_as_few_ranges_as_can_be(places: list[int], ranges: list[Any]) -> None:
@@ -48,6 +49,9 @@ def test_marks_go_over_the_bounds_of_segments_and_know_what_is_done() -> None:
     assert marks.unsettled(97, 104) == [0, 5, 6]
     assert [marks.is_settled(place) for place in (97, 98, 101, 102)] == [False, True, True, False]
     assert marks.live(array("q", [97, 98, 150])) == 1
+    behind = Marks()
+    behind.begun(100)
+    assert list(behind.unsettled(98, 103)) == [2, 3, 4]  # what is in no segment is no row of it
     assert marks.settle([(98, 102)]) == set()
 
 
@@ -152,6 +156,18 @@ def test_far_into_the_log_a_segment_takes_no_more_bits_than_messages__NB_02() ->
     assert segment.set(first, first + 9) == 9
     assert len(segment.bits()) == 2
     assert list(segment.unsettled(first, first + 12)) == [9, 10, 11]
+
+
+def test_bits_are_shorter_than_ranges_where_these_are_many() -> None:
+    for settled_ranges, scattered in (
+        ([(0, 128)], False),
+        ([(2, 4), (8, 10), (64, 128)], True),
+        ([(number, number + 1) for number in range(0, 128, 2)], True),
+    ):
+        segment = Segment(0)
+        for lo, hi in settled_ranges:
+            segment.set(lo, hi)
+        assert segment.scattered() == scattered
 
 
 def test_what_was_written_is_read_again() -> None:

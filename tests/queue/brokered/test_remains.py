@@ -119,6 +119,18 @@ def test_what_is_trimmed_while_it_is_read_comes_from_its_copy() -> None:
     assert [letter.place for letter in loaded.letters] == places
 
 
+def test_copies_are_made_in_parts__NB_02(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twisted_msgproto.queue.brokered.state.COPY_MESSAGES", 2)
+    world = a_world()
+    world.consume()
+    for _ in range(2):
+        world.trim()
+        world.tend()
+    chunks = list(world.state._kept)
+    assert sum(len(chunk.places) for chunk in chunks) == world.state.copied_messages > 5
+    assert max(len(chunk.places) for chunk in chunks) <= 3
+
+
 def test_a_queue_that_was_forgotten_at_the_end_is_forgotten_after_it() -> None:
     disk = SimulatedDisk()
     log = SegmentLog(DIRECTORY, disk=disk)

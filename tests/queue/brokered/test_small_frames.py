@@ -303,6 +303,12 @@ def test_16_a_frame_whose_bounds_are_nonsense_ends_what_is_read_together() -> No
     assert (few.count, behind) == (1, second.position)
 
 
+@pytest.mark.parametrize("octets", [4, 255, 256, 700])
+def test_16_the_head_of_an_envelope_may_be_longer_than_255_octets(octets: int) -> None:
+    one = struct.pack("<HH", 0, octets) + bytes(octets - 4)
+    assert small._head(b"?????" + one + b"behind", 5, 5 + octets + 6) == one
+
+
 def test_16_few_layouts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small, "LAYOUTS_MAX", 1)
     written = Written(3, frames=20)
