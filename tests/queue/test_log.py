@@ -68,6 +68,18 @@ def test_a_new_segment_s_name_is_synced_before_its_first_group_counts() -> None:
     ]
 
 
+def test_the_name_of_a_segment_is_synced_once() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    log.append([frame(0)])
+    log._end_segment()
+    log.append([frame(1)])
+    disk.journal.clear()
+    log.append([frame(2)])
+    name = segment_name(1)
+    assert list(disk.journal) == [("write", name), ("sync", name), ("write", "end")]
+
+
 def test_several_frames_share_one_sync() -> None:
     disk = SimulatedDisk()
     log = a_log(disk)
@@ -197,6 +209,18 @@ def test_a_segment_whose_head_cannot_be_written_is_closed(
     with pytest.raises(OSError, match="Input/output"):
         log.append([frame(1)])
     assert f"{DIRECTORY}/{segment_name(1)}" in closed
+
+
+def test_a_segment_whose_sync_failed_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, closed = SimulatedDisk(), list[str]()
+    monkeypatch.setattr(SimulatedFile, "close", lambda self: closed.append(self._path))
+    log = a_log(disk)
+    log.append([frame(0)])
+    closed.clear()
+    disk.fail_next("sync", errno.EIO, segment_name(0))
+    with pytest.raises(OSError, match="Input/output"):
+        log.append([frame(1)])
+    assert f"{DIRECTORY}/{segment_name(0)}" in closed
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])

@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.disk import SimulatedDisk, SimulatedFile
 from tests.tools.queues import frame
-from twisted_msgproto.queue import QueueReader, SegmentLog
+from twisted_msgproto.queue import QueueReader, SegmentLog, damage
 from twisted_msgproto.queue.columns import Encoded
 from twisted_msgproto.queue.format import Identity, SegmentHeader
 from twisted_msgproto.queue.verify import verify
@@ -134,6 +134,13 @@ def test_ranges_the_writer_noted_and_has_not_trimmed_are_damaged() -> None:
     QueueReader(DIRECTORY, disk=disk).commit("spark", 3)
     log.trim()
     assert verify(DIRECTORY, disk=disk).damaged == []
+
+
+def test_a_range_that_was_noted_is_damaged_though_its_segment_can_be_read() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [1, 1, 1]).close()
+    damage.write(disk, DIRECTORY, {(1, 2): "records missing"})
+    assert verify(DIRECTORY, disk=disk).damaged == [(1, 2)]
 
 
 @pytest.mark.parametrize("when", [1, 2])

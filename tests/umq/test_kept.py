@@ -39,6 +39,7 @@ def opened(every, **changes):
 
 def counted(machine):
     """What this machine keeps, counted anew."""
+    assert machine._serving_octets == sum(each for _, each in machine._serving.values())
     octets = sum(each + KEPT_WEIGHT_OCTETS for _, each in machine._serving.values())
     octets += sum(each.weight for each in machine.attributes.values())
     return octets + TOPIC_WEIGHT_OCTETS * len(machine._published)
@@ -70,6 +71,13 @@ def test_attributes_and_log_ins_count_with_all_that_they_hold__NB_02():
     assert every.octets == 4 + 5 + 1000 + KEPT_WEIGHT_OCTETS + ATTACHMENT_OCTETS
     feed(machine, "X:name")
     assert every.octets == 0
+
+
+def test_of_a_refused_call_and_its_attachments_nothing_is_held__UM_04_NB_02():
+    machine = opened(Kept(LIMIT), calls=1)
+    feed(machine, "C1:x", "A2:C2:y", b"1", b"2")
+    assert machine.counters.calls_refused == 1
+    assert machine._incoming.octets == 0
 
 
 def test_a_call_without_an_id_is_answered_without_one__UM_02():

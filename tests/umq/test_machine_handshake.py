@@ -117,6 +117,13 @@ def test_a_client_says_hello_once__UM_06():
     assert machine.data_to_send() == ["H1:"]
 
 
+def test_a_server_welcomes_once__UM_07():
+    machine = server()
+    with pytest.raises(IllegalTransition):
+        machine.welcome()
+    assert machine.data_to_send() == []
+
+
 def test_codes_have_the_numbers_of_the_reference__UM_08():
     assert [(code.name, code.value) for code in Code][5:7] == [
         ("NOT_AN_RPC_SERVER", 6),

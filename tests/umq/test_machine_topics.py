@@ -152,6 +152,9 @@ def test_attributes_are_limited():
     machine = server(attributes_octets=10)
     feed(machine, "S:a=12345678", "S:a=123", "S:b=12345")
     refused(machine, "A1:S:b=", b"12345678", code=1, reason="attributes")
+    machine = server(attributes_octets=10)
+    feed(machine, "S:a=123")
+    refused(machine, "S:b=123456", code=1, reason="attributes")
 
 
 def test_nothing_follows_a_fault_which_an_attachment_set_free():

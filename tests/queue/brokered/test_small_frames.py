@@ -309,6 +309,19 @@ def test_16_the_head_of_an_envelope_may_be_longer_than_255_octets(octets: int) -
     assert small._head(b"?????" + one + b"behind", 5, 5 + octets + 6) == one
 
 
+def test_16_what_stands_behind_a_damaged_frame_is_found() -> None:
+    written = Written(1, frames=12, alike=True)
+    path = min(path for path in written.files if path.endswith(".segment"))
+    frames = frames_of(written, path)
+    octets = bytearray(written.files[path])
+    octets[frames[3].position + 4] ^= 1
+    written.files[path] = bytes(octets)
+    (queues, _), _ = written.found()
+    places = {place for queue in queues.values() for place in queue.places}
+    assert frames[3].first not in places
+    assert max(places) > frames[3].end
+
+
 def test_16_few_layouts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small, "LAYOUTS_MAX", 1)
     written = Written(3, frames=20)
