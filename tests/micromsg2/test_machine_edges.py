@@ -7,7 +7,7 @@ from dataclasses import astuple
 import pytest
 
 from tests.micromsg2.sessions import BATCH, receive
-from tests.micromsg2.streams import message, messages, said, server_with
+from tests.micromsg2.streams import ack, message, messages, said, server_with
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.micromsg2.machine import STANDARD, Extension, MessagesReceived
@@ -46,6 +46,18 @@ def test_a_constant_that_is_no_number_in_json_is_refused() -> None:
 
 def test_an_event_without_messages_has_no_octets__NB_02() -> None:
     assert MessagesReceived().octets == 0
+
+
+def test_what_properties_weigh_is_added_up_over_the_runs_of_a_read__NB_02() -> None:
+    def run(first: int, end: int) -> bytes:
+        return b"".join(message(number, properties=b"k:N1;") for number in range(first, end))
+
+    (one,) = receive(server_with(BATCH + "999"), run(1, 60))
+    (both,) = receive(server_with(BATCH + "999"), run(1, 60) + ack(5) + run(60, 120))
+    assert isinstance(one, MessagesReceived)
+    assert isinstance(both, MessagesReceived)
+    assert len(both.sequences) == 119
+    assert both.weight == 2 * one.weight > 0
 
 
 def test_messages_of_one_size_are_unpacked_together() -> None:

@@ -16,8 +16,10 @@ import pytest
 from tests.tools.queues import PATIENCE_SECONDS, batch
 from twisted_msgproto.core.errors import QueueClosed, QueueFull
 from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.core.packed import PackedNumbers
 from twisted_msgproto.queue import QueueReader, QueueWriter, arrays, columns, recovery, verify
 from twisted_msgproto.queue.log import SegmentLog
+from twisted_msgproto.queue.schema import MESSAGE_ID_INTEGER
 from twisted_msgproto.queue.verify import segments
 
 
@@ -120,6 +122,15 @@ def test_who_has_closed_a_queue_has_no_file_of_it_open(tmp_path: Path) -> None:
     min(directory.glob("*.segment")).unlink()  # as after a trim
     assert reader.place(1).offset == 1
     assert open_below(directory) == []
+
+
+def test_integers_stay_integers_beside_packed_ones() -> None:
+    packed = MessageBatch("lumberjack", "json", 0, count=64)
+    packed.message_id = PackedNumbers("q", range(64))
+    listed = MessageBatch("lumberjack", "json", 0, count=2, message_id=[7, None])
+    encoded = columns.encode([packed, listed])
+    bits, *_ = columns.RUNS.unpack_from(encoded.pieces[0])
+    assert bits == MESSAGE_ID_INTEGER
 
 
 def test_a_group_knows_how_many_envelopes_it_has_whoever_wrote_it() -> None:
