@@ -7,12 +7,13 @@ from dataclasses import astuple
 import pytest
 
 from tests.micromsg2.sessions import BATCH, receive
-from tests.micromsg2.streams import ack, message, messages, said, server_with
-from twisted_msgproto.core.errors import ConfigurationError
+from tests.micromsg2.streams import ack, client_with, message, messages, said, server_with
+from twisted_msgproto.core.errors import ConfigurationError, Fault
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.micromsg2.machine import STANDARD, Extension, MessagesReceived
 from twisted_msgproto.micromsg2.machine.extensions import _no_constant
 from twisted_msgproto.micromsg2.terms import LIMITS, Counters
+from twisted_msgproto.micromsg2.wire import encode_address
 from twisted_msgproto.micromsg2.wire.frames import Decoder
 
 
@@ -58,6 +59,47 @@ def test_what_properties_weigh_is_added_up_over_the_runs_of_a_read__NB_02() -> N
     assert isinstance(both, MessagesReceived)
     assert len(both.sequences) == 119
     assert both.weight == 2 * one.weight > 0
+
+
+def test_what_was_sent_first_is_waited_for_and_not_what_was_sent_last__MM_32() -> None:
+    client = client_with(BATCH + "9", ack_wait=5)
+    client.send_run(encode_address("a"), [b""], now=10.0)
+    client.send_run(encode_address("a"), [b""], now=12.0)
+    assert client.tick(12.0) == 15.0
+    client.data_to_send()
+    client.tick(15.0)
+    assert client.fault is not None
+
+
+def test_the_first_part_of_a_payload_has_good_properties_or_ends_the_session__MM_22() -> None:
+    server = server_with(BATCH + "9")
+    (fault,) = receive(server, message(1, properties=b"bad", continued=True))
+    assert isinstance(fault, Fault)
+    assert server.finished
+
+
+def test_a_session_that_was_broken_off_waits_for_no_rest_of_a_frame__NB_02() -> None:
+    server = server_with(BATCH + "9")
+    receive(server, message(1)[:-1])
+    assert not server.whole
+    server.break_off("failed", "1")
+    assert server.whole
+
+
+def test_without_an_ack_extension_nothing_is_acknowledged__MM_18() -> None:
+    server = server_with()
+    (event,) = receive(server, message(1))
+    assert isinstance(event, MessagesReceived)
+    server.made_safe(event.place, 0.0)
+    server.drain(1.0)
+    assert server.data_to_send() == b""
+
+
+def test_a_fault_keeps_the_first_32_octets_of_what_was_not_understood__MM_17() -> None:
+    server = server_with()
+    (fault,) = receive(server, b"\xff" * 100)
+    assert isinstance(fault, Fault)
+    assert fault.octets == b"\xff" * 32
 
 
 def test_messages_of_one_size_are_unpacked_together() -> None:
