@@ -112,6 +112,36 @@ class FailureFirst(TestCase):
         self.assertNoResult(sink.put(batch(b"4")))
         self.assertEqual(len(callbacks), 3)
 
+    def test_a_failure_becomes_known_before_a_batch_is_submitted_or_after_it(self):
+        """LJ-13: between, the batch would be kept, and what stands in front of it is lost."""
+        callbacks, known = [], []
+
+        class Writer:
+            def submit(self, batch, callback):
+                if callbacks:  # the first batch is failing just now, in another thread
+                    failing = threading.Thread(
+                        target=callbacks[0], args=(QueueError("the disk"), None)
+                    )
+                    failing.start()
+                    threads.append(failing)
+                    known.append((sink._submitting.locked(), sink._failures_known))
+                callbacks.append(callback)
+
+        class Reactor:
+            def callFromThread(self, call):
+                pass
+
+        threads = []
+        sink = DurableSink.over(Writer(), Reactor())
+        first, second = sink.put(batch(b"1")), sink.put(batch(b"2"))
+        for thread in threads:
+            thread.join()
+        self.assertEqual((known, sink._failures_known), ([(True, 0)], 1))
+        self.failureResultOf(sink.put(batch(b"3")))
+        self.assertEqual(len(callbacks), 2)
+        self.assertNoResult(first)
+        self.assertNoResult(second)
+
     def test_a_batch_that_was_wrong_in_itself_holds_up_nobody(self):
         callbacks = []
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from os import PathLike
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -126,6 +127,9 @@ class DurableSink:
         # Batches that the queue could not write: known to its thread, and told here.
         self._failures_known = 0
         self._failures_told = 0
+        # While this is held no failure becomes known: what is submitted meanwhile is among those
+        # that the queue's thread takes back once the failure is known.
+        self._submitting = Lock()
 
     def put(self, batch: MessageBatch) -> Deferred[int | None]:
         """Queue ``batch``; fires with its first offset when it is on disk, fails if it cannot be
@@ -134,13 +138,12 @@ class DurableSink:
         Between a failure and its telling nothing is queued: what stands behind a batch that was
         lost must not be kept, or its session would have a gap.
         """
-        if self._failures_known != self._failures_told:
-            return fail(QueueError("the queue could not write what stands in front of this"))
         safe: Deferred[int | None] = Deferred()
 
         def finished(error: BaseException | None, first: int | None) -> None:
             if isinstance(error, QueueError):
-                self._failures_known += 1
+                with self._submitting:
+                    self._failures_known += 1
             self._finished.append(_Finished(safe, error, first, brokered))
             # Whoever clears the flag looks at what was finished afterwards, so none is forgotten.
             if not self._woken:
@@ -148,7 +151,10 @@ class DurableSink:
                 self.reactor.callFromThread(self._fire)
 
         brokered = None if batch.envelope is None else batch
-        self.writer.submit(batch, finished)
+        with self._submitting:
+            if self._failures_known != self._failures_told:
+                return fail(QueueError("the queue could not write what stands in front of this"))
+            self.writer.submit(batch, finished)
         return safe
 
     def _fire(self) -> None:
