@@ -86,6 +86,14 @@ def test_a_session_that_was_broken_off_waits_for_no_rest_of_a_frame__NB_02() -> 
     assert server.whole
 
 
+def test_of_what_a_lost_session_had_not_stored_nothing_is_kept__NB_02() -> None:
+    server = server_with(BATCH + "9")
+    receive(server, message(1))
+    assert server._firsts
+    server.lost(1.0)
+    assert not server._firsts
+
+
 def test_without_an_ack_extension_nothing_is_acknowledged__MM_18() -> None:
     server = server_with()
     (event,) = receive(server, message(1))

@@ -19,7 +19,7 @@ from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.core.packed import PackedNumbers
 from twisted_msgproto.queue import QueueReader, QueueWriter, arrays, columns, recovery, verify
 from twisted_msgproto.queue.log import SegmentLog
-from twisted_msgproto.queue.schema import MESSAGE_ID_INTEGER
+from twisted_msgproto.queue.schema import MESSAGE_ID_INTEGER, SCHEMA
 from twisted_msgproto.queue.verify import segments
 
 
@@ -122,6 +122,11 @@ def test_who_has_closed_a_queue_has_no_file_of_it_open(tmp_path: Path) -> None:
     min(directory.glob("*.segment")).unlink()  # as after a trim
     assert reader.place(1).offset == 1
     assert open_below(directory) == []
+
+
+def test_only_what_every_row_has_is_said_to_be_always_there() -> None:
+    always = [field.name for field in SCHEMA if not field.nullable]
+    assert always == ["gateway", "offset", "received_at", "protocol", "truncated"]
 
 
 def test_integers_stay_integers_beside_packed_ones() -> None:

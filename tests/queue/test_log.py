@@ -266,6 +266,17 @@ def test_no_room_to_sync_writes_the_group_again() -> None:
     assert found(disk) == [0]
 
 
+def test_a_group_for_whose_sync_there_was_no_room_is_not_there_after_a_crash() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    log.append([frame(0)])
+    disk.fail_next("sync", errno.ENOSPC, ".segment")
+    with pytest.raises(QueueFull):
+        log.append([frame(1)])
+    disk.crash()
+    assert a_log(disk).end == 1
+
+
 def test_a_disk_full_at_start_does_not_keep_the_queue_from_opening() -> None:
     disk = SimulatedDisk()
     log = a_log(disk)
