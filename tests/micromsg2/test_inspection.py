@@ -205,6 +205,15 @@ def test_a_body_which_waits_behind_another_s_inspection_is_not_idle__MM_32() -> 
     assert server.fault.reason == "idle-timeout"
 
 
+def test_what_comes_while_a_body_is_inspected_counts_as_held__NB_02() -> None:
+    server = server_with("json;" + BATCH + "9")
+    receive(server, message(1, LARGE))
+    assert server.unfinished
+    before = server.held
+    receive(server, message(2, b"x" * 200))
+    assert server.held >= before + 200
+
+
 def test_a_vendors_extension_may_inspect_in_slices_too() -> None:
     """MM-10, MM-28"""
 

@@ -8,12 +8,12 @@ import pytest
 
 from tests.micromsg2.sessions import BATCH, receive
 from tests.micromsg2.streams import ack, client_with, message, messages, said, server_with
-from twisted_msgproto.core.errors import ConfigurationError, Fault
+from twisted_msgproto.core.errors import ConfigurationError, Fault, LimitExceeded
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.micromsg2.machine import STANDARD, Extension, MessagesReceived
 from twisted_msgproto.micromsg2.machine.extensions import _no_constant
 from twisted_msgproto.micromsg2.terms import LIMITS, Counters
-from twisted_msgproto.micromsg2.wire import encode_address
+from twisted_msgproto.micromsg2.wire import encode_address, encode_command
 from twisted_msgproto.micromsg2.wire.frames import Decoder
 
 
@@ -92,6 +92,13 @@ def test_of_what_a_lost_session_had_not_stored_nothing_is_kept__NB_02() -> None:
     assert server._firsts
     server.lost(1.0)
     assert not server._firsts
+
+
+def test_a_command_may_have_as_many_octets_as_its_limit_allows__MM_32() -> None:
+    octets = len(encode_command("fly", {"to": "x" * 50})) - 5  # without flags and length
+    client_with(command_octets=octets).send_command("fly", {"to": "x" * 50})
+    with pytest.raises(LimitExceeded):
+        client_with(command_octets=octets - 1).send_command("fly", {"to": "x" * 50})
 
 
 def test_without_an_ack_extension_nothing_is_acknowledged__MM_18() -> None:

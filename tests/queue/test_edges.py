@@ -20,7 +20,9 @@ from twisted_msgproto.core.packed import PackedNumbers
 from twisted_msgproto.queue import QueueReader, QueueWriter, arrays, columns, recovery, verify
 from twisted_msgproto.queue.log import SegmentLog
 from twisted_msgproto.queue.schema import MESSAGE_ID_INTEGER, SCHEMA
+from twisted_msgproto.queue.streams import Stream, Streams
 from twisted_msgproto.queue.verify import segments
+from twisted_msgproto.queue.writer import _session_of
 
 
 def test_a_writer_says_how_large_it_may_be_and_why_it_takes_nothing(tmp_path: Path) -> None:
@@ -122,6 +124,26 @@ def test_who_has_closed_a_queue_has_no_file_of_it_open(tmp_path: Path) -> None:
     min(directory.glob("*.segment")).unlink()  # as after a trim
     assert reader.place(1).offset == 1
     assert open_below(directory) == []
+
+
+def test_sessions_of_one_peer_have_turns_of_their_own__NB_01() -> None:
+    one, other, none, nobody = (
+        MessageBatch("sabc", "request", 0, peer=peer, session=session, count=1)
+        for peer, session in (("p", "1"), ("p", "2"), ("p", None), ("q", None))
+    )
+    turns = [_session_of(each) for each in (one, other, none, nobody)]
+    assert len(set(turns)) == 4
+    assert _session_of(none) == _session_of(MessageBatch("sabc", "x", 0, peer="p", count=1))
+
+
+def test_a_stream_waits_for_its_reader_from_each_batch_on() -> None:
+    seconds = count(10.0)
+    stream = Streams(clock=lambda: next(seconds)).begin("a")
+    assert isinstance(stream, Stream)
+    stream.give()
+    assert stream.waits_since is not None
+    assert stream.taken()
+    assert stream.waits_since is None
 
 
 def test_only_what_every_row_has_is_said_to_be_always_there() -> None:

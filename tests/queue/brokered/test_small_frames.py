@@ -303,6 +303,16 @@ def test_16_a_frame_whose_bounds_are_nonsense_ends_what_is_read_together() -> No
     assert (few.count, behind) == (1, second.position)
 
 
+def test_16_of_many_layouts_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small, "LAYOUTS_MAX", 2)
+    written = Written(3, frames=20)
+    path = min(path for path in written.files if path.endswith(".segment"))
+    read = SmallFrames(Segment(written.disk.open(path), IDENTITY.frame_seed, 0))
+    for record in frames_of(written, path):
+        read.read(record.position, record.first, record.end)
+        assert len(read._layouts) <= 2
+
+
 @pytest.mark.parametrize("octets", [4, 255, 256, 700])
 def test_16_the_head_of_an_envelope_may_be_longer_than_255_octets(octets: int) -> None:
     one = struct.pack("<HH", 0, octets) + bytes(octets - 4)
