@@ -57,6 +57,8 @@ def test_a_copy_has_some_rows_and_knows_their_octets__NB_02() -> None:
     assert copy.places == [60, 70]
     assert copy.bodies == [b"b" * 1000, None]
     assert copy.octets == 2 * len(OWN) + 1000
+    copy.add(copied(one, (50, 60, 70), (0,)))
+    assert (copy.places, copy.octets) == ([60, 70, 50], 3 * len(OWN) + 1001)
 
 
 @pytest.mark.parametrize(

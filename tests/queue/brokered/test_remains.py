@@ -119,6 +119,19 @@ def test_what_is_trimmed_while_it_is_read_comes_from_its_copy() -> None:
     assert [letter.place for letter in loaded.letters] == places
 
 
+def test_of_segments_that_are_gone_no_marks_are_left__NB_02() -> None:
+    world = World(random.Random(1))
+    for _ in range(6):
+        world.publish()
+        world.consume()
+        world.settle(sorted(world.there))
+        for _ in range(2):
+            world.trim()
+            world.tend()
+    assert world.log.begin > 0
+    assert [segment.first for segment in world.state._marks] == [world.log.begin]
+
+
 def test_copies_are_made_in_parts__NB_02(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("twisted_msgproto.queue.brokered.state.COPY_MESSAGES", 2)
     world = a_world()
