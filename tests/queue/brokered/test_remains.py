@@ -14,7 +14,7 @@ from tests.sim.disk import CutDisk, SimulatedDisk
 from tests.tools.queues import batch
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.queue.brokered import BrokerState, scan
+from twisted_msgproto.queue.brokered import BrokerState, names, scan
 from twisted_msgproto.queue.brokered.kept import Chunk, Kept
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.format import FRAME_MARKER, Segment
@@ -130,6 +130,26 @@ def test_of_segments_that_are_gone_no_marks_are_left__NB_02() -> None:
             world.tend()
     assert world.log.begin > 0
     assert [segment.first for segment in world.state._marks] == [world.log.begin]
+
+
+def test_a_closed_broker_releases_nothing_of_the_log() -> None:
+    disk = SimulatedDisk()
+    log = SegmentLog(DIRECTORY, disk=disk)
+    state = BrokerState(log, report=lambda line: None)
+    state.restored()
+    state.close()
+    assert state.releases([(0, 5, 100)], pressed=False) == 0
+    log.close()
+
+
+def test_a_damaged_file_of_names_is_written_again_though_it_names_none() -> None:
+    disk = SimulatedDisk()
+    disk.make_directory(DIRECTORY)
+    disk.spoil(f"{DIRECTORY}/{names.FILE}", b"damaged")
+    found = names.Names(disk, DIRECTORY, "5" * 32)
+    assert (found.damaged, found.missing, found.first) == (True, False, {})
+    found.write()
+    assert not names.Names(disk, DIRECTORY, "5" * 32).damaged
 
 
 def test_copies_are_made_in_parts__NB_02(monkeypatch: pytest.MonkeyPatch) -> None:
