@@ -145,7 +145,7 @@ def test_a_closed_broker_releases_nothing_of_the_log() -> None:
 def test_a_damaged_file_of_names_is_written_again_though_it_names_none() -> None:
     disk = SimulatedDisk()
     disk.make_directory(DIRECTORY)
-    disk.spoil(f"{DIRECTORY}/{names.FILE}", b"damaged")
+    disk.open(f"{DIRECTORY}/{names.FILE}", write=True).write(0, [b"damaged"])
     found = names.Names(disk, DIRECTORY, "5" * 32)
     assert (found.damaged, found.missing, found.first) == (True, False, {})
     found.write()
