@@ -66,3 +66,8 @@ def test_what_a_peer_sent_is_escaped_and_cut_for_the_log():
 def test_errors_carry_what_their_reader_needs():
     assert Refused("no", 403).code == 403
     assert str(Fault("frame-type", "frame type 0x00")) == "frame type 0x00"
+
+
+def test_a_batch_of_nothing_has_nothing():
+    batch = MessageBatch("", "", 0)
+    assert (batch.count, batch.octets, batch.weight) == (0, 0, 0)

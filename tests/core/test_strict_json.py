@@ -302,3 +302,13 @@ def test_work_is_a_step_for_each_token_and_each_chunk(
         assert (check.go_on(1000), check.done) == (1000 - steps, True)
         check = JsonCheck(octets, chunk_octets=chunk_octets)
         assert check.go_on(0) == 0 and not check.done
+
+
+@pytest.mark.parametrize("chunk_octets", [4, 16, 4096])
+def test_what_is_no_json_is_told_with_its_place(chunk_octets: int) -> None:
+    for octets, place in ((b"[1, 2, x, 3, 4, 5, 6, 7]", 7), (b'{"a": 1, "b" 2}', 13), (b"]", 0)):
+        with pytest.raises(NotJson) as told:
+            JsonCheck(octets, chunk_octets=chunk_octets).go_on(1000)
+        text, _, number = str(told.value).rpartition(" ")
+        assert text == "not JSON near octet"
+        assert abs(int(number) - place) <= 3

@@ -18,6 +18,7 @@ def filled(*sequences, limit=10):
 def test_a_window_holds_at_least_one_message():
     with pytest.raises(ValueError, match="at least 1"):
         SendWindow(0)
+    assert SendWindow(1).limit == 1
 
 
 def test_messages_in_a_row_come_into_the_window_all_or_none():

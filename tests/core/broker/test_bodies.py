@@ -23,6 +23,7 @@ from twisted_msgproto.core.broker import (
     Settled,
     Wanted,
 )
+from twisted_msgproto.core.broker.queues import BrokerQueue, Memory
 from twisted_msgproto.core.broker.stock import READ_PLACES
 from twisted_msgproto.core.limits import Limits
 
@@ -44,6 +45,56 @@ def test_a_queue_may_have_half_of_the_memory_and_the_next_half_of_the_rest() -> 
     kept = [sum(row.letter is not None for row in one.peek(name, 99)) for name in (ORDERS, OTHERS)]
     assert kept == [4, 2]
     assert one.snapshot()["broker_waiting"] == 40
+
+
+def test_a_queue_may_keep_exactly_what_is_free__NB_02() -> None:
+    queue = BrokerQueue(ORDERS, Memory(1000), True, NOW)
+    assert queue.may_keep(1000)
+    assert not queue.may_keep(1001)
+
+
+def test_a_letter_that_weighs_much_is_delivered_by_itself__NB_07() -> None:
+    queue = BrokerQueue(ORDERS, Memory(10_000), True, NOW)
+    some = letters(range(4))
+    queue.waiting.extend([one.place for one in some], [one.octets for one in some], [0] * 4)
+    queue.keep(some)
+    queue.alone = {1}
+    assert [one.place for one in queue.ready_run(4)] == [0]
+    queue.waiting.remove(0)
+    assert [one.place for one in queue.ready_run(4)] == [1]
+
+
+def test_dead_letters_of_a_volatile_broker_keep_their_bodies_whatever_memory_is_left() -> None:
+    one = broker(broker_memory=1, tries=1)
+    one.publish(ORDERS, letters([0]), NOW)
+    subscribed(one).reject(one, 0)
+    dead = subscribed(one, ORDERS.dead)
+    assert [(letter.place, letter.body) for _, letter in dead.got] == [(0, b"body")]
+
+
+def test_only_a_queue_that_is_there_and_nobody_uses_is_forgotten() -> None:
+    one = broker()
+    assert not one.forget(ORDERS)
+    one.declare(ORDERS, NOW)
+    reader = subscribed(one)
+    assert not one.forget(ORDERS)
+    one.gone(reader, NOW)
+    assert ORDERS in one._idles
+    assert one.forget(ORDERS)
+    assert ORDERS not in one._idles
+
+
+def test_queues_are_read_back_in_the_order_in_which_they_came__BK_06() -> None:
+    one = broker(durable=True, broker_memory=4999)
+    names = [QueueName("tests", name) for name in "abc"]
+    for place, name in enumerate(names):
+        one.restore(name, [place], [5000], [0], NOW)
+    readers = [subscribed(one, name) for name in names]
+    assert list(wanted(one)) == names[:1]
+    for place, name in enumerate(names):
+        one.loaded(name, letters([place], body=bytes(5000 - LETTER_OCTETS)))
+        readers[place].settle(one)
+        assert list(wanted(one)) == names[place + 1 : place + 2]
 
 
 def test_above_three_quarters_of_the_memory_as_many_consumers_send_away_as_were_served() -> None:

@@ -86,6 +86,16 @@ def test_a_consumer_that_goes_while_it_fails_is_lost_once() -> None:
     assert [row.place for row in one.peek(ORDERS, 10)] == [0, 1, 2]
 
 
+def test_one_that_cannot_take_its_letters_does_not_keep_others_from_theirs_BK_02() -> None:
+    one = broker()
+    failing, good = subscribed(one, window=1), subscribed(one, window=2)
+    failing.raises = lambda letters: True
+    one.publish(ORDERS, letters(range(2)), NOW)
+    good.settle(one)
+    assert sorted(good.places) == [0, 1]
+    assert len(failing.failures) == 1
+
+
 def test_a_name_as_people_read_it() -> None:
     assert str(QueueName("tests", "orders")) == "tests:orders"
 
@@ -94,6 +104,8 @@ def test_all_letters_go_to_the_only_hand() -> None:
     three = letters(range(3))
     assert deal(three, [7]) == [three]
     assert [[one.place for one in hand] for hand in deal(three, [1, 7])] == [[0], [1, 2]]
+    hands = deal(letters(range(9)), [1, 2, 6])
+    assert [[one.place for one in hand] for hand in hands] == [[0], [1, 3], [2, 4, 5, 6, 7, 8]]
 
 
 def test_places_that_are_too_far_from_each_other_for_one_chunk() -> None:

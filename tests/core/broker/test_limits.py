@@ -141,6 +141,14 @@ def test_letters_in_flight_are_no_dead_letters_when_a_queue_is_full() -> None:
     assert (reader.places, waiting(one), waiting(one, ORDERS.dead)) == ([0, 1], [5], [2, 3, 4])
 
 
+def test_a_letter_in_flight_that_fills_a_queue_alone_is_waited_for() -> None:
+    one = broker(when_full="dead-letter", queue_octets=2 * LETTER_OCTETS)
+    reader = subscribed(one, window=1)
+    one.publish(ORDERS, letters([0], body=bytes(3 * LETTER_OCTETS)), NOW)
+    one.publish(ORDERS, letters([1]), NOW)
+    assert (reader.places, waiting(one), waiting(one, ORDERS.dead)) == ([0], [], [1])
+
+
 def test_another_choice_for_full_queues_is_the_callers_fault() -> None:
     with pytest.raises(ValueError, match="wait, dead-letter, not 'drop'"):
         broker(when_full="drop")
@@ -187,6 +195,17 @@ def test_letters_that_are_too_old_are_dead_letters() -> None:
     assert (waiting(one), waiting(one, ORDERS.dead)) == ([2], [0, 1])
     assert one.deadline == NOW + 65
     assert DeadLettered(ORDERS, [0, 1], AGE) in one.take_events()
+
+
+def test_who_waits_for_dead_letters_has_them_as_soon_as_they_are_too_old() -> None:
+    one = broker(queue_age=60)
+    one.publish(ORDERS, letters([0], arrived=NOW), NOW)
+    one.publish(ORDERS, letters([1], arrived=NOW + 5), NOW + 5)
+    dead = subscribed(one, ORDERS.dead)
+    one.advance(NOW + 60)
+    assert dead.places == [0]
+    one.advance(NOW + 65)
+    assert dead.places == [0, 1]
 
 
 def test_a_letter_in_flight_is_not_too_old_until_it_comes_back() -> None:
