@@ -36,12 +36,12 @@ def test_a_key_is_waited_for_once_at_a_time():
 
 def test_waiters_expire_at_their_deadlines_earliest_first():
     pending = Pending(10)
-    pending.add("late", 1, 5.0)
-    pending.add("soon", 2, 3.0)
-    pending.add("never", 3)
+    pending.add("late", "one", 5.0)
+    pending.add("soon", "two", 3.0)
+    pending.add("never", "three")
     assert pending.next_deadline() == 3.0
     assert pending.expire(2.9) == []
-    assert pending.expire(5.0) == [("soon", 2), ("late", 1)]
+    assert pending.expire(5.0) == [("soon", "two"), ("late", "one")]
     assert pending.next_deadline() is None
     assert pending.keys() == ["never"]
 

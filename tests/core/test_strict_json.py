@@ -312,3 +312,14 @@ def test_what_is_no_json_is_told_with_its_place(chunk_octets: int) -> None:
         text, _, number = str(told.value).rpartition(" ")
         assert text == "not JSON near octet"
         assert abs(int(number) - place) <= 3
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [b'[{"a":1,"b":2,3,4,5,"c":6}]', b'{"x":["a":1,2]}', b'{"x":[0,"a":1,"b":2,3]}'],
+)
+def test_what_stands_in_an_object_within_a_list_is_checked_as_an_objects__NB_07(
+    octets: bytes,
+) -> None:
+    with pytest.raises(NotJson):
+        JsonCheck(octets).go_on(1000)

@@ -84,6 +84,14 @@ def test_only_a_queue_that_is_there_and_nobody_uses_is_forgotten() -> None:
     assert ORDERS not in one._idles
 
 
+def test_a_queue_that_is_restored_as_one_to_keep_is_kept() -> None:
+    one = broker(durable=True, queue_idle=10)
+    one.declare(ORDERS, NOW)
+    one.restore(ORDERS, [], [], [], NOW, kept=True)
+    one.advance(NOW + 10)
+    assert one.knows(ORDERS)
+
+
 def test_queues_are_read_back_in_the_order_in_which_they_came__BK_06() -> None:
     one = broker(durable=True, broker_memory=4999)
     names = [QueueName("tests", name) for name in "abc"]

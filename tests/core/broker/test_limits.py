@@ -306,6 +306,7 @@ def test_dead_letters_come_back_to_their_places_without_tries() -> None:
     assert one.requeue(ORDERS, ORDERS, 9, NOW) == one.requeue(OTHERS, ORDERS, 9, NOW) == 0
     heir = subscribed(one)
     assert heir.places == [0, 1]
+    assert [letter.tries for _, letter in heir.got] == [0, 0]
 
 
 def test_people_see_every_queue() -> None:
