@@ -124,8 +124,13 @@ class FailureFirst(TestCase):
                     )
                     failing.start()
                     threads.append(failing)
-                    known.append((sink._submitting.locked(), sink._failures_known))
+                    looking = threading.Thread(target=look)
+                    looking.start()
+                    looking.join()
                 callbacks.append(callback)
+
+        def look():
+            known.append((sink._submitting.acquire(blocking=False), sink._failures_known))
 
         class Reactor:
             def callFromThread(self, call):
@@ -136,11 +141,27 @@ class FailureFirst(TestCase):
         first, second = sink.put(batch(b"1")), sink.put(batch(b"2"))
         for thread in threads:
             thread.join()
-        self.assertEqual((known, sink._failures_known), ([(True, 0)], 1))
+        self.assertEqual((known, sink._failures_known), ([(False, 0)], 1))
         self.failureResultOf(sink.put(batch(b"3")))
         self.assertEqual(len(callbacks), 2)
         self.assertNoResult(first)
         self.assertNoResult(second)
+
+    def test_a_writer_that_fails_while_it_is_called_is_told_like_any_other(self):
+        calls = []
+
+        class Writer:
+            def submit(self, batch, callback):
+                callback(QueueError("the disk"), None)
+
+        class Reactor:
+            def callFromThread(self, call):
+                calls.append(call)
+
+        sink = DurableSink.over(Writer(), Reactor())
+        put = sink.put(batch(b"1"))
+        calls.pop()()
+        self.assertIsInstance(self.failureResultOf(put).value, QueueError)
 
     def test_a_batch_that_was_wrong_in_itself_holds_up_nobody(self):
         callbacks = []

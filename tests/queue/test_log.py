@@ -197,30 +197,21 @@ def test_a_full_disk_at_a_segment_s_beginning_changes_nothing(room: int) -> None
     assert found(disk) == [0, 1]
 
 
-def test_a_segment_whose_head_cannot_be_written_is_closed(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("operation", "segment_bytes", "at"), [("write", FRAME, 1), ("sync", 1 << 20, 0)]
+)
+def test_a_segment_whose_head_or_group_could_not_be_written_is_closed(
+    operation: str, segment_bytes: int, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, closed = SimulatedDisk(), list[str]()
     monkeypatch.setattr(SimulatedFile, "close", lambda self: closed.append(self._path))
-    log = a_log(disk, segment_bytes=FRAME)
+    log = a_log(disk, segment_bytes=segment_bytes)
     log.append([frame(0)])
     closed.clear()
-    disk.fail_next("write", errno.EIO, segment_name(1))
+    disk.fail_next(operation, errno.EIO, segment_name(at))
     with pytest.raises(OSError, match="Input/output"):
         log.append([frame(1)])
-    assert f"{DIRECTORY}/{segment_name(1)}" in closed
-
-
-def test_a_segment_whose_sync_failed_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, closed = SimulatedDisk(), list[str]()
-    monkeypatch.setattr(SimulatedFile, "close", lambda self: closed.append(self._path))
-    log = a_log(disk)
-    log.append([frame(0)])
-    closed.clear()
-    disk.fail_next("sync", errno.EIO, segment_name(0))
-    with pytest.raises(OSError, match="Input/output"):
-        log.append([frame(1)])
-    assert f"{DIRECTORY}/{segment_name(0)}" in closed
+    assert f"{DIRECTORY}/{segment_name(at)}" in closed
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])

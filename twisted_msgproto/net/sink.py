@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from os import PathLike
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -128,8 +128,9 @@ class DurableSink:
         self._failures_known = 0
         self._failures_told = 0
         # While this is held no failure becomes known: what is submitted meanwhile is among those
-        # that the queue's thread takes back once the failure is known.
-        self._submitting = Lock()
+        # that the queue's thread takes back once the failure is known.  A writer may call back
+        # while it is called, so the same thread may come again.
+        self._submitting = RLock()
 
     def put(self, batch: MessageBatch) -> Deferred[int | None]:
         """Queue ``batch``; fires with its first offset when it is on disk, fails if it cannot be

@@ -52,7 +52,7 @@ SHOWN_MAX: Final = 150
 """This many characters of a faulty command stand in an ``F``: with what is wrong, at most 200."""
 
 FAULT_CHARACTERS: Final = 64
-"""A fault keeps this much of the command's text, and an ``F`` begins with no more of it."""
+"""A fault keeps this many characters of the command, and an ``F`` shows no more of them."""
 
 
 @dataclass(slots=True, frozen=True)
