@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import astuple
 
 import pytest
@@ -10,7 +11,7 @@ from tests.micromsg2.sessions import BATCH, receive
 from tests.micromsg2.streams import ack, client_with, message, messages, said, server_with
 from twisted_msgproto.core.errors import ConfigurationError, Fault, LimitExceeded
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.micromsg2.machine import STANDARD, Extension, MessagesReceived
+from twisted_msgproto.micromsg2.machine import STANDARD, Extension, MessagesReceived, Session
 from twisted_msgproto.micromsg2.machine.extensions import _no_constant
 from twisted_msgproto.micromsg2.terms import LIMITS, Counters
 from twisted_msgproto.micromsg2.wire import encode_address, encode_command
@@ -69,6 +70,32 @@ def test_what_was_sent_first_is_waited_for_and_not_what_was_sent_last__MM_32() -
     client.data_to_send()
     client.tick(15.0)
     assert client.fault is not None
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda one, place: one.made_safe(place, 50.0),
+        lambda one, place: one.drain(50.0),
+        lambda one, place: one.paused(50.0),
+        lambda one, place: one.resumed(50.0),
+        lambda one, place: one.advance(50.0),
+        lambda one, place: one.not_safe(place, 50.0),
+        lambda one, place: one.receive_data(b"", 50.0),
+    ],
+    ids=["made_safe", "drain", "paused", "resumed", "advance", "not_safe", "receive_data"],
+)
+def test_what_is_sent_without_a_time_is_sent_at_that_of_the_last_call__MM_32(
+    call: Callable[[Session, int], object],
+) -> None:
+    client = client_with(BATCH + "9", ack_wait=5)
+    (event,) = receive(client, message(1))
+    assert isinstance(event, MessagesReceived)
+    call(client, event.place)
+    assert client._now == 50.0
+    if client.established:
+        client.send("a", b"")
+        assert client._no_ack_since == 50.0
 
 
 def test_the_first_part_of_a_payload_has_good_properties_or_ends_the_session__MM_22() -> None:

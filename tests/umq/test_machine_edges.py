@@ -83,12 +83,18 @@ def test_the_clock_of_a_client_goes_with_the_time_and_never_back():
     machine.advance(7.0)
     machine.advance(5.0)
     assert machine.clock == 7.0
+    list(machine.receive(["C1:x"], 7.5))
+    assert machine.clock == 7.5
+    machine.clock = 7.0
     machine.made_safe((), 6.0)
     assert machine.clock == 7.0
     machine.made_safe((), 8.0)
     assert machine.clock == 8.0
     machine.not_safe((), 9.0)
     assert machine.clock == 9.0
+    machine = client()
+    machine.oversized(7.0)
+    assert machine.clock == 7.0
 
 
 def test_each_topic_that_closes_has_its_own_time__UM_14():
