@@ -20,13 +20,8 @@ from tests.mtl.plain import Plain
 from tests.mtl.test_sockets import dealer_from
 from twisted_msgproto.core.errors import Refused, TimedOut
 from twisted_msgproto.mtl.protocol import server
-from twisted_msgproto.mtl.zeromq.bounded import KERNEL_OCTETS
-from twisted_msgproto.mtl.zeromq.door import (
-    KERNEL_OCTETS_LEAST,
-    KERNEL_SHARED_OCTETS,
-    Door,
-    silent_seconds,
-)
+from twisted_msgproto.mtl.zeromq.descriptors import silent_seconds
+from twisted_msgproto.mtl.zeromq.door import Door
 from twisted_msgproto.net import room
 
 
@@ -185,36 +180,6 @@ def test_connections_come_and_go() -> None:
         assert list(door.connections) == [two, one]
         for connection in near + far:
             connection.close()
-
-
-def left_in_kernel(others: int, asked: int) -> int:
-    """What a connection may leave in the kernel that asks for so much and comes after so many."""
-    door = Door(others + 1, 0, pytest.fail)
-    door.connections.update((-number, "192.0.2.1") for number in range(1, others + 1))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, asked)
-        endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        with socket.create_connection(listener.getsockname()), listener.accept()[0] as far:
-            door.happened([accepted(far.fileno(), endpoint)])
-            assert far.fileno() in door.connections
-            return far.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-
-
-def given(asked: int) -> int:
-    """What the system gives whoever asks for so much: Linux twice of it, up to its own limit."""
-    with socket.socket() as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, asked)
-        return one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-
-
-def test_many_connections_share_what_waits_in_the_kernel() -> None:
-    """NB-02: libzmq reads it all before it comes to a connection that was cut off."""
-    few = KERNEL_SHARED_OCTETS // KERNEL_OCTETS
-    assert left_in_kernel(few - 1, KERNEL_OCTETS) == given(KERNEL_OCTETS)
-    # The share of 512 is below what any Linux allows.
-    assert left_in_kernel(511, KERNEL_OCTETS) == given(KERNEL_SHARED_OCTETS // 512)
-    assert left_in_kernel(100_000, KERNEL_OCTETS) == given(KERNEL_OCTETS_LEAST)
-    assert given(KERNEL_OCTETS_LEAST) < given(KERNEL_SHARED_OCTETS // 512) < given(KERNEL_OCTETS)
 
 
 @pytest.mark.parametrize("abstract", [False, True])

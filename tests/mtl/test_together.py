@@ -17,7 +17,7 @@ from tests.mtl.endless import until_cut_off
 from tests.mtl.plain import Plain
 from tests.mtl.test_unfinished import FRAME, MESSAGES, World, needs_linux
 from twisted_msgproto.mtl.zeromq.allocated import AGAIN_SECONDS, WORK_OCTETS, Allocated
-from twisted_msgproto.mtl.zeromq.door import shut_down
+from twisted_msgproto.mtl.zeromq.descriptors import shut_down
 from twisted_msgproto.mtl.zeromq.together import (
     ALLOWED_OCTETS,
     BUFFER_OCTETS,

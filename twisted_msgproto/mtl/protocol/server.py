@@ -54,7 +54,8 @@ from ..zeromq import (
     port_of,
     with_port,
 )
-from ..zeromq.door import Door, silent_seconds
+from ..zeromq.descriptors import silent_seconds
+from ..zeromq.door import Door
 from ..zeromq.hooks import guarded
 from .link import PROTOCOL, BrokerLink, SocketPair
 

@@ -24,7 +24,8 @@ import zmq
 
 from ...net.ledger import MIN_RATE
 from ...net.memory import HEAP_OCTETS_MAX
-from .door import EVENT, shut_down, standing, waiting_in
+from .descriptors import shut_down, standing, waiting_in
+from .door import EVENT
 from .together import (
     BUFFER_OCTETS,
     FRAME_TIMES,

@@ -1,0 +1,81 @@
+"""Divide what waits in the kernel among the connections of a server (``NB-02``).
+
+libzmq reads everything that waits of one connection at once, and goes round all connections that
+have something before it notices that one of them was cut off.  So whatever waits in the kernel may
+come on top of what libzmq holds.  Measured with 1,000 senders at once of which the first ones could
+leave 2 MiB: 256 connections were read in 0.2 s, and 200 MB came meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice
+from typing import Final
+
+from .bounded import KERNEL_OCTETS
+from .descriptors import address_of
+
+SHARED_OCTETS: Final = 32 << 20
+"""The kernel is asked to hold this much of all connections together; Linux takes twice as much."""
+
+LEAST_OCTETS: Final = 32 << 10
+"""A connection may leave this much even in a crowd of more than a thousand: 0.6 MB a second where a
+round trip takes 100 ms."""
+
+VISITS: Final = 2
+"""So many of those that stand are asked for their new share when one comes or leaves: once their
+number has doubled, all have been."""
+
+
+def ask_kernel(descriptor: int, address: str, octets: int) -> None:
+    """Let the connection with this address leave so many octets unread, if it stands still."""
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+        if address_of(connection) == address:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, octets)
+
+
+class KernelShares:
+    """Gives each connection its share, those that stand and those that come.
+
+    A share is a power of two, so it seldom changes.
+    """
+
+    def __init__(self, ask: Callable[[int, str, int], None] = ask_kernel) -> None:
+        """``ask(descriptor, address, octets)`` gives a connection what it may leave unread."""
+        self._ask = ask
+        self._given: dict[int, tuple[str, int]] = {}  # by descriptor, in the order of their turns
+
+    @property
+    def share(self) -> int:
+        """Return how many octets of one connection may wait now."""
+        each = SHARED_OCTETS // max(1, len(self._given))
+        return min(KERNEL_OCTETS, max(LEAST_OCTETS, 1 << (each.bit_length() - 1)))
+
+    def add(self, descriptor: int, address: str) -> None:
+        """Give a newcomer from ``address`` its share; its listener asked for KERNEL_OCTETS."""
+        self._given[descriptor] = (address, KERNEL_OCTETS)
+        self._give(descriptor)
+        self._visit()
+
+    def remove(self, descriptor: int) -> None:
+        """Divide the share of one that has left among the others."""
+        if self._given.pop(descriptor, None) is not None:
+            self._visit()
+
+    def _visit(self) -> None:
+        for descriptor in list(islice(self._given, VISITS)):
+            self._give(descriptor)
+
+    def _give(self, descriptor: int) -> None:
+        """Give this connection its share; all others have their turn before its next one."""
+        share = self.share
+        address, given = self._given.pop(descriptor)
+        self._given[descriptor] = (address, share)
+        if given != share:
+            self._ask(descriptor, address, share)
+
+
+__all__ = ["LEAST_OCTETS", "SHARED_OCTETS", "KernelShares", "ask_kernel"]
