@@ -1,7 +1,7 @@
-"""What the system tells of the connections that libzmq holds, and does to them.
+"""The operating system reads and changes the connections of libzmq.
 
-libzmq names a connection by its descriptor, which is another one's as soon as libzmq has closed it.
-So each of these makes sure whose it is, as far as that matters.
+libzmq names a connection by its descriptor.  Another connection may have that descriptor as soon as
+libzmq has closed it, so the functions compare addresses before they change anything.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def silent_seconds(descriptor: int) -> float | None:
 
 @contextmanager
 def standing(descriptor: int, endpoint: str) -> Iterator[socket.socket | None]:
-    """Give what was accepted at this endpoint, or connected to it.
+    """Yield the connection that was accepted at this endpoint, or connected to it.
 
-    None if the descriptor is somebody else's by now; raises OSError if it is nobody's.
+    It is None if the descriptor is another one's by now; OSError is raised if it is nobody's.
     """
     with socket.socket(fileno=os.dup(descriptor)) as connection:
         yield connection if _belongs(connection, endpoint) else None
@@ -46,9 +46,9 @@ def standing(descriptor: int, endpoint: str) -> Iterator[socket.socket | None]:
 def shut_down(
     descriptor: int, peer: tuple[str] | tuple[str, int], *, at_once: bool = False
 ) -> bool:
-    """Shut down the TCP connection with this host, and port; whether it was there still.
+    """Shut down the TCP connection with this host, and port; return whether it still existed.
 
-    libzmq still reads what came before, up to 2 MiB; ``at_once`` throws that away.
+    libzmq still reads the octets that came before, up to 2 MiB; ``at_once`` discards them.
     """
     with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
         # The descriptor may be somebody else's by now.

@@ -1,8 +1,8 @@
-"""Who may connect to a ROUTER: counts its connections and turns away those above the limits.
+"""The door of a ROUTER counts its connections and turns away those above the limits.
 
-libzmq takes as many connections as there are file descriptors, and each may fill its share of
-memory.  It says which descriptor it has accepted and which it has lost; a connection above a limit
-is shut down at its descriptor, and its peer comes again later by itself.
+libzmq accepts as many connections as there are file descriptors, and each may fill its share of
+memory.  It tells each descriptor that it has accepted, and each that it has lost.  A connection
+above a limit is shut down at its descriptor, and its peer connects again later by itself.
 """
 
 from __future__ import annotations

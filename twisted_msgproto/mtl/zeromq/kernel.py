@@ -1,9 +1,9 @@
-"""Divide what waits in the kernel among the connections of a server (``NB-02``).
+"""All connections of a server share the octets that may wait in the kernel (``NB-02``).
 
-libzmq reads everything that waits of one connection at once, and goes round all connections that
-have something before it notices that one of them was cut off.  So whatever waits in the kernel may
-come on top of what libzmq holds.  Measured with 1,000 senders at once of which the first ones could
-leave 2 MiB: 256 connections were read in 0.2 s, and 200 MB came meanwhile.
+libzmq reads everything that waits of one connection at once, and reads from up to 256 connections
+before it notices that one of them was cut off.  Meanwhile these octets come on top of those that
+libzmq holds already.  Measured with 1,000 senders at once, of which the first ones could leave
+2 MiB: 256 connections were read in 0.2 s, and brought 200 MB.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ LEAST_OCTETS: Final = 32 << 10
 round trip takes 100 ms."""
 
 VISITS: Final = 2
-"""So many of those that stand are asked for their new share when one comes or leaves: once their
-number has doubled, all have been."""
+"""This many other connections get their new share when one comes or leaves.  By the time the number
+of connections has doubled, all of them have got it."""
 
 
 def ask_kernel(descriptor: int, address: str, octets: int) -> None:
-    """Let the connection with this address leave so many octets unread, if it stands still."""
+    """Set the receive buffer of a connection to ``octets``, if it is still one to ``address``."""
     with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
         if address_of(connection) == address:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, octets)
 
 
 class KernelShares:
-    """Gives each connection its share, those that stand and those that come.
+    """Gives each connection of a server its share, and changes it as others come and leave.
 
     A share is a power of two, so it seldom changes.
     """
 
     def __init__(self, ask: Callable[[int, str, int], None] = ask_kernel) -> None:
-        """``ask(descriptor, address, octets)`` gives a connection what it may leave unread."""
+        """``ask(descriptor, address, octets)`` sets the receive buffer of a connection."""
         self._ask = ask
         self._given: dict[int, tuple[str, int]] = {}  # by descriptor, in the order of their turns
 
     @property
     def share(self) -> int:
-        """Return how many octets of one connection may wait now."""
+        """Return the octets that each connection may leave unread now."""
         each = SHARED_OCTETS // max(1, len(self._given))
         return min(KERNEL_OCTETS, max(LEAST_OCTETS, 1 << (each.bit_length() - 1)))
 
