@@ -28,6 +28,9 @@ def test_messages_in_a_row_come_into_the_window_all_or_none():
         window.sent_run([3, 4, 5], ["m3", "m4", "m5"])
     with pytest.raises(ValueError, match="sequence 2 is in flight already"):
         window.sent_run([3, 2], ["m3", "again"])
+    for few in ([], ["m3"], ["m3", "m4", "m5"]):
+        with pytest.raises(ValueError, match="2 numbers for"):
+            window.sent_run([3, 4], few)
     assert window.sequences() == [1, 2]
     window.sent_run([3, 4], ["m3", "m4"])
     assert window.acknowledge_up_to(4) == ["m1", "m2", "m3", "m4"]

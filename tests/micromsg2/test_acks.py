@@ -177,6 +177,15 @@ def test_with_both_extensions_acks_have_the_index_of_batch_ack() -> None:
     assert receive(client, ack(2, index=2)) == [MessagesAcknowledged([1, 2])]
 
 
+def test_batch_ack_has_the_acks_also_where_it_was_named_first() -> None:
+    """MM-20: it wins over ack"""
+    client, server = pair(proposal("batch-ack:max-count=2;ack:MessagesPerAck=5"))
+    assert client.room == server.room == 2
+    client.send_run(encode_address("a"), [b"", b""])
+    safe(server, pump(client, server)[1])
+    assert written(server) == [ExtensionFrame(1, b"\0\2")]
+
+
 def test_draining_acknowledges_whatever_is_safe() -> None:
     """MM-19: the end of a session needs no idle time"""
     server = server_with(BATCH + "10")

@@ -306,3 +306,16 @@ def test_events_of_one_call_are_one_batch() -> None:
     events = receive(server, message(1, LARGE) + message(2, b"2") + message(3, b"3"))
     events += rest(server)
     assert [type(event) for event in events] == [MessagesReceived]
+
+
+def test_a_large_body_is_counted_like_a_small_one__MM_22__NB_02() -> None:
+    """MM-28: whether it is accepted or refused; its event has the octets of its properties, too."""
+    server = server_with("json;" + BATCH + "9")
+    properties = b"a:jonas;b:N1;"
+    receive(server, message(1, BAD, properties=properties))
+    assert rest(server) == []
+    assert (server.counters.untyped, server.counters.bad_payloads) == (1, 1)
+    receive(server, message(2, LARGE, properties=properties))
+    (event,) = rest(server)
+    assert server.counters.untyped == 2
+    assert event.octets == len(LARGE) + len(properties)

@@ -163,3 +163,12 @@ def test_a_message_may_be_blamed_only_for_an_event_that_is_not_safe_yet__MM_19()
         server.blame(event.place + place, 2)
         server.not_safe(event.place, 0.0)
         assert any(refused in text for text in said(server)), place
+
+
+def test_what_is_safe_cannot_fail_any_more__MM_19() -> None:
+    """And nothing is remembered of it (NB-02)."""
+    server = server_with(BATCH + "9")
+    (event,) = receive(server, message(1))
+    server.made_safe(event.place, 0.0)
+    with pytest.raises(ValueError, match="no event had the place"):
+        server.not_safe(event.place, 0.0)

@@ -240,7 +240,9 @@ def test_who_holds_a_lock_is_seen_without_taking_it(tmp_path: Path) -> None:
     with pytest.raises(QueueLocked):
         disk.lock(path, "busy")
     unlock()
+    before = set(os.listdir("/dev/fd"))
     assert disk.lock_holder(path) is None
+    assert set(os.listdir("/dev/fd")) == before
 
 
 def test_a_look_at_the_lock_does_not_keep_a_writer_from_it(tmp_path: Path) -> None:
@@ -271,3 +273,12 @@ def test_a_file_that_is_made_anew_leaves_no_descriptor_open(tmp_path: Path) -> N
     assert set(os.listdir("/dev/fd")) == before
     with pytest.raises(FileNotFoundError):
         renew_whole(OS_DISK, str(tmp_path / "none"))
+
+
+def test_a_directory_is_synced_and_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """QUEUE_AND_SPARK: else the name of a segment could be lost with the power."""
+    before, synced = set(os.listdir("/dev/fd")), list[str]()
+    monkeypatch.setattr(os, "fsync", lambda one: synced.append(os.readlink(f"/dev/fd/{one}")))
+    OS_DISK.sync_directory(str(tmp_path))
+    assert synced == [str(tmp_path)]
+    assert set(os.listdir("/dev/fd")) == before

@@ -20,6 +20,7 @@ from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter
 from twisted_msgproto.queue import served as served_room
 from twisted_msgproto.queue.bridges import read_statuses, status_path
 from twisted_msgproto.queue.flight import (
+    REQUEST_OCTETS_MAX,
     ROWS_MAX,
     STREAM_IDLE_SECONDS,
     STREAMS_MAX,
@@ -635,3 +636,24 @@ def test_a_bridge_elsewhere_leaves_its_status_for_the_page(directory: str, ask: 
         status_path(directory, "spark").mkdir()
         with pytest.raises(flight.FlightServerError, match="the status cannot be written"):
             caller.act("status", {**named, "status": told})
+
+
+def test_a_request_has_so_many_octets_and_no_more(directory: str, ask: type) -> None:
+    body = b'{"landed": null' + b" " * (REQUEST_OCTETS_MAX - 16) + b"}"
+    with served(directory) as server:
+        caller = ask(server)
+        assert caller.act("describe", body)["end"] == 100
+        with pytest.raises(flight.FlightServerError, match=f"at most {REQUEST_OCTETS_MAX} octets"):
+            caller.act("describe", body + b" ")
+
+
+def test_a_stream_is_counted_for_the_address_of_its_reader__NB_08(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(directory) as server:
+        asked: list[str] = []
+        monkeypatch.setattr(
+            server, "batches", lambda ticket, address: iter(asked.append(address) or ())
+        )
+        server.do_get(Context(), flight.Ticket(b"{}"))
+        assert asked == ["ipv4:127.0.0.1"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from zlib import crc32
 
 import pytest
@@ -22,6 +24,7 @@ from twisted_msgproto.queue.format import (
     Segment,
     SegmentHeader,
     pack_frame_header,
+    read_readable,
     seal,
     segment_name,
     segment_offset,
@@ -88,6 +91,29 @@ def test_only_blocks_that_hold_the_octets_are_unread() -> None:
     assert segment.unread(0, BLOCK_OCTETS + 1)
     assert segment.unread(2 * BLOCK_OCTETS - 1, 2 * BLOCK_OCTETS)
     assert not segment.unread(2 * BLOCK_OCTETS, 3 * BLOCK_OCTETS)
+
+
+class Broken:
+    """A file that cannot be read: EIO at first, then other errors."""
+
+    def __init__(self, *errors: int) -> None:
+        self.errors = list(errors)
+
+    def size(self) -> int:
+        return 2 * BLOCK_OCTETS
+
+    def read(self, position: int, octets: int) -> bytes:
+        error = self.errors.pop(0)
+        raise OSError(error, os.strerror(error))
+
+
+def test_only_what_the_disk_cannot_read_is_taken_for_zeros() -> None:
+    """Want of memory is no damage, at the first read and at that of a block."""
+    for errors in ([errno.ENOMEM], [errno.EIO, errno.ENOMEM], [errno.EIO, errno.EIO, errno.ENOMEM]):
+        file = Broken(*errors)
+        with pytest.raises(OSError, match="allocate"):
+            read_readable(file, 0, 100, set())  # type: ignore[arg-type]
+        assert not file.errors
 
 
 def walked(segment: Segment, expected: int = 0) -> list[tuple[int, int]]:

@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -194,6 +195,28 @@ def test_a_full_disk_at_a_segment_s_beginning_changes_nothing(room: int) -> None
     assert log.octets == sum(
         len(disk.octets_of(path)) for path in disk.paths() if path.endswith(".segment")
     )
+    assert found(disk) == [0, 1]
+
+
+def test_a_head_of_which_only_a_part_was_written_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A disk may take a part, and have room for the rest a moment later."""
+    disk = SimulatedDisk()
+    log = a_log(disk, segment_bytes=FRAME)
+    log.append([frame(0)])
+    write = SimulatedFile.write
+
+    def short(self: SimulatedFile, position: int, pieces: Sequence[Any]) -> int:
+        monkeypatch.undo()
+        return write(self, position, [b"".join(pieces)[:10]])
+
+    monkeypatch.setattr(SimulatedFile, "write", short)
+    with pytest.raises(QueueFull, match="no room on the disk"):
+        log.append([frame(1)])
+    log.append([frame(1)])
+    log.close()
+    assert a_log(disk).recovery.lines == []
     assert found(disk) == [0, 1]
 
 
@@ -822,3 +845,16 @@ def test_the_identity_may_be_given(tmp_path: Path) -> None:
     log.append([encode([batch(0)])])
     log.close()
     assert QueueReader(tmp_path / "q").queue_id == "ab" * 16
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_segment_in_vain_is_told_from_one_that_was_not_tried(number: int) -> None:
+    """Only over a file that may hold something a new head has to be put in one step."""
+    disk = SimulatedDisk()
+    log = a_log(disk, segment_bytes=1)
+    for one in range(number):
+        log.append([frame(one)])
+    disk.journal.clear()
+    log.append([frame(number)])
+    assert found(disk) == list(range(number + 1))
+    assert [name for operation, name in disk.journal if operation == "rename"] == []

@@ -68,6 +68,8 @@ class SendWindow(Generic[M]):
     def sent_run(self, sequences: Sequence[int], messages: Sequence[M]) -> None:
         """As :meth:`sent` for messages in a row: all of them come into the window, or none."""
         flights = self._flights
+        if len(sequences) != len(messages):
+            raise ValueError(f"{len(sequences)} numbers for {len(messages)} messages")
         if len(flights) + len(sequences) > self.limit:
             raise ValueError(f"the window of {self.limit} is full")
         if not flights.keys().isdisjoint(sequences):

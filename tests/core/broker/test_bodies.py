@@ -23,6 +23,7 @@ from twisted_msgproto.core.broker import (
     Settled,
     Wanted,
 )
+from twisted_msgproto.core.broker.places import Row
 from twisted_msgproto.core.broker.queues import BrokerQueue, Memory
 from twisted_msgproto.core.broker.stock import READ_PLACES
 from twisted_msgproto.core.limits import Limits
@@ -566,3 +567,16 @@ def test_a_queue_that_was_restored_may_be_forgotten_unless_it_is_kept__BK_05() -
     restored(one, [])
     one.restore(OTHERS, [], [], [], NOW, kept=True)
     assert [one._queues[name].kept for name in (ORDERS, OTHERS)] == [False, True]
+
+
+def test_what_is_read_back_twice_is_dropped_once__NB_02() -> None:
+    queue = BrokerQueue(ORDERS, Memory(10_000), True, NOW)
+    (one,) = letters([7])
+    one.again = True
+    queue.waiting.insert(Row(7, one.octets, int(NOW)))
+    for _ in range(2):
+        queue.keep_read([one])
+        queue.drop_read()
+        assert len(queue.returned) == 1
+        assert not queue.read
+        assert queue.returned.remove(7) is not None

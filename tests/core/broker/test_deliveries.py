@@ -187,3 +187,16 @@ def test_one_queue_too_many_is_refused() -> None:
     with pytest.raises(TooManyQueues):
         one.subscribe(Reader(), OTHERS, NOW)
     assert not one.knows(OTHERS)
+
+
+def test_of_two_deliveries_the_later_one_is_later_whatever_its_places_are_BK_07() -> None:
+    """Letters that have come back stand before those that a consumer has got already."""
+    one = broker(tries=5)
+    one.publish(ORDERS, letters(range(5)), NOW)
+    first, second = subscribed(one, window=2), subscribed(one, window=3)
+    assert (first.places, second.places) == ([0, 1], [2, 3, 4])
+    second.settle(one)
+    one.gone(first, NOW)
+    assert second.places == [2, 3, 4, 0, 1]
+    one.gone(second, NOW)
+    assert [(row.place, row.tries) for row in one.peek(ORDERS, 10)] == [(0, 2), (1, 0)]

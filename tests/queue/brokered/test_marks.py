@@ -60,6 +60,7 @@ def test_what_is_marked_of_a_finished_segment_is_done_already() -> None:
     marks.begun(0)
     marks.begun(10)
     next(iter(marks)).finish()
+    assert next(iter(marks)).settled(3, 7) == 4
     assert marks.settle([(0, 5)]) == set()
     assert list(marks.unsettled(0, 10)) == []
     assert list(marks.unsettled(8, 12)) == [2, 3]
@@ -83,6 +84,10 @@ def test_marks_beyond_the_end_of_the_log_are_dropped_and_told() -> None:
     assert (dict(marks.tries), list(marks.moved)) == ({3: 1}, [(NAMES[0], [4])])
     assert not marks.drop_from(10)
     marks.moved.note([10], NAMES[0])
+    assert marks.drop_from(10)
+    assert not marks.drop_from(10)
+    marks.moved.note([1_000_000], NAMES[0])
+    marks.tries.update([(2_000_000, 1)])
     assert marks.drop_from(10)
     assert not marks.drop_from(10)
     marks.limit = 10
