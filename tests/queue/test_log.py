@@ -854,6 +854,8 @@ def test_a_segment_in_vain_is_told_from_one_that_was_not_tried(number: int) -> N
     log = a_log(disk, segment_bytes=1)
     for one in range(number):
         log.append([frame(one)])
+    log.close()
+    log = a_log(disk, segment_bytes=1)
     disk.journal.clear()
     log.append([frame(number)])
     assert found(disk) == list(range(number + 1))
