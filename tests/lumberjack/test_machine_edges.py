@@ -245,3 +245,16 @@ def test_windows_of_a_compressed_frame_count_full_or_cut_short__NB_10(limit):
     while reader.unfinished and reader.fault is None:
         reader.receive(b"", 1.0)
     assert (reader.fault is None) == (limit == 4)
+
+
+def test_a_compressed_frame_of_which_the_rest_is_to_come_gets_keep_alives__LJ_14__LJ_17():
+    """Also where everything before it was acknowledged, and never where nothing is to come."""
+    for rest, alive in ((2, True), (0, False)):
+        session = Session(safe_at_once=False)
+        behind = encode_compressed(encode_window(1) + events_of(1))
+        session.receive(encode_window(1) + events_of(1) + behind[: len(behind) - rest])
+        for place in session.waiting:
+            session.reader.made_safe(place, 0.0)
+        session.waiting.clear()
+        assert session.acks()[:1] == [(2, 1)]
+        assert bool(session.wait(60)) is alive

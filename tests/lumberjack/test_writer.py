@@ -893,3 +893,13 @@ def test_events_are_plain_and_comparable():
     assert PartAcknowledged(1, []) == PartAcknowledged(1, [])
     assert WindowAcknowledged(1, []) != WindowAcknowledged(2, [])
     assert KeptAlive() == KeptAlive()
+
+
+def test_the_event_of_a_silent_reader_is_its_fault():
+    """LJ-15: a connection closes for what the machine returns."""
+    machine = writer({"timeout": 30})
+    machine.send([b"1"])
+    sent(machine, 0.0)
+    assert machine.advance(29.0) == []
+    assert machine.advance(30.0) == [machine.fault]
+    assert machine.advance(31.0) == []

@@ -414,6 +414,20 @@ def test_behind_a_cleaned_log_is_the_same_table_with_nothing_unread__TB_05(
     assert commits.attempts == (0 if text else 1)
 
 
+def test_behind_a_cleaned_log_what_came_since_is_read__TB_05(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table, commits, storage = begun([], others(), others(offset=2))
+    storage.files[f"{LOG}/{version_name(3)}"] = others(offset=3)
+    remove(storage, 0, 1, 2)
+    metadata = metadata_of("id", TABLE_SCHEMA, ("day",))
+    loaded = Loaded(State(3, metadata, PROTOCOL), Base(2, ("c",)), ())
+    monkeypatch.setattr(log, "load", lambda storage: loaded)
+    assert commit(table) == 4
+    assert commits.attempts == 1
+    assert table.landed()["other"] == Landed(3)
+
+
 def test_a_gateway_that_moved_is_told_with_who_moved_it__TB_04() -> None:
     table, *_ = begun([], others(gateway="a"))
     for before, run in ((None, OTHER.id), (Landed(2), OTHER.id)):
@@ -427,11 +441,13 @@ def test_a_gateway_that_moved_is_told_with_who_moved_it__TB_04() -> None:
 
 
 def test_files_are_those_that_were_added_and_not_removed() -> None:
-    table, *_ = begun()
+    table, _, storage = begun()
     assert table.files() == []
     assert commit(table) == 1
     assert [file.path for file in table.files()] == [FILE.path]
     assert table.replace([FILE], [], run=RUN, notes={"n": 7}) == 2
+    version = storage.read(f"{LOG}/{version_name(2)}")
+    assert b'"dataChange":false' in version and b'"dataChange":true' not in version
     assert (table.files(), table.transactions["n"]) == ([], 7)
     assert table.landed() == {"a": Landed(1)}
 
