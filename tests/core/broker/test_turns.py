@@ -6,10 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.core.broker.world import NOW, ORDERS, OTHERS, Reader, broker, letters
+from tests.core.broker.world import NOW, ORDERS, OTHERS, Reader, broker, letters, subscribed
 from twisted_msgproto.core.broker import Letter
 from twisted_msgproto.core.broker import turns as module
-from twisted_msgproto.core.broker.turns import LETTER_STEPS, PUSH_STEPS, SHARED_MAX, planned
+from twisted_msgproto.core.broker.turns import (
+    LETTER_STEPS,
+    PUSH_STEPS,
+    SERVED_MAX,
+    SHARED_MAX,
+    planned,
+)
 
 Wants = Callable[[Letter], bool] | None
 
@@ -110,3 +116,11 @@ def test_who_may_take_no_step_takes_none__NB_07() -> None:
     assert called == []
     one.go_on(1)
     assert called == [None]
+
+
+def test_however_many_letters_are_published_at_once_a_turn_has_its_most__NB_07() -> None:
+    one = broker()
+    readers = [subscribed(one) for _ in range(3)]
+    one.publish(ORDERS, letters(range(2000)), NOW)
+    assert sorted(place for reader in readers for place in reader.places) == list(range(2000))
+    assert max(push for reader in readers for push in reader.pushes) <= SERVED_MAX // 3 + 1
