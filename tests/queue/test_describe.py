@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.sim.disk import SimulatedDisk
+from tests.sim.disk import SimulatedDisk, SimulatedFile
 from tests.tools.queues import batch, frame
 from twisted_msgproto.core.errors import QueueCorrupt, QueueMismatch
 from twisted_msgproto.queue import QueueReader, SegmentLog
@@ -221,3 +223,20 @@ def test_times_of_runs_which_make_no_sense_are_not_known() -> None:
     assert [received_at(head, place) for place in range(4)] == [BEGAN, BEGAN, BEGAN + 2, None]
     assert received_at(head[:10], 0) is None
     assert received_at(head[:20], 0) is None
+
+
+def test_a_question_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, 3, 3)
+    reader = a_reader(disk)
+    opened, closed, open_file = list[str](), list[str](), disk.open
+
+    def noted(path: str, *, write: bool = False) -> Any:
+        file = open_file(path, write=write)
+        opened.append(path)
+        return file
+
+    monkeypatch.setattr(disk, "open", noted)
+    monkeypatch.setattr(SimulatedFile, "close", lambda self: closed.append(self._path))
+    reader.describe(reader.place(1))
+    assert opened and sorted(opened) == sorted(closed)

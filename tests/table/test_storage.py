@@ -109,3 +109,7 @@ def test_a_directory_has_files_and_says_what_is_not_there(tmp_path: Path) -> Non
         with pytest.raises(FileNotFoundError):
             missing(f"{LOG}/a.json")
     assert storage.log_path() == f"{tmp_path}/{LOG}"
+
+
+def test_where_there_is_no_log_it_has_no_names(tmp_path: Path) -> None:
+    assert ObjectStorage(f"file://{tmp_path}").log_names() == []

@@ -86,8 +86,8 @@ class Metadata:
 class ProtocolVersions:
     """Says what a program has to know to read and to write the table."""
 
-    reader: int = 1
-    writer: int = 2
+    reader: int
+    writer: int
     reader_features: frozenset[str] = frozenset()
     writer_features: frozenset[str] = frozenset()
 
