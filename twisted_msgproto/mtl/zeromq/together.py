@@ -49,9 +49,9 @@ LITTLE_OCTETS: Final = ALLOWED_OCTETS // 2
 """Up to this much needs no hurry."""
 
 FREEING_SECONDS: Final = 1.0
-"""libzmq goes round all connections before it frees what those held that were cut off: 0.4 s for a
-thousand.  For so long what it has freed is returned to the system at each check, since it would
-count as this process's beside what others send meanwhile."""
+"""libzmq reads from all connections before it frees the messages of those that were cut off, which
+takes 0.1 s for a thousand.  For this long the freed memory is returned to the system at each check;
+else it would count as this process's beside the octets that others send meanwhile."""
 
 LEFT_SECONDS: Final = 60.0
 """Complete messages of a connection that was cut off wait up to this many seconds to be read."""
