@@ -182,6 +182,23 @@ def test_connections_come_and_go() -> None:
             connection.close()
 
 
+def test_an_end_that_is_told_late_is_that_of_the_former_connection__MT_29() -> None:
+    """Listeners are asked one after the other, and descriptors are used again at once."""
+    door = Door(9, 0, pytest.fail)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        with socket.create_connection(listener.getsockname()), listener.accept()[0] as far:
+            one = far.fileno()
+            door.happened([accepted(one, endpoint)], "data")
+            door.happened([accepted(one, endpoint)], "control")
+            door.happened([disconnected(one)], "data")
+            assert list(door.connections) == [one]
+            door.happened([disconnected(one)], "control")
+            assert not door.connections
+            door.happened([accepted(one, endpoint), disconnected(one)], "control")
+            assert not door.connections
+
+
 @pytest.mark.parametrize("abstract", [False, True])
 def test_what_is_not_ours_is_left_alone(tmp_path: Path, abstract: bool) -> None:
     """MT-29: a descriptor may be another one's by the time the server hears of it."""

@@ -59,6 +59,7 @@ class Door:
         self._turned_away = turned_away
         self._addresses: Counter[str] = Counter()
         self._kernel = KernelShares()
+        self._listeners: dict[int, object] = {}  # by descriptor
 
     def failures(self, messages: list[list[bytes]], curve: bool) -> list[list[bytes]]:
         """Tell of hand-shakes that have failed; return the events that are about descriptors.
@@ -78,19 +79,26 @@ class Door:
             rest.append(message)
         return rest
 
-    def happened(self, messages: list[list[bytes]]) -> None:
-        """What libzmq says of connections: all that it has to say now."""
+    def happened(self, messages: list[list[bytes]], listener: object = None) -> None:
+        """Follow everything that libzmq has to say now of the connections of one ``listener``.
+
+        Listeners are asked one after the other.  So the end of a connection may be told after
+        another listener has accepted one at the same descriptor; that one stays.
+        """
         new: dict[int, str] = {}
         for event, where in messages:
             kind, descriptor = EVENT.unpack(event)
             new.pop(descriptor, None)
-            self._forget(descriptor)
             if kind == zmq.EVENT_ACCEPTED:
+                self._forget(descriptor)
                 new[descriptor] = where.decode()
+            elif self._listeners.get(descriptor) is listener:
+                self._forget(descriptor)
         for descriptor, endpoint in new.items():
-            self._accepted(descriptor, endpoint)
+            self._accepted(descriptor, endpoint, listener)
 
     def _forget(self, descriptor: int) -> None:
+        self._listeners.pop(descriptor, None)
         address = self.connections.pop(descriptor, "")
         if address:
             self._kernel.remove(descriptor)
@@ -98,7 +106,7 @@ class Door:
             if not self._addresses[address]:
                 del self._addresses[address]
 
-    def _accepted(self, descriptor: int, endpoint: str) -> None:
+    def _accepted(self, descriptor: int, endpoint: str, listener: object) -> None:
         try:
             with standing(descriptor, endpoint) as connection:
                 if connection is None:
@@ -112,10 +120,11 @@ class Door:
                     self._turned_away(limit)
                     return
                 if address:
-                    self._kernel.add(descriptor, address)
+                    self._kernel.add(descriptor, connection.getpeername()[:2])
         except OSError:
             return  # it has gone already
         self.connections[descriptor] = address
+        self._listeners[descriptor] = listener
         if address:
             self._addresses[address] += 1
 

@@ -1,9 +1,13 @@
-"""All connections of a server share the octets that may wait in the kernel (``NB-02``).
+"""The connections of a server share the octets that may wait in the kernel (``NB-02``).
 
-libzmq reads everything that waits of one connection at once, and reads from up to 256 connections
+libzmq reads large frames by all that waits of a connection, and reads from up to 256 connections
 before it notices that one of them was cut off.  Meanwhile these octets come on top of those that
 libzmq holds already.  Measured with 1,000 senders at once, of which the first ones could leave
 2 MiB: 256 connections were read in 0.2 s, and brought 200 MB.
+
+A sender whose segments come while its share becomes smaller sends some of them again, which takes a
+fifth of a second; if nothing was read for some seconds before, it begins again up to half as many
+seconds later.  Nothing is lost.
 """
 
 from __future__ import annotations
@@ -16,25 +20,40 @@ from itertools import islice
 from typing import Final
 
 from .bounded import KERNEL_OCTETS
-from .descriptors import address_of
 
 SHARED_OCTETS: Final = 32 << 20
 """The kernel is asked to hold this much of all connections together; Linux takes twice as much."""
 
-LEAST_OCTETS: Final = 32 << 10
-"""A connection may leave this much even in a crowd of more than a thousand: 0.6 MB a second where a
-round trip takes 100 ms."""
+LEAST_OCTETS: Final = 64 << 10
+"""A connection may leave this much even in a crowd: 1 MB a second where a round trip takes 100 ms.
+
+A segment of 64 KiB, as there is on one machine, fits no smaller buffer: each would wait for 0.2 s.
+"""
 
 VISITS: Final = 2
 """This many other connections get their new share when one comes or leaves.  By the time the number
 of connections has doubled, all of them have got it."""
 
 
-def ask_kernel(descriptor: int, address: str, octets: int) -> None:
-    """Set the receive buffer of a connection to ``octets``, if it is still one to ``address``."""
+Peer = tuple[str, int]
+"""The host and the port at the other end of a connection."""
+
+
+def ask_kernel(descriptor: int, peer: Peer, octets: int) -> bool:
+    """Set the receive buffer of the connection with ``peer``; return False if it has to be tried
+    again.
+
+    A descriptor that belongs to another connection by now is left alone.
+    """
     with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-        if address_of(connection) == address:
+        if connection.getpeername()[:2] == peer:
+            grows = connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < octets
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, octets)
+            if grows and hasattr(socket, "TCP_WINDOW_CLAMP"):
+                # Linux would keep the window that belonged to the smaller buffer.
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, 2 * octets)
+        return True
+    return False
 
 
 class KernelShares:
@@ -43,10 +62,10 @@ class KernelShares:
     A share is a power of two, so it seldom changes.
     """
 
-    def __init__(self, ask: Callable[[int, str, int], None] = ask_kernel) -> None:
-        """``ask(descriptor, address, octets)`` sets the receive buffer of a connection."""
+    def __init__(self, ask: Callable[[int, Peer, int], bool] = ask_kernel) -> None:
+        """``ask(descriptor, peer, octets)`` sets a receive buffer; False if it could not."""
         self._ask = ask
-        self._given: dict[int, tuple[str, int]] = {}  # by descriptor, in the order of their turns
+        self._given: dict[int, tuple[Peer, int]] = {}  # by descriptor, in the order of their turns
 
     @property
     def share(self) -> int:
@@ -54,9 +73,9 @@ class KernelShares:
         each = SHARED_OCTETS // max(1, len(self._given))
         return min(KERNEL_OCTETS, max(LEAST_OCTETS, 1 << (each.bit_length() - 1)))
 
-    def add(self, descriptor: int, address: str) -> None:
-        """Give a newcomer from ``address`` its share; its listener asked for KERNEL_OCTETS."""
-        self._given[descriptor] = (address, KERNEL_OCTETS)
+    def add(self, descriptor: int, peer: Peer) -> None:
+        """Give a newcomer its share; its listener asked for KERNEL_OCTETS."""
+        self._given[descriptor] = (peer, KERNEL_OCTETS)
         self._give(descriptor)
         self._visit()
 
@@ -72,10 +91,10 @@ class KernelShares:
     def _give(self, descriptor: int) -> None:
         """Give this connection its share; all others have their turn before its next one."""
         share = self.share
-        address, given = self._given.pop(descriptor)
-        self._given[descriptor] = (address, share)
-        if given != share:
-            self._ask(descriptor, address, share)
+        peer, given = self._given.pop(descriptor)
+        if given != share and self._ask(descriptor, peer, share):
+            given = share
+        self._given[descriptor] = (peer, given)
 
 
-__all__ = ["LEAST_OCTETS", "SHARED_OCTETS", "KernelShares", "ask_kernel"]
+__all__ = ["LEAST_OCTETS", "SHARED_OCTETS", "KernelShares", "Peer", "ask_kernel"]

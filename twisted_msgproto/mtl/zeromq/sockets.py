@@ -235,7 +235,7 @@ class Sockets:
             for event, _ in told:
                 # Whoever had the descriptor, also if it was given to somebody else by now.
                 self.connections.disconnected(EVENT.unpack(event)[1])
-            door.happened(told)
+            door.happened(told, router)
             router.unfinished.happened(told)
 
         def asked(messages: list[list[bytes]]) -> None:
