@@ -27,6 +27,21 @@ from twisted_msgproto.net import room
 
 class Limited(MtlCase):
     @run
+    async def test_each_listener_tells_of_its_own_connections(self) -> None:
+        """MT-29"""
+        told: dict[object, int] = {}
+        happened = Door.happened
+
+        def noted(door: Door, messages: list[list[bytes]], listener: object = None) -> None:
+            told[listener] = told.get(listener, 0) + len(messages)
+            happened(door, messages, listener)
+
+        self.patch(Door, "happened", noted)
+        client = await self.ready(self.server(HeldSink()), "queue")
+        await client.writer(["a"])
+        assert len(told) == 2 and None not in told
+
+    @run
     async def test_above_the_limit_nobody_gets_in_until_somebody_leaves(self) -> None:
         """MT-24, MT-29: control and data connections count together."""
         sink = HeldSink()
@@ -184,7 +199,7 @@ def test_connections_come_and_go() -> None:
 
 def test_an_end_that_is_told_late_is_that_of_the_former_connection__MT_29() -> None:
     """Listeners are asked one after the other, and descriptors are used again at once."""
-    door = Door(9, 0, pytest.fail)
+    door = Door(9, 1, pytest.fail)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
         with socket.create_connection(listener.getsockname()), listener.accept()[0] as far:

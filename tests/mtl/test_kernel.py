@@ -176,8 +176,9 @@ def test_who_gets_more_may_really_leave_more__NB_02() -> None:
     """Linux keeps a small window after the buffer has grown, unless it is told."""
     with pair() as (near, far):
         ask_kernel(far.fileno(), peer_of(far.fileno()), LEAST_OCTETS)
-        near.sendall(bytes(LEAST_OCTETS))
-        far.recv(LEAST_OCTETS, socket.MSG_WAITALL)
+        for _ in range(100):
+            near.sendall(bytes(LEAST_OCTETS // 2))
+            far.recv(LEAST_OCTETS // 2, socket.MSG_WAITALL)
         assert ask_kernel(far.fileno(), peer_of(far.fileno()), KERNEL_OCTETS)
         near.setblocking(False)
         deadline = time.monotonic() + 20
