@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import socket
+import sys
 import time
 from collections.abc import Iterator
 
@@ -187,6 +188,9 @@ def test_who_gets_more_may_really_leave_more__NB_02() -> None:
             with contextlib.suppress(BlockingIOError):
                 near.send(bytes(4 * LEAST_OCTETS))
         assert ask_kernel(far.fileno(), peer_of(far.fileno()), KERNEL_OCTETS)
+        if sys.platform == "linux":
+            clamp = far.getsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP)
+            assert clamp == 2 * KERNEL_OCTETS
         deadline = time.monotonic() + 20
         while (waiting_in(far.fileno()) or 0) < KERNEL_OCTETS // 2:
             assert time.monotonic() < deadline
