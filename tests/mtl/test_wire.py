@@ -188,6 +188,8 @@ def test_a_field_that_is_added_may_be_as_deep_as_others__MT_23() -> None:
     assert fields.decode_table(fields.with_field(fields.EMPTY, "y", value)) == {"y": value}
     with pytest.raises(ValueError, match="deeper than 8"):
         fields.with_field(fields.EMPTY, "y", deep("A", 8))
+    deepest = fields.encode_table({"x": value})
+    assert fields.decode_table(fields.with_field(deepest, "y", 1)) == {"x": value, "y": 1}
 
 
 def test_integers_have_the_letter_for_their_size__MT_23() -> None:

@@ -206,7 +206,9 @@ def test_what_the_writer_noted_is_known_to_every_reader() -> None:
     SegmentLog(DIRECTORY, disk=disk).close()
     assert a_reader(disk).damaged() == [(0, 2)]
     disk.spoil(f"{DIRECTORY}/damaged", disk.octets_of(f"{DIRECTORY}/damaged") + b"damaged 5 x\n")
-    assert a_reader(disk).damaged() == [(0, 2)]
+    reader = a_reader(disk)
+    assert reader.damaged() == [(0, 2)]
+    assert (reader._damaged_from(1), reader._damaged_from(2)) == ([(0, 2)], [])
 
 
 # -- a queue which is none ------------------------------------------------------------------------

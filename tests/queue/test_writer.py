@@ -940,3 +940,23 @@ def test_a_forked_process_cannot_write_and_says_so(tmp_path: Path) -> None:
     assert "opened before this process was forked" in child
     assert closed == "closed False"
     assert parent == ["parent None", "closed True"]
+
+
+def test_a_program_that_forgets_its_writer_ends_all_the_same(tmp_path: Path) -> None:
+    writer = QueueWriter(tmp_path)
+    (thread,) = [one for one in threading.enumerate() if one is writer._thread]
+    assert thread.daemon
+    writer.close()
+
+
+def test_a_busy_writer_looks_for_what_to_trim_now_and_then_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_room, "IDLE_S", 3600.0)
+    looks: list[object] = []
+    monkeypatch.setattr(SegmentLog, "trim", lambda log: looks.append(log) or 0)
+    writer = QueueWriter(tmp_path)
+    for number in range(5):
+        put(writer, batch(number))
+    assert len(looks) == 1
+    writer.close()

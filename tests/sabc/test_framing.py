@@ -783,3 +783,15 @@ def test_a_command_behind_the_line_of_the_session_begins_no_frame__SA_26() -> No
     decoder.feed(octets)
     assert isinstance(read := decoder.next(), Message)
     assert (read.body, read.final) == (body, True)
+
+
+def test_the_rest_of_a_body_is_no_frame_whatever_it_looks_like__SA_21() -> None:
+    decoder = Decoder(part_octets=4)
+    looks = encode(Message({"session-id": SESSION, "msg-id": "0"}, b"body"))[: -len(END)]
+    octets = encode(Message({"session-id": SESSION, "msg-id": "9"}, looks))
+    decoder.feed(octets[: -len(END)])
+    assert isinstance(decoder.next(), FrameOpened)
+    decoder.feed(END)
+    prefix = f"MESSAGE\r\nsession-id::{SESSION}\r\nmsg-id::".encode()
+    assert not decoder.at_head
+    assert decoder.plain(prefix, 1 << 20, {}, 100) is None

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.sabc.machine.sides import LEAVE_SECONDS
 from twisted_msgproto.sabc.terms.events import RequestFailed
 from twisted_msgproto.sabc.wire import (
     Connect,
@@ -211,6 +212,26 @@ def test_what_is_left_of_the_branches() -> None:
     outgoing.finish()
     other.abort()
     assert client.data_to_send() == b""
+
+
+def test_each_answer_of_one_read_says_whether_it_was_cut() -> None:
+    """SA-22"""
+    client = open_client(limits=SMALL)
+    ids = [client.request(b"y", b"x", NOW) for _ in range(5)]
+    long, short = b"x" * 400, b"x"
+    bodies = [short, long, short, long, short]
+    octets = b"".join(msg(body, ref_msg_id=id) for id, body in zip(ids, bodies, strict=True))
+    (event,) = client.receive_data(octets, NOW)
+    assert event.truncated == [False, True, False, True, False]
+
+
+def test_a_server_has_its_time_to_answer_what_it_owes__SA_12() -> None:
+    for owed, seconds in ((1, 7.0), (0, min(7.0, LEAVE_SECONDS))):
+        client = open_client(limits=limits(session_drain=7.0))
+        for _ in range(owed):
+            client.request(b"y", b"x", NOW)
+        client.disconnect(NOW + 1)
+        assert client.deadline == NOW + 1 + seconds
 
 
 def test_many_answers_leave_together() -> None:

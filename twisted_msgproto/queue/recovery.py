@@ -52,11 +52,6 @@ class Recovery:
     epoch_raised: bool = False
     lines: list[str] = field(default_factory=list)
 
-    @property
-    def quarantined_records(self) -> int:
-        """Return how many messages the new ranges cost."""
-        return sum(hi - lo for lo, hi in self.quarantined)
-
 
 @dataclass(slots=True)
 class Found:

@@ -333,6 +333,15 @@ def test_messages_that_are_all_in_one_queue_have_their_tries_too() -> None:
     assert (list(queue.places), dict(queue.tries)) == ([0, 1, 2], {1: 4})
 
 
+def test_what_is_done_among_messages_of_one_queue_does_not_wait_any_more() -> None:
+    marks = Marks()
+    marks.begun(0)
+    marks.settle([(1, 2)])
+    marks.tries.update([(2, 4), (90, 9)])
+    queue = scanned(Rows(*[head("mtl", NAMES[0])] * 3), marks).queues[NAMES[0]]
+    assert (list(queue.places), dict(queue.tries)) == ([0, 2], {2: 4})
+
+
 def test_few_heads_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "HEADS_REMEMBERED_MAX", 2)
     marks = Marks()
