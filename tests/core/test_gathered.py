@@ -33,7 +33,8 @@ def test_what_is_added_comes_back_in_order(sizes: list[int]) -> None:
 
 
 def test_many_short_reads_make_few_pieces_and_a_long_one_is_not_copied__NB_02() -> None:
-    gathered = Gathered(b"x")
+    gathered = Gathered()
+    gathered.add(b"x")
     for _ in range(3 * PIECE_OCTETS):
         gathered.add(b"y")
     long = bytes(PIECE_OCTETS)

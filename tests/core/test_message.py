@@ -60,6 +60,7 @@ def test_the_sink_interface_is_at_the_top_and_nothing_else_appears_by_magic():
 def test_what_a_peer_sent_is_escaped_and_cut_for_the_log():
     assert shown(b"a\nb") == "b'a\\nb'"
     assert len(shown("x" * 10_000)) == 200
+    assert [shown("x" * octets, 10) for octets in (8, 9)] == ["'xxxxxxxx'", "'xxxxxxxx…"]
     assert shown("x" * 10_000).endswith("…")
 
 

@@ -25,6 +25,7 @@ from twisted_msgproto.lumberjack.wire import (
     Window,
     encode_ack,
     encode_compressed,
+    encode_data,
     encode_data_around,
     encode_json,
     encode_window,
@@ -262,7 +263,11 @@ def test_what_is_at_a_limit_may_be_sent_and_one_more_may_not__LJ_17__LJ_18(
     name: str, most: int, events: list[Any]
 ) -> None:
     version = 2 if isinstance(events[0], bytes) else 1
-    Writer(Limits.of(WRITER_LIMITS).replace({name: most}), version=version).send(events)
+    writer = Writer(Limits.of(WRITER_LIMITS).replace({name: most}), version=version, compress=0)
+    writer.send(events)
+    weight = writer.unsent_octets
+    writer.flush(0.0)
+    assert writer.unsent_octets == 0 < weight
     writer = Writer(Limits.of(WRITER_LIMITS).replace({name: most - 1}), version=version)
     with pytest.raises(LimitExceeded):
         writer.send(events)
@@ -557,3 +562,16 @@ def test_a_compressed_frame_with_too_many_windows_is_shown_by_its_beginning__LJ_
     while reader.fault is None:
         reader.receive(b"", 0.0)
     assert (reader.fault.reason, reader.fault.octets) == ("compressed-windows-limit", octets[:16])
+
+
+def test_a_data_frame_at_its_limit_is_read_in_pieces_as_at_once__LJ_17() -> None:
+    octets = encode_data([1], [{"a": "x" * 40, "b": "y" * 40}])
+
+    def fails(limit: int, step: int) -> bool:
+        decoder = Decoder(Limits.of(LIMITS).replace({"data-octets": limit}))
+        pieces = (octets[at : at + step] for at in range(0, len(octets), step))
+        return any(type(frame) is Fault for piece in pieces for frame in decoder.feed(piece))
+
+    least = next(limit for limit in range(1, 1000) if not fails(limit, len(octets)))
+    for step in (1, 7, 50):
+        assert (fails(least - 1, step), fails(least, step)) == (True, False)

@@ -20,13 +20,10 @@ class Gathered:
 
     __slots__ = ("_last", "_pieces", "octets")
 
-    def __init__(self, octets: bytes = b"") -> None:
-        """Make one that begins with ``octets``."""
+    def __init__(self) -> None:
         self._pieces: list[bytes | bytearray] | None = None  # made late: most connections
         self._last: bytearray | None = None  # are idle most of the time (``NB-11``)
         self.octets = 0
-        if octets:
-            self.add(octets)
 
     def add(self, octets: bytes) -> None:
         """Put ``octets`` behind what is here."""
