@@ -25,7 +25,8 @@ SHARED_OCTETS: Final = 32 << 20
 """The kernel is asked to hold this much of all connections together; Linux takes twice as much."""
 
 LEAST_OCTETS: Final = 64 << 10
-"""A connection may leave this much even in a crowd: 0.6 MB a second where a round trip takes 100 ms.
+"""A connection may leave this much even in a crowd: 0.6 MB a second where a round trip takes
+100 ms.
 
 A segment of 64 KiB, as there is on one machine, fits no smaller buffer: each would wait for 0.2 s.
 """
