@@ -2,6 +2,7 @@
 
 import struct
 import tracemalloc
+import weakref
 from dataclasses import astuple
 
 import pytest
@@ -258,3 +259,15 @@ def test_a_compressed_frame_of_which_the_rest_is_to_come_gets_keep_alives__LJ_14
         session.waiting.clear()
         assert session.acks()[:1] == [(2, 1)]
         assert bool(session.wait(60)) is alive
+
+
+def test_a_writer_that_is_lost_keeps_nothing_of_what_it_had_not_sent__NB_02():
+    class Token:
+        pass
+
+    machine, token = writer(), Token()
+    alive = weakref.ref(token)
+    machine.send(documents(3), token)
+    assert len(machine.connection_lost()) == 1
+    del token
+    assert alive() is None

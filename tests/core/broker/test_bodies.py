@@ -580,3 +580,15 @@ def test_what_is_read_back_twice_is_dropped_once__NB_02() -> None:
         assert len(queue.returned) == 1
         assert not queue.read
         assert queue.returned.remove(7) is not None
+
+
+def test_the_oldest_are_taken_in_order_whether_somebody_wants_them_or_not() -> None:
+    queue = BrokerQueue(ORDERS, Memory(10_000), True, NOW)
+    for place in (2, 3, 6):
+        queue.passed.insert(Row(place, 10, int(NOW)))
+    for place in (1, 4, 5):
+        queue.waiting.insert(Row(place, 10, int(NOW)))
+    taken: list[int] = []
+    while rows := queue.take_oldest(2).places:
+        taken += rows
+    assert taken == [1, 2, 3, 4, 5, 6]

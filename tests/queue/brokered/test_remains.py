@@ -15,7 +15,9 @@ from tests.tools.queues import batch
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue.brokered import BrokerState, names, scan
+from twisted_msgproto.queue.brokered.bodies import Indexed
 from twisted_msgproto.queue.brokered.kept import Chunk, Kept
+from twisted_msgproto.queue.brokered.marks import Marks
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.format import FRAME_MARKER, Segment
 from twisted_msgproto.queue.log import SegmentLog
@@ -360,3 +362,48 @@ def test_a_copy_s_segment_that_a_full_disk_keeps_goes_later() -> None:
     assert log.begin
     assert world.state.statistics()["broker_failing"] == 0
     world.crash(power=True)
+
+
+def test_what_has_a_copy_is_known_after_a_start_also_where_the_log_has_it_still() -> None:
+    """The marks of these places have to stay: without the log they would wait again."""
+    world = copies(kept_segment_bytes=100)
+    spans = world.state._kept.spans()
+    world.close()
+    kept = Kept(world.disk, BROKER, world.log.queue_id, begin=0)
+    assert list(kept) == []
+    assert kept.spans() == spans != []
+    kept.log.close()
+
+
+def a_segment(disk: SimulatedDisk, messages: int) -> tuple[str, int]:
+    """A segment of the log with a frame for each message: its path, and its frames' seed."""
+    log = SegmentLog(DIRECTORY, disk=disk)
+    for number in range(messages):
+        log.append([encode([batch(number)])])
+    log.close()
+    return f"{DIRECTORY}/{0:020d}.segment", log.identity.frame_seed
+
+
+def test_a_damaged_frame_is_passed_over_where_copies_are_made() -> None:
+    disk = SimulatedDisk()
+    path, seed = a_segment(disk, 3)
+    octets = disk.octets_of(path)
+    at = octets.rfind(FRAME_MARKER)
+    disk.spoil(path, octets[: at - 1] + bytes([octets[at - 1] ^ 1]) + octets[at:])
+    marks = Marks()
+    marks.begun(0)
+    assert list(scan.records(Segment(disk.open(path), seed, 0), marks, 3)) == []
+
+
+def test_a_frame_of_which_a_part_was_there_before_is_found_when_it_is_whole() -> None:
+    disk = SimulatedDisk()
+    path, seed = a_segment(disk, 2)
+    octets = disk.octets_of(path)
+    at = octets.rfind(FRAME_MARKER)
+    disk.spoil(path, octets[: at + 40] + bytes(len(octets) - at - 40))
+    index = Indexed(disk, path, seed, 0)
+    assert index.record(0, 1) is not None
+    assert index.record(1, 1) is None
+    disk.spoil(path, octets)
+    record = index.record(1, 2)
+    assert record is not None and record.first == 1
