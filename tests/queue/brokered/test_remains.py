@@ -388,8 +388,8 @@ def test_a_damaged_frame_is_passed_over_where_copies_are_made() -> None:
     disk = SimulatedDisk()
     path, seed = a_segment(disk, 3)
     octets = disk.octets_of(path)
-    at = octets.rfind(FRAME_MARKER)
-    disk.spoil(path, octets[: at - 1] + bytes([octets[at - 1] ^ 1]) + octets[at:])
+    at = octets.find(FRAME_MARKER, octets.find(FRAME_MARKER) + 1) + 24
+    disk.spoil(path, octets[:at] + bytes([octets[at] ^ 1]) + octets[at + 1 :])
     marks = Marks()
     marks.begun(0)
     assert list(scan.records(Segment(disk.open(path), seed, 0), marks, 3)) == []
@@ -400,7 +400,7 @@ def test_a_frame_of_which_a_part_was_there_before_is_found_when_it_is_whole() ->
     path, seed = a_segment(disk, 2)
     octets = disk.octets_of(path)
     at = octets.rfind(FRAME_MARKER)
-    disk.spoil(path, octets[: at + 40] + bytes(len(octets) - at - 40))
+    disk.spoil(path, octets[: at + 10] + bytes(len(octets) - at - 10))
     index = Indexed(disk, path, seed, 0)
     assert index.record(0, 1) is not None
     assert index.record(1, 1) is None
