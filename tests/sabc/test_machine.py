@@ -521,6 +521,16 @@ def test_what_never_will_be_safe_fails_its_requests_and_ends_the_session() -> No
         server.not_safe(second, NOW)
 
 
+def test_what_was_answered_before_does_not_fail_with_the_others() -> None:
+    # SA-16
+    server = open_server()
+    (event,) = server.receive(msg(b"x", msg_id="1") + msg(b"x", msg_id="2"), NOW)
+    server.acknowledge(["1"])
+    server.data_to_send()
+    server.not_safe(event.place, NOW)  # type: ignore[union-attr]
+    assert errors(server) == [("503", "2", b"not stored")]
+
+
 def test_silence_means_nothing_while_the_peer_is_not_read() -> None:
     # SA-27
     server = open_server(limits=limits(unfinished_seconds=10))

@@ -88,9 +88,9 @@ def test_a_queue_whose_senders_wait_is_not_forgotten() -> None:
 def test_a_queue_with_twice_what_it_may_have_refuses_more() -> None:
     one = broker(queue_messages=3)
     one.publish(ORDERS, letters(range(6)), NOW)
-    assert (one.full(ORDERS), one.overfull(ORDERS)) == (True, False)
+    assert (one.full(ORDERS), one.overfull(ORDERS, 0, 0)) == (True, False)
     one.publish(ORDERS, letters([6]), NOW)
-    assert (one.overfull(ORDERS), one.overfull(OTHERS)) == (True, False)
+    assert (one.overfull(ORDERS, 0, 0), one.overfull(OTHERS, 0, 0)) == (True, False)
 
 
 def test_what_comes_counts_before_it_is_there_and_twice_the_limit_is_not_too_much() -> None:

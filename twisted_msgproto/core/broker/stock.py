@@ -244,7 +244,7 @@ class Stock:
         queue = self._queues.get(name)
         return queue is not None and self._over(queue)
 
-    def overfull(self, name: QueueName, messages: int = 0, octets: int = 0) -> bool:
+    def overfull(self, name: QueueName, messages: int, octets: int) -> bool:
         """Return whether the queue would have more than twice what it may have, with this much
         more: refuse what comes now.
         """
