@@ -130,7 +130,7 @@ def test_the_oldest_of_a_full_queue_are_dead_letters_by_option() -> None:
     one = broker(when_full="dead-letter", queue_messages=3)
     one.publish(ORDERS, letters(range(5)), NOW)
     assert (waiting(one), waiting(one, ORDERS.dead)) == ([2, 3, 4], [0, 1])
-    assert not one.full(ORDERS) and not one.overfull(ORDERS)
+    assert not one.full(ORDERS) and not one.overfull(ORDERS, 0, 0)
     assert DeadLettered(ORDERS, [0, 1], FULL) in one.take_events()
 
 
