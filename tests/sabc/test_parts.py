@@ -620,3 +620,12 @@ def test_a_part_never_begins_behind_the_end_of_what_came() -> None:
     outgoing.finish()
     ((_, _, _, body, _),) = flat(open_server().receive_data(client.data_to_send(), NOW))  # type: ignore[misc]
     assert body == b"abcd" + b"\0" * 20 + b"efgh"
+
+
+@pytest.mark.parametrize("octets", [1, 15])
+def test_a_limit_of_very_few_octets_is_kept__SA_22(octets: int) -> None:
+    server = open_server(limits=limits(message_octets=octets))
+    ((_, body, truncated),) = requests(
+        server.receive_data(msg(b"x" * (octets + 1), msg_id="1"), NOW)
+    )
+    assert (len(body), truncated) == (octets, True)

@@ -407,3 +407,18 @@ def test_a_frame_of_which_a_part_was_there_before_is_found_when_it_is_whole() ->
     disk.spoil(path, octets)
     record = index.record(1, 2)
     assert record is not None and record.first == 1
+
+
+@pytest.mark.parametrize(("segment_octets", "moves"), [(500, True), (1000, False)])
+def test_copies_are_moved_when_two_segments_could_be_spared(
+    segment_octets: int, moves: bool
+) -> None:
+    """Less is not worth writing it again."""
+    world = copies(kept_segment_bytes=segment_octets)
+    kept = world.state._kept
+    for chunk in kept:
+        chunk.live = 1
+    assert kept.log.segments == 2 and 1500 < kept.octets - 2 * kept.live_octets < 2000
+    end = kept.log.end
+    kept.trim(world.state._marks)
+    assert (kept.log.end > end) is moves
