@@ -23,6 +23,7 @@ from twisted_msgproto.queue.lineage import Description, Landed
 from twisted_msgproto.table.actions import DataFile
 from twisted_msgproto.table.landing import TABLE_SCHEMA
 from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.object_commit import ObjectCommits
 from twisted_msgproto.table.starting import (
     REWIND,
     check_commits,
@@ -286,3 +287,14 @@ def test_an_unknown_gateway_which_has_trimmed_is_refused_unless_one_says_so() ->
     check_gateway("t", described(begin=5), None, start_begin=True)
     check_gateway("t", described(begin=5), Landed(7), start_begin=False)
     check_gateway("t", described(begin=0), None, start_begin=False)
+
+
+def test_a_store_that_lets_writers_overwrite_each_other_is_not_opened_for_writing__TB_11(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(commits: ObjectCommits) -> None:
+        raise TableError("writers would overwrite each other")
+
+    monkeypatch.setattr(ObjectCommits, "prove", refused)
+    with pytest.raises(TableError, match="overwrite each other"):
+        Table.open_for_writing("s3://bucket/table")
