@@ -275,6 +275,12 @@ def test_a_batch_of_wrong_types_is_an_error_alone_and_in_a_group(wrong: MessageB
             encode(group)
 
 
+def test_protocol_and_kind_are_told_apart_from_other_wrong_types() -> None:
+    for wrong in (one(protocol=7), one(kind=7)):
+        with pytest.raises(TypeError, match="protocol and kind are text"):
+            encode([wrong])
+
+
 def test_more_than_a_frame_holds_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "FRAME_OCTETS_MAX", 1000)
     encode([one(body=[b"x" * 500])])

@@ -860,3 +860,4 @@ def test_a_segment_in_vain_is_told_from_one_that_was_not_tried(number: int) -> N
     log.append([frame(number)])
     assert found(disk) == list(range(number + 1))
     assert [name for operation, name in disk.journal if operation == "rename"] == []
+    assert segments(disk) == list(range(number + 1))

@@ -855,6 +855,22 @@ def test_a_consumer_which_does_not_move_is_named_once_with_what_to_do(
     assert [line.split("'")[1] for line in told] == ["dead", "live"]
 
 
+def test_hours_without_a_move_are_told(tmp_path: Path) -> None:
+    """TB-12"""
+    told: list[str] = []
+    writer = QueueWriter(tmp_path, report=told.append)
+    writer.close()
+    watch = Watch(patience=0.0)
+    watch.look({"dead": 0}, 1, 0.0)
+    writer._watch, writer._watch_at = watch, 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer_room.time, "monotonic", lambda: 5400.0)
+        patch.setattr(SegmentLog, "committed", lambda log: {"dead": 0})
+        patch.setattr(writer._log, "end", 1)
+        writer._look_at_consumers()
+    assert "has not moved for 1.5 h" in told[0]
+
+
 def test_only_who_is_behind_and_does_not_move_stands_still() -> None:
     watch = Watch(patience=10.0)
     assert watch.look({"a": 0, "b": 5}, 5, 0.0) == []
@@ -959,4 +975,5 @@ def test_a_busy_writer_looks_for_what_to_trim_now_and_then_only(
     for number in range(5):
         put(writer, batch(number))
     assert len(looks) == 1
+    assert writer.statistics()["messages"] == 5
     writer.close()

@@ -200,6 +200,15 @@ def reopened(world: World) -> dict:
     return queues
 
 
+def test_what_is_settled_is_made_durable_anew_at_each_start() -> None:
+    """What is read may be what a disk could not write before the process was killed."""
+    world = a_world()
+    world.close()
+    world.disk.journal.clear()
+    reopened(world)
+    assert "sync" in [operation for operation, name in world.disk.journal if "settled" in name]
+
+
 def test_a_damaged_group_in_the_middle_is_told_in_one_line() -> None:
     world = a_world()
     for _ in range(3):

@@ -270,6 +270,17 @@ def test_frames_of_another_kind_in_the_broker_s_own_log_are_passed_over() -> Non
     log.append([encode([strange]), encode([batch(1)])])
     log.close()
     world.open()
+    world.publish(6)
+    world.consume()
+    for _ in range(2):
+        world.trim()
+        world.tend()
+    spans = world.state._kept.spans()
+    world.close()
+    kept = Kept(world.disk, BROKER, world.log.queue_id, begin=0)
+    assert kept.spans() == spans
+    kept.log.close()
+    world.open()
     world.tend()
     world.crash(power=True)
 
