@@ -860,7 +860,7 @@ def test_hours_without_a_move_are_told(tmp_path: Path) -> None:
     told: list[str] = []
     writer = QueueWriter(tmp_path, report=told.append)
     writer.close()
-    watch = Watch(patience=0.0)
+    watch = Watch(patience=1.0)
     watch.look({"dead": 0}, 1, 0.0)
     writer._watch, writer._watch_at = watch, 0.0
     with pytest.MonkeyPatch.context() as patch:
