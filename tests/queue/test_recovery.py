@@ -21,6 +21,7 @@ from twisted_msgproto.queue.format import (
     SegmentHeader,
     seal,
 )
+from twisted_msgproto.queue.proven import Proven, furthest
 from twisted_msgproto.queue.verify import verify
 
 DIRECTORY = "/queue"
@@ -770,3 +771,10 @@ def test_power_lost_at_any_time_loses_nothing_that_was_appended() -> None:
         reopened(disk).close()
         report = verify(DIRECTORY, disk=disk)
         assert (report.damaged, report.lines) == ([], [])
+
+
+def test_of_two_proofs_of_the_same_end_the_published_one_is_named() -> None:
+    other = Proven(5, "what a consumer has committed")
+    assert furthest(Published(5, 0, 0, 0), other) == Proven(5, "the published end")
+    assert furthest(Published(4, 0, 0, 0), other) is other
+    assert furthest(None, other) is other
