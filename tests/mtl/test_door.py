@@ -208,6 +208,10 @@ def test_an_end_that_is_told_late_is_that_of_the_former_connection__MT_29() -> N
             door.happened([accepted(one, endpoint)], "control")
             door.happened([disconnected(one)], "data")
             assert list(door.connections) == [one]
+            elsewhere = "tcp://127.0.0.1:1"
+            door.happened([accepted(one, elsewhere), disconnected(one)], "data")
+            door.happened([accepted(one, elsewhere)], "data")
+            assert list(door.connections) == [one]
             door.happened([disconnected(one)], "control")
             assert not door.connections
             door.happened([accepted(one, endpoint), disconnected(one)], "control")

@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -864,7 +865,7 @@ def test_hours_without_a_move_are_told(tmp_path: Path) -> None:
     watch.look({"dead": 0}, 1, 0.0)
     writer._watch, writer._watch_at = watch, 0.0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer_room.time, "monotonic", lambda: 5400.0)
+        patch.setattr(writer_room, "time", types.SimpleNamespace(monotonic=lambda: 5400.0))
         patch.setattr(SegmentLog, "committed", lambda log: {"dead": 0})
         patch.setattr(writer._log, "end", 1)
         writer._look_at_consumers()
@@ -959,10 +960,13 @@ def test_a_forked_process_cannot_write_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_program_that_forgets_its_writer_ends_all_the_same(tmp_path: Path) -> None:
-    writer = QueueWriter(tmp_path)
-    (thread,) = [one for one in threading.enumerate() if one is writer._thread]
-    assert thread.daemon
-    writer.close()
+    program = "import sys; from twisted_msgproto.queue import QueueWriter; QueueWriter(sys.argv[1])"
+    subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        env=environment(),
+        timeout=PATIENCE_SECONDS,
+        check=True,
+    )
 
 
 def test_a_busy_writer_looks_for_what_to_trim_now_and_then_only(

@@ -20,6 +20,7 @@ from twisted_msgproto.table import log
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.snapshot import load
 
 
 class Failing(OSTableDisk):
@@ -331,3 +332,10 @@ def test_a_sync_which_fails_leaves_no_copy_of_a_version_behind__TB_11(table: Tab
     assert set(writer.storage.log_names()) == names
     writer.sync()
     assert set(writer.storage.log_names()) == names
+
+
+def test_files_are_read_only_for_who_asks_for_them(table: Table) -> None:
+    """They would be kept for as long as the table is open, and there may be millions."""
+    land(table, "a", 5)
+    assert load(table.storage).state.files is None
+    assert len(load(table.storage, files=True).state.files or ()) == 1

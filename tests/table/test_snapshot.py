@@ -76,7 +76,7 @@ def test_a_log_has_versions_and_whole_checkpoints(
 
 def test_a_state_goes_on_version_by_version() -> None:
     """Files are followed once they are known."""
-    metadata, protocol = Metadata("i", "s", (), {}), ProtocolVersions()
+    metadata, protocol = Metadata("i", "s", (), {}), ProtocolVersions(1, 2)
     a, b = DataFile("a", 1, {}), DataFile("b", 1, {})
     first = Commit(0, "", None, added=(a,), metadata=metadata, protocol=protocol)
     second = Commit(1, "", None, added=(b,), removed=("a", "c"), transactions={"t": 1})
@@ -174,7 +174,7 @@ def test_a_log_begins_at_the_newest_checkpoint_behind_which_nothing_is_missing(
     base: int | str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    metadata, protocol = Metadata("i", "s", (), {}), ProtocolVersions()
+    metadata, protocol = Metadata("i", "s", (), {}), ProtocolVersions(1, 2)
 
     def read(storage: object, number: int, names: Sequence[str], *, files: bool) -> State:
         if number in torn:

@@ -33,6 +33,7 @@ QUEUE_ID = "5" * 32
         ([9, 1, 1, 2], [(1, 3), (9, 10)]),
         ([1, 1, 3], [(1, 2), (3, 4)]),
         ([1, 4], [(1, 2), (4, 5)]),
+        ([5, 5], [(5, 6)]),
     ],
 )
 def test_places_are_as_few_ranges_as_can_be(places: list[int], ranges: list[Any]) -> None:

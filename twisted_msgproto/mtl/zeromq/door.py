@@ -89,11 +89,10 @@ class Door:
         for event, where in messages:
             kind, descriptor = EVENT.unpack(event)
             new.pop(descriptor, None)
+            if self._listeners.get(descriptor) is listener:
+                self._forget(descriptor)
             if kind == zmq.EVENT_ACCEPTED:
-                self._forget(descriptor)
                 new[descriptor] = where.decode()
-            elif self._listeners.get(descriptor) is listener:
-                self._forget(descriptor)
         for descriptor, endpoint in new.items():
             self._accepted(descriptor, endpoint, listener)
 
@@ -111,6 +110,7 @@ class Door:
             with standing(descriptor, endpoint) as connection:
                 if connection is None:
                     return
+                self._forget(descriptor)  # the end of its former owner is told later
                 address = address_of(connection)
                 if len(self.connections) >= self._limit * CROWDED:
                     self._make_room(address)

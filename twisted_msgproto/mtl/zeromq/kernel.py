@@ -48,8 +48,9 @@ def ask_kernel(descriptor: int, peer: Peer, octets: int) -> bool:
     """
     with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
         if connection.getpeername()[:2] == peer:
-            grows = connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < octets
+            before = connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, octets)
+            grows = before < connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
             if grows and hasattr(socket, "TCP_WINDOW_CLAMP"):
                 # Linux would keep the window that belonged to the smaller buffer.
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, 2 * octets)
