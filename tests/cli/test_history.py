@@ -155,6 +155,7 @@ def test_18_6_each_kind_of_run_has_one_colour_in_the_picture_and_the_legend_name
     ]
     history.plot(rows, tmp_path / "history.svg")
     (figure,) = figures
+    assert [panel.get_ylim()[1] for panel in figure.axes[:2]] == pytest.approx([2.2, 3.3])
     drawn = {
         line.get_label(): line.get_color()
         for panel in figure.axes

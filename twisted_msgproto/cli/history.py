@@ -217,8 +217,9 @@ def plot(history: Sequence[Saved], file: Path) -> None:
                 (handles[kind],) = panel.plot(places, medians, "o-", color=colour, label=kind)
             panel.set_title(name, fontsize=7)
             panel.set_ylabel(rows[0].unit)
-            panel.set_ylim(bottom=0)
-            panel.set_xticks(range(len(rows)), [row.when[:10] for row in rows], fontsize=6)
+            panel.set_ylim(0, 1.1 * max(max(row.values) for row in rows) or 1)
+            runs = [row.when[:16].replace("T", " ") for row in rows]
+            panel.set_xticks(range(len(rows)), runs, fontsize=6)
         figure.legend([handles[kind] for kind in kinds], kinds, loc="lower right", fontsize=6)
         figure.tight_layout()
         metadata = {"Date": None} if file.suffix == ".svg" else None
