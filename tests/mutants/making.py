@@ -124,14 +124,51 @@ class Mutant:
         return mutated
 
     def change(self, source: str) -> tuple[str, str]:
-        """Return the lines before and after, without blanks around them."""
+        """Return the lines before and after, without blanks around them.
+
+        If a line with the same text stands elsewhere in the file, both say in which function it is.
+        """
         before, after = [], []
         for line in difflib.ndiff(source.splitlines(), self.code(source).splitlines()):
             if line.startswith("- "):
                 before.append(line[2:].strip())
             elif line.startswith("+ "):
                 after.append(line[2:].strip())
-        return " ".join(before), " ".join(after)
+        where = place_of(source, self.line)
+        return " ".join(before) + where, " ".join(after) + where
+
+
+def place_of(source: str, line: int) -> str:
+    """Return ``  # in FUNCTION`` for a line whose text stands repeatedly in a file; "" for others.
+
+    The second one of a function has ``, 2`` behind it.
+    """
+    lines = [text.strip() for text in source.splitlines()]
+    same = [number for number, text in enumerate(lines, 1) if text == lines[line - 1]]
+    if len(same) == 1:
+        return ""
+    functions = _functions(source)
+    name = functions.get(line, "")
+    number = [one for one in same if functions.get(one, "") == name].index(line) + 1
+    return f"  # in {name or 'the module'}" + (f", {number}" if number > 1 else "")
+
+
+@cache
+def _functions(source: str) -> dict[int, str]:
+    """Return the innermost function or class of each line that is in one."""
+    found: dict[int, str] = {}
+
+    def look(node: ast.AST, within: tuple[str, ...]) -> None:
+        for one in ast.iter_child_nodes(node):
+            inner = within
+            if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                inner = *within, one.name
+                begin = min((each.lineno for each in one.decorator_list), default=one.lineno)
+                found.update(dict.fromkeys(range(begin, (one.end_lineno or 0) + 1), ".".join(inner)))
+            look(one, inner)
+
+    look(ast.parse(source), ())
+    return found
 
 
 def _passive(tree: ast.AST) -> Iterator[ast.AST]:
