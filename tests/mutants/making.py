@@ -164,7 +164,9 @@ def _functions(source: str) -> dict[int, str]:
             if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 inner = *within, one.name
                 begin = min((each.lineno for each in one.decorator_list), default=one.lineno)
-                found.update(dict.fromkeys(range(begin, (one.end_lineno or 0) + 1), ".".join(inner)))
+                found.update(
+                    dict.fromkeys(range(begin, (one.end_lineno or 0) + 1), ".".join(inner))
+                )
             look(one, inner)
 
     look(ast.parse(source), ())
