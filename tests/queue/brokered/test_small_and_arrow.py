@@ -159,6 +159,23 @@ def test_16_frames_with_other_lengths_have_one_layout(made: list[Layout]) -> Non
     assert len(made) == 1
 
 
+def test_16_a_layout_fits_what_differs_in_the_length_of_the_columns_alone() -> None:
+    frames = Frames([[plain(2, body=bytes(octets))] for octets in (0, 999)])
+    first, second = [frames.octets_of(record) for record in frames.records]
+    begin = FRAME_HEADER_OCTETS + frames.records[0].runs
+    layout = layout_of(first)
+    assert layout is not None
+    end = first.index(layout.after, begin) + len(layout.after)
+    may_differ = []
+    for at in range(begin, end):
+        other = first[:at] + bytes([first[at] ^ 1]) + first[at + 1 :]
+        if layout.fits(other):
+            may_differ.append(at)
+    assert may_differ == list(range(may_differ[0], may_differ[0] + 8))
+    (length,) = struct.unpack_from("<Q", second, may_differ[0])
+    assert length == len(second) - layout.columns_at
+
+
 @pytest.mark.parametrize("side", ["before", "after"])
 def test_16_a_frame_that_differs_beside_its_length_has_a_layout_of_its_own(
     side: str, made: list[Layout]
@@ -180,8 +197,12 @@ def test_16_a_frame_that_differs_beside_its_length_has_a_layout_of_its_own(
     frames.put(second, other)
     few, behind = SmallFrames(frames.segment).read(first.position, first.first, last.end)
     assert (few.end, behind) == (last.end, last.end_position)
+    one_by_one = SmallFrames(frames.segment)
+    for record in frames.records:
+        few, _ = one_by_one.read(record.position, record.first, record.end)
+        assert few.end == record.end
     around = [(one.before, one.after) for one in made]
-    assert around == [around[0], (found.before, found.after), around[0]]
+    assert around == 2 * [around[0], (found.before, found.after), around[0]]
 
 
 def test_16_a_frame_whose_last_bound_is_nonsense_is_left_to_arrow() -> None:
