@@ -159,6 +159,14 @@ def test_16_frames_with_other_lengths_have_one_layout(made: list[Layout]) -> Non
     assert len(made) == 1
 
 
+def test_16_frames_of_two_shapes_in_turn_have_two_layouts(made: list[Layout]) -> None:
+    frames = Frames([[plain(1 + number % 2)] for number in range(8)])
+    first, last = frames.records[0], frames.records[-1]
+    few, _ = SmallFrames(frames.segment).read(first.position, first.first, last.end)
+    assert few.end == last.end
+    assert len(made) == 2
+
+
 def test_16_a_layout_fits_what_differs_in_the_length_of_the_columns_alone() -> None:
     frames = Frames([[plain(2, body=bytes(octets))] for octets in (0, 999)])
     first, second = [frames.octets_of(record) for record in frames.records]
