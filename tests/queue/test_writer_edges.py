@@ -39,7 +39,7 @@ class Clock:
 
 
 class TimedDisk(SimulatedDisk):
-    """Needs a quarter of a second for each sync of a segment."""
+    """Needs a minute for each sync of a segment."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class TimedDisk(SimulatedDisk):
             sync = file.sync
 
             def timed_sync() -> None:
-                self._clock.now += 0.25
+                self._clock.now += 60.0
                 sync()
 
             file.sync = timed_sync  # type: ignore[method-assign]
@@ -202,7 +202,7 @@ def test_many_hours_without_a_move_are_told_exactly(tmp_path: Path) -> None:
     assert "has not moved for 1000.0 h" in told[0]
 
 
-def test_whoever_was_called_back_is_let_go() -> None:
+def test_whoever_was_called_back_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer with nothing to do keeps nothing of its last group."""
 
     class Waiting:
@@ -212,6 +212,7 @@ def test_whoever_was_called_back_is_let_go() -> None:
         def __call__(self, error: BaseException | None, first: int | None) -> None:
             self.told.set()
 
+    monkeypatch.setattr(writer_room, "IDLE_S", 3600.0)
     with a_writer(SimulatedDisk()) as writer:
         waiting = Waiting()
         gone = weakref.ref(waiting)
