@@ -331,8 +331,6 @@ class QueueWriter:
             with self._changed:
                 self._failure = error
             self._call_back([(entry, None) for entry in taken or ()], error)
-        with self._changed:
-            self._closing = True
         self._call_back(self._behind(), QueueClosed(f"the queue {self.directory} was closed"))
         self._log.close()
 

@@ -373,6 +373,31 @@ def test_without_a_broker_its_messages_stay_in_the_log(monkeypatch: pytest.Monke
     world.open()
 
 
+def test_a_broker_has_a_minute_to_join_before_it_is_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = a_world()
+    world.consume()
+    world.close()
+    lines: list[str] = []
+    looks = threading.Semaphore(0)
+    trim = SegmentLog.trim
+
+    def noted(log: SegmentLog) -> int:
+        looks.release()
+        return trim(log)
+
+    monkeypatch.setattr("twisted_msgproto.queue.writer.IDLE_S", 0.005)
+    monkeypatch.setattr("twisted_msgproto.queue.writer.WATCH_S", 3600.0)
+    monkeypatch.setattr(SegmentLog, "trim", noted)
+    writer = QueueWriter(DIRECTORY, disk=world.disk, segment_bytes=1500, report=lines.append)
+    for _ in range(3):  # each look is followed by one at the broker, in the same thread
+        assert looks.acquire(timeout=60)
+    writer.close()
+    assert lines == []
+    world.open()
+
+
 def test_the_broker_s_own_log_does_not_grow_with_what_was_settled() -> None:
     """One message that nobody takes does not keep all the others on the disk."""
     world = World(random.Random(1), kept_segment_bytes=2000)

@@ -47,6 +47,8 @@ _LENGTH_OCTETS = 8
 _BUFFERS = {bit: len(pa.nulls(0, kind).buffers()) for bit, kind in TYPES.items()}
 """A column of the record batch has this many buffers; of each stands its place and its length."""
 _BUFFER_OCTETS = 16
+_COUNT = struct.Struct("<I")
+_ONE = _COUNT.pack(1)
 _NO_BODIES = (0,) * (SMALL_MESSAGES + 1)
 
 
@@ -156,7 +158,7 @@ class Layout(NamedTuple):
                 bodies = self.bounds.unpack_from(octets, columns + bodies_at)
             if start + bounds[-1] > end:
                 return False
-            if self.messages == 1:
+            if self.messages == 1 and runs == _ONE:
                 lo, hi = bounds
                 few.add(
                     _head(octets, start + lo, start + hi),
@@ -187,17 +189,27 @@ def _head(octets: bytes, lo: int, hi: int) -> bytes | None:
 
 def _times(time: int, runs: bytes, count: int) -> list[int]:
     """Return when each message was received; ``runs`` are the first count, or the other times and
-    all counts.
+    all counts.  Raises struct.error if they count other messages than ``count``.
     """
-    others = (len(runs) - 4) // 12
-    if not others:
+    if runs == _COUNT.pack(count):
         return [time] * count
+    others = (len(runs) - 4) // 12
     numbers = struct.unpack(f"<{others}q{others + 1}I", runs)
-    return list(chain(*map(repeat, (time, *numbers[:others]), numbers[others:])))
+    times, counts = (time, *numbers[:others]), numbers[others:]
+    if sum(counts) != count:
+        raise struct.error("the runs have other messages")
+    return list(chain(*map(repeat, times, counts)))
 
 
 def layout_of(frame: bytes) -> Layout | None:
     """Return the layout of a frame that was checked; None if Arrow has to read it."""
+    try:
+        return _layout(frame)
+    except struct.error:  # a frame that makes no sense
+        return None
+
+
+def _layout(frame: bytes) -> Layout | None:
     *_, count, runs_octets = FRAME_HEADER.unpack_from(frame)
     columns, runs, _, _ = RUNS.unpack_from(frame, FRAME_HEADER_OCTETS)
     shape, bounds = frame[_SHAPE], struct.Struct(f"<{count + 1}i")
@@ -207,12 +219,9 @@ def layout_of(frame: bytes) -> Layout | None:
         return Layout(form, shape, b"", b"", 0, bounds, count, columns)
     message_at = FRAME_HEADER_OCTETS + runs_octets
     message = frame[message_at:]
-    try:
-        length_at, buffers_at = _places_in(message)
-        columns_at = _PREFIX.size + _PREFIX.unpack_from(message)[1]
-        (buffers,) = struct.unpack_from("<I", message, buffers_at - 4)
-    except struct.error:
-        return None
+    length_at, buffers_at = _places_in(message)
+    columns_at = _PREFIX.size + _PREFIX.unpack_from(message)[1]
+    (buffers,) = struct.unpack_from("<I", message, buffers_at - 4)
     if columns & ~KNOWN_COLUMNS or buffers != _buffers_below(columns, KNOWN_COLUMNS + 1):
         return None
     length_end = length_at + _LENGTH_OCTETS

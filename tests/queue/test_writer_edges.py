@@ -1,0 +1,265 @@
+"""The writer's figures, offsets and times, exactly: its clock moves only when it is told to."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.queue.test_writer import DIRECTORY, a_busy_writer, a_writer, wait_until
+from tests.sim.disk import SimulatedDisk, SimulatedFile
+from tests.tools.queues import PATIENCE_SECONDS, Results, batch, put
+from twisted_msgproto.core.errors import QueueClosed
+from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.queue import QueueWriter, SegmentLog
+from twisted_msgproto.queue import writer as writer_room
+from twisted_msgproto.queue.consumers import Watch
+from twisted_msgproto.queue.fair import GroupCost
+from twisted_msgproto.queue.writer import ROW_OCTETS
+
+
+class Clock:
+    """Is the writer's clock while the test lasts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        self.asked: Callable[[], None] = lambda: None
+        fake = types.SimpleNamespace(monotonic=self._monotonic, perf_counter=lambda: self.now)
+        monkeypatch.setattr(writer_room, "time", fake)
+
+    def _monotonic(self) -> float:
+        self.asked()
+        return self.now
+
+
+class TimedDisk(SimulatedDisk):
+    """Needs a minute for each sync of a segment."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def open(self, path: str, *, write: bool = False) -> SimulatedFile:
+        file = super().open(path, write=write)
+        if path.endswith(".segment"):
+            sync = file.sync
+
+            def timed_sync() -> None:
+                self._clock.now += 60.0
+                sync()
+
+            file.sync = timed_sync  # type: ignore[method-assign]
+        return file
+
+
+def test_how_long_groups_take_is_counted_in_microseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same is learnt of what writing costs (NB-07)."""
+    clock = Clock(monkeypatch)
+    learnt: list[float] = []
+    monkeypatch.setattr(GroupCost, "learn", lambda cost, octets, seconds: learnt.append(seconds))
+    with a_writer(TimedDisk(clock)) as writer:
+        taken = []
+        for number in range(3):
+            before = clock.now
+            put(writer, batch(number))
+            taken.append(clock.now - before)
+            assert writer.statistics()["append_last_us"] == int(1e6 * taken[-1])
+        assert min(taken) > 0
+        assert writer.statistics()["append_us"] == int(1e6 * sum(taken))
+        assert learnt == taken
+
+
+def test_a_new_writer_has_counted_nothing(tmp_path: Path) -> None:
+    writer = QueueWriter(tmp_path)
+    levels = {"stored_octets", "segments"}
+    counted = {name: number for name, number in writer.statistics().items() if name not in levels}
+    assert set(counted.values()) == {0}
+    writer.close()
+
+
+def test_a_writer_says_what_it_may_hold_and_why_it_takes_nothing_more(tmp_path: Path) -> None:
+    writer = QueueWriter(tmp_path, max_bytes=1 << 30)
+    assert (writer.max_octets, writer.epoch, writer.refusal) == (1 << 30, 0, None)
+    writer.close()
+    assert writer.refusal == "the queue is closed"
+    with pytest.raises(QueueClosed) as caught:
+        writer.submit(batch(0), lambda error, first: None)
+    assert str(caught.value) == f"the queue {tmp_path} is closed"
+
+
+def test_a_writer_that_failed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(log: SegmentLog, frames: object) -> int:
+        raise ZeroDivisionError("a fault of ours")
+
+    with a_writer(SimulatedDisk()) as writer, monkeypatch.context() as patch:
+        patch.setattr(SegmentLog, "append", broken)
+        assert isinstance(put(writer, batch(0))[0], ZeroDivisionError)
+        wait_until(lambda: not writer._thread.is_alive())
+        assert writer.refusal == "the queue's writer failed: a fault of ours"
+        with pytest.raises(QueueClosed) as caught:
+            writer.submit(batch(0), lambda error, first: None)
+        assert str(caught.value) == f"the queue {DIRECTORY} is closed: a fault of ours"
+
+
+def test_each_batch_of_a_group_is_told_its_own_offset() -> None:
+    """One of them cannot be encoded and has none; one has no message."""
+    wrong, empty = batch(20), batch(30)
+    wrong.body = [5]  # type: ignore[list-item]
+    empty.count, empty.body, empty.message_id = 0, [], []
+    with a_busy_writer() as (disk, writer, results):
+        results.submit(writer, batch(10, 3))
+        results.submit(writer, wrong)
+        results.submit(writer, empty, 30)
+        results.submit(writer, batch(40, 2))
+        results.submit(writer, batch(50))
+        disk.gated = False
+        disk.gate.release()
+        errors = results.wait(6)
+        assert [error is None for error in errors] == [True, True, False, True, True, True]
+        assert results.firsts == {0: 0, 10: 1, 20: None, 30: 4, 40: 4, 50: 6}
+
+
+def test_a_writer_loads_what_encodes_before_its_first_message(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It would take a tenth of a second while somebody waits for an ack."""
+    encoded: list[tuple[threading.Thread, list[MessageBatch]]] = []
+
+    def noted(batches: list[MessageBatch], whole: Any = writer_room.encode) -> Any:
+        encoded.append((threading.current_thread(), batches))
+        return whole(batches)
+
+    monkeypatch.setattr(writer_room, "encode", noted)
+    writer = QueueWriter(tmp_path)
+    ((thread, (one,)),) = encoded
+    assert thread is threading.current_thread()
+    assert one.count and one.fields and one.body and one.message_id
+    writer.close()
+
+
+def test_a_group_of_exactly_the_octets_does_not_wait_for_more() -> None:
+    one = batch(0)
+    with a_writer(
+        SimulatedDisk(), commit_delay=3600.0, group_octets=one.octets + ROW_OCTETS
+    ) as writer:
+        assert put(writer, one) == [None]
+
+
+def test_a_commit_delay_is_waited_for_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock stands half a second before it: what comes then goes along."""
+    clock = Clock(monkeypatch)
+    waits = threading.Semaphore(0)
+    with a_writer(SimulatedDisk(), commit_delay=0.5, group_messages=2) as writer:
+
+        def asked() -> None:
+            if threading.current_thread() is writer._thread and writer._waiting.entries:
+                waits.release()
+
+        clock.asked = asked
+        results = Results()
+        results.submit(writer, batch(0))
+        for _ in range(2):  # when the delay began, and how much of it is left
+            assert waits.acquire(timeout=PATIENCE_SECONDS)
+        results.submit(writer, batch(1))
+        assert results.wait(2) == [None, None]
+        assert writer.statistics()["groups"] == 1
+
+
+def test_consumers_are_looked_at_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock = Clock(monkeypatch)
+    looks: list[float] = []
+    monkeypatch.setattr(Watch, "look", lambda watch, at, end, now: looks.append(now) or [])
+    monkeypatch.setattr(writer_room, "IDLE_S", 0.0)  # each group is followed by a trim
+    writer = QueueWriter(tmp_path)
+    for number in range(4):
+        put(writer, batch(number))
+        clock.now += 59.0 if number == 1 else 0.5
+    put(writer, batch(4), batch(5))
+    writer.close()
+    assert looks == [1000.0, 1060.0]
+
+
+def test_many_hours_without_a_move_are_told_exactly(tmp_path: Path) -> None:
+    told: list[str] = []
+    writer = QueueWriter(tmp_path, report=told.append)
+    writer.close()
+    watch = Watch(patience=1.0)
+    watch.look({"dead": 0}, 1, 0.0)
+    writer._watch, writer._watch_at = watch, 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer_room, "time", types.SimpleNamespace(monotonic=lambda: 3600e3))
+        patch.setattr(SegmentLog, "committed", lambda log: {"dead": 0})
+        patch.setattr(writer._log, "end", 1)
+        writer._look_at_consumers()
+    assert "has not moved for 1000.0 h" in told[0]
+
+
+def test_whoever_was_called_back_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer with nothing to do keeps nothing of its last group."""
+
+    class Waiting:
+        def __init__(self) -> None:
+            self.told = threading.Event()
+
+        def __call__(self, error: BaseException | None, first: int | None) -> None:
+            self.told.set()
+
+    monkeypatch.setattr(writer_room, "IDLE_S", 3600.0)
+    with a_writer(SimulatedDisk()) as writer:
+        waiting = Waiting()
+        gone = weakref.ref(waiting)
+        writer.submit(batch(0), waiting)
+        assert waiting.told.wait(PATIENCE_SECONDS)
+        del waiting
+
+        def let_go() -> bool:
+            gc.collect()
+            return gone() is None
+
+        wait_until(let_go)
+
+
+def test_closing_without_room_ends_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is called back later."""
+    monkeypatch.setattr(writer_room, "GIVE_UP_S", PATIENCE_SECONDS)
+    disk = SimulatedDisk()
+    with a_writer(disk) as writer:
+        disk.capacity = disk.used()
+        results = Results()
+        results.submit(writer, batch(0))
+        wait_until(lambda: writer.stalled is not None)
+        slow = threading.Event()
+        tell = writer._call_back
+
+        def slowly(*words: Any) -> None:
+            slow.wait(0.05)
+            tell(*words)
+
+        monkeypatch.setattr(writer, "_call_back", slowly)
+        assert not writer.close(0.0)
+        assert not writer._thread.is_alive()
+        assert [type(error) for error in results.given.values()] == [QueueClosed]
+
+
+def test_each_error_of_the_disk_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = [OSError("trimming")]
+
+    def trim(log: SegmentLog) -> int:
+        if errors:
+            raise errors.pop()
+        return 0
+
+    monkeypatch.setattr(SegmentLog, "trim", trim)
+    monkeypatch.setattr(writer_room, "IDLE_S", 0.005)
+    told: list[str] = []
+    with a_writer(SimulatedDisk(), report=told.append) as writer:
+        wait_until(lambda: len(told) == 1)
+        assert writer.statistics()["disk_errors"] == 1
