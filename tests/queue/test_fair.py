@@ -205,3 +205,10 @@ def test_a_disk_which_becomes_slow_is_learnt_in_some_groups() -> None:
     assert cost.octet_seconds == pytest.approx(1 / 20e6, rel=0.1)
     assert cost.octets_max(MOST) < 500_000
     assert GroupCost().octets_max(MOST) == pytest.approx(0.019 / FIRST_OCTET_SECONDS, rel=0.01)
+
+
+def test_a_group_without_octets_says_what_a_sync_costs__NB_07() -> None:
+    """Batches without messages may be a group of their own."""
+    cost = GroupCost()
+    cost.learn(0, 0.25)
+    assert cost.sync_seconds == 0.25
