@@ -156,6 +156,37 @@ def test_of_a_finished_segment_nothing_is_read_at_the_next_start() -> None:
     assert list(world.state._marks.unsettled(first, others[0])) == []
 
 
+def test_a_start_counts_what_waits_of_each_segment_so_that_none_goes_before_its_last_message() -> (
+    None
+):
+    world = a_world()
+    for first, end in zip(world.log.firsts, [*world.log.firsts[1:], world.log.end], strict=True):
+        here = [place for place in sorted(world.there) if first <= place < end]
+        world.settle(here[1:])
+    world.tend()
+    assert world.log.segments > 1
+    world.crash(power=False)
+    for segment in world.state._marks:
+        waits = [place for place in world.there if segment.first <= place < segment.end]
+        assert segment.outstanding == len(waits) == 1
+    world.consume()
+    assert world.log.trim() == 0
+
+
+def test_a_segment_that_ends_before_the_next_one_has_a_message_is_done_up_to_there_alone() -> None:
+    """What comes behind it would be settled before it was published."""
+    world = World(random.Random(1))
+    world.publish()
+    world.consume()
+    assert world.log.trim(ending=True) == 0
+    assert world.log.firsts == [0, world.log.end]
+    world.settle(sorted(world.there))
+    world.tend()
+    places = world.publish()
+    world.crash(power=True)
+    assert sorted(world.there) == places
+
+
 # -- what is released -----------------------------------------------------------------------------
 
 
