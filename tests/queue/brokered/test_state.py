@@ -20,7 +20,7 @@ from twisted_msgproto.core.broker.terms import QueueName
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue.brokered import BrokerState
 from twisted_msgproto.queue.brokered import state as state_room
-from twisted_msgproto.queue.brokered.kept import Kept
+from twisted_msgproto.queue.brokered.kept import Copy, Kept
 from twisted_msgproto.queue.brokered.marks import Marks
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.log import SegmentLog
@@ -171,6 +171,20 @@ def test_a_start_counts_what_waits_of_each_segment_so_that_none_goes_before_its_
         assert segment.outstanding == len(waits) == 1
     world.consume()
     assert world.log.trim() == 0
+
+
+def test_messages_that_are_all_in_one_queue_are_counted_at_a_start_wherever_they_are() -> None:
+    """Else their segment would stay for ever."""
+    world = World(random.Random(1))
+    world.state.declare({NAMES[0]: 0})
+    for _ in range(2):
+        one = MessageBatch("mtl", "content", 1, count=40, body=[b"x"] * 40)
+        one.envelope = [head("mtl", NAMES[0])] * 40
+        world.log.append([encode([one])])
+    world.close()
+    reopened(world)
+    assert [segment.outstanding for segment in world.state._marks][:1] == [40]
+    assert sum(segment.outstanding for segment in world.state._marks) == world.log.end == 80
 
 
 def test_a_segment_that_ends_before_the_next_one_has_a_message_is_done_up_to_there_alone() -> None:
@@ -370,9 +384,12 @@ def test_what_is_copied_is_written_when_it_has_become_large(
     assert world.log.segments == 1
     written: list[int] = []
     put = Kept.put
-    monkeypatch.setattr(
-        Kept, "put", lambda self, copy: written.append(len(copy.places)) or put(self, copy)
-    )
+
+    def noted(self: Kept, copy: Copy) -> None:
+        written.append(len(copy.places))
+        put(self, copy)
+
+    monkeypatch.setattr(Kept, "put", noted)
     world.state._copy(0, world.log.end)
     assert written == ([1] * frames if octets == 1 else [frames])
 
