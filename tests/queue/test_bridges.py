@@ -18,6 +18,7 @@ from twisted_msgproto.queue.bridges import (
     status_path,
     write_status,
 )
+from twisted_msgproto.queue.served import REQUEST_OCTETS_MAX
 
 
 def test_a_status_is_read_as_it_was_written_and_is_this_user_s_alone(tmp_path: Path) -> None:
@@ -49,6 +50,32 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     status_path(tmp_path, "gone").symlink_to("nowhere")
     status_path(tmp_path, "directory").mkdir()
     assert read_statuses(tmp_path) == [{"consumer": "good"}]
+
+
+def test_behind_a_file_that_cannot_be_looked_at_the_others_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_status(status_path(tmp_path, "b"), {})
+    status_path(tmp_path, "a").symlink_to("nowhere")
+    really = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: sorted(really(self, pattern)))
+    assert read_statuses(tmp_path) == [{"consumer": "b"}]
+
+
+def test_what_a_killed_process_of_the_same_number_has_left_is_no_part_of_a_status(
+    tmp_path: Path,
+) -> None:
+    path = status_path(tmp_path, "spark")
+    write_status(path, {})
+    path.with_name(f".{path.name}.{os.getpid()}").write_text("x" * 100)
+    write_status(path, {"state": "running"})
+    assert json.loads(path.read_text()) == {"state": "running"}
+
+
+def test_the_largest_status_that_is_sent_fits_into_a_request() -> None:
+    request = {"queue_id": "5" * 32, "consumer": "x" * 64, "status": {"error": ""}}
+    octets = len(json.dumps(request)) - len(json.dumps(request["status"])) + SENT_OCTETS_MAX
+    assert octets <= REQUEST_OCTETS_MAX
 
 
 def test_a_status_as_large_as_allowed_is_read(tmp_path: Path) -> None:

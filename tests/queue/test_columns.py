@@ -16,7 +16,14 @@ from twisted_msgproto.core.errors import LimitExceeded, QueueCorrupt
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import columns
 from twisted_msgproto.queue.columns import RUNS, Assembly, Encoded, clean, encode
-from twisted_msgproto.queue.schema import BODY, KNOWN_COLUMNS, SCHEMA, STORED, stored_schema
+from twisted_msgproto.queue.schema import (
+    BODY,
+    KNOWN_COLUMNS,
+    SCHEMA,
+    STORED,
+    empty,
+    stored_schema,
+)
 
 ROWS_MAX = 5
 
@@ -359,3 +366,9 @@ def test_nothing_added_is_a_batch_without_rows() -> None:
 
 def test_each_stored_column_has_a_bit_of_its_own() -> None:
     assert 2 ** len(STORED) - 1 == KNOWN_COLUMNS
+
+
+def test_a_batch_without_rows_has_the_schema_and_none() -> None:
+    batch = empty(SCHEMA)
+    assert (batch.num_rows, batch.schema.equals(SCHEMA, check_metadata=True)) == (0, True)
+    batch.validate(full=True)

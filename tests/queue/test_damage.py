@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import combinations, pairwise, product
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +29,19 @@ def test_merged_ranges_hold_the_same_offsets_in_order_and_apart(found: list[dama
 def test_what_is_not_covered_is_what_is_left(lo: int, hi: int, known: list[damage.Range]) -> None:
     left = damage.uncovered(lo, hi, known)
     assert offsets(left) == set(range(lo, hi)) - offsets(known)
+
+
+def test_three_ranges_wherever_they_lie_are_merged_and_left_out() -> None:
+    """All of them: a range that lies in another one, touches it, or is apart from the others."""
+    every = list(combinations(range(6), 2))
+    for found in product(every, repeat=3):
+        merged = damage.merged(found)
+        assert offsets(merged) == offsets(list(found))
+        assert all(first[1] < second[0] for first, second in pairwise(merged))
+        for lo, hi in ((0, 5), (1, 4), (2, 2)):
+            left = damage.uncovered(lo, hi, found)
+            assert all(one < end for one, end in left)
+            assert offsets(left) == set(range(lo, hi)) - offsets(merged)
 
 
 @given(st.dictionaries(st.tuples(bounds, bounds), st.sampled_from(["checksum", "two words"])))

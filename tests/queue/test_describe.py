@@ -240,3 +240,14 @@ def test_a_question_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(SimulatedFile, "close", lambda self: closed.append(self._path))
     reader.describe(reader.place(1))
     assert opened and sorted(opened) == sorted(closed)
+
+
+def test_a_row_of_a_segment_that_was_trimmed_is_nowhere() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, 3, 3)
+    reader = a_reader(disk)
+    published = reader.published()
+    assert published is not None
+    assert reader._places.at(2, [3], published) is None
+    placed = reader._places.at(3, [3], published)
+    assert placed is not None and placed.record.first == 3

@@ -283,3 +283,43 @@ def test_a_directory_is_synced_and_closed(tmp_path: Path, monkeypatch: pytest.Mo
     (one,) = synced
     assert os.path.samestat(one, tmp_path.stat())
     assert set(os.listdir("/dev/fd")) == before
+
+
+def test_a_sync_is_the_system_s_and_a_time_is_in_microseconds(tmp_path: Path) -> None:
+    synced: list[int] = []
+    OSFile(7, synced.append, write_call()).sync()
+    assert synced == [7]
+    path = tmp_path / "f"
+    path.touch()
+    os.utime(path, ns=(0, 1_700_000_000_123_456_789))
+    assert OS_DISK.modified(str(path)) == 1_700_000_000_123_456
+
+
+def test_a_lock_replaces_a_longer_text_and_a_refused_one_leaves_no_descriptor(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "lock"
+    path.write_bytes(b"9" * 20 + b"\n")
+    unlock = OS_DISK.lock(str(path), "busy")
+    assert path.read_bytes() == b"%d\n" % os.getpid()
+    before = set(os.listdir("/dev/fd"))
+    with pytest.raises(QueueLocked):
+        OS_DISK.lock(str(path), "busy")
+    assert set(os.listdir("/dev/fd")) == before
+    unlock()
+
+
+def test_a_file_in_several_pieces_is_made_anew_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("twisted_msgproto.queue.disk.COPY_OCTETS", 4)
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    renew_whole(OS_DISK, str(path))
+    assert path.read_bytes() == b"0123456789"
+
+
+def test_nothing_stays_of_a_file_that_was_begun_beside(tmp_path: Path) -> None:
+    (tmp_path / ".f.new").write_bytes(b"left behind")
+    replace_whole(OS_DISK, str(tmp_path / "f"), b"")
+    assert (tmp_path / "f").read_bytes() == b""

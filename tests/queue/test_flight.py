@@ -19,6 +19,7 @@ from twisted_msgproto.core.errors import ConfigurationError, QueueError
 from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter
 from twisted_msgproto.queue import served as served_room
 from twisted_msgproto.queue.bridges import read_statuses, status_path
+from twisted_msgproto.queue.consumers import STANDS_STILL_SECONDS
 from twisted_msgproto.queue.flight import (
     REQUEST_OCTETS_MAX,
     ROWS_MAX,
@@ -657,3 +658,12 @@ def test_a_stream_is_counted_for_the_address_of_its_reader__NB_08(
         )
         server.do_get(Context(), flight.Ticket(b"{}"))
         assert asked == ["ipv4:127.0.0.1"]
+
+
+def test_the_page_s_own_numbers_are_the_code_s() -> None:
+    page = " ".join((Path(__file__).parents[2] / "docs" / "queue-flight.md").read_text().split())
+    assert f"At most {STREAMS_MAX} ranges are read at the same time" in page
+    assert f"A reader that reads nothing for {STREAM_IDLE_SECONDS:g} seconds" in page
+    assert f"with {HUNG_PER_ADDRESS_MAX} such streams gets no more" in page
+    assert "the gateway names it in its log after an hour" in page
+    assert STANDS_STILL_SECONDS == 60 * 60

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
+import sys
 from zlib import crc32
 
 import pytest
@@ -56,6 +58,17 @@ def a_segment(octets: bytes, *, first: int = 0) -> Segment:
     file = disk.open("/q/segment", write=True)
     file.write(0, [SegmentHeader(1, IDENTITY, first, 0).packed() + octets])
     return Segment(file, IDENTITY.frame_seed, first)
+
+
+def test_without_the_faster_library_the_checksums_are_the_standard_library_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "isal", None)
+    spec = importlib.util.find_spec("twisted_msgproto.queue.checksum")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.crc32 is crc32
 
 
 def test_beyond_a_segment_there_is_nothing() -> None:

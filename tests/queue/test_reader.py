@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from pathlib import Path
 from zlib import crc32
@@ -15,7 +16,8 @@ from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueMismatch
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import consumers as consumers_room
 from twisted_msgproto.queue.columns import Encoded
-from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, Published, seal
+from twisted_msgproto.queue.disk import File, OSDisk
+from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, OFFSET_MAX, Published, seal
 
 DIRECTORY = "/queue"
 
@@ -382,6 +384,41 @@ def test_on_a_full_disk_a_known_consumer_can_commit_so_that_it_can_be_trimmed() 
     disk.fail_next("rename", errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
         reader.commit("spark", 3)
+
+
+def test_on_a_full_disk_a_commit_is_written_over_the_old_one_synced_and_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+
+    class Disk(OSDisk):
+        """Has no room for a second file."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._sync = synced.append
+
+        def open(self, path: str, *, write: bool = False) -> File:
+            if write and path.endswith(".new"):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            return super().open(path, write=write)
+
+    disk, directory = Disk(), str(tmp_path)
+    disk.make_directory(str(tmp_path / consumers_room.DIRECTORY))
+    queue_id = "5" * 32
+    consumers_room.write(OSDisk(), directory, "spark", queue_id, 3)
+    before = set(os.listdir("/dev/fd"))
+    consumers_room.write(disk, directory, "spark", queue_id, 7)
+    assert len(synced) == 1
+    assert set(os.listdir("/dev/fd")) == before
+    assert consumers_room.read(disk, directory, "spark", queue_id) == 7
+
+
+def test_the_last_offset_that_a_table_can_have_may_be_committed() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [5])
+    consumers_room.write(disk, DIRECTORY, "spark", "5" * 32, OFFSET_MAX)
+    assert consumers_room.read(disk, DIRECTORY, "spark", "5" * 32) == OFFSET_MAX
 
 
 @pytest.mark.parametrize("seed", range(4))

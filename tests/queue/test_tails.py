@@ -219,6 +219,16 @@ def test_files_of_consumers_that_say_nothing_prove_nothing() -> None:
     assert reopened(disk).end == 3
 
 
+def test_behind_a_consumer_s_file_that_cannot_be_read_the_others_are() -> None:
+    disk = SimulatedDisk()
+    a_spoilt_header(disk)
+    queue_id = QueueReader(DIRECTORY, disk=disk).queue_id
+    for name, offset in (("first", 0), ("last", 6)):
+        consumers.write(disk, DIRECTORY, name, queue_id, offset)
+    disk.fail_next("read", errno.EIO, "first")
+    assert proven(disk, DIRECTORY, queue_id).offset == 6
+
+
 # -- copies of what is cut ------------------------------------------------------------------------
 
 
@@ -269,6 +279,25 @@ def test_only_the_newest_unfinished_records_are_kept__NB_12() -> None:
     reopened(disk).close()
     newest = places[-quarantine.UNFINISHED_KEPT :]
     assert set(copies(disk)) == {f"{0:020d}-{place}.unfinished" for place in newest}
+
+
+def test_of_many_copies_those_of_the_last_places_are_kept_wherever_they_are() -> None:
+    """Places of several digits, in several segments, in any order; copies of damage all stay."""
+    disk = SimulatedDisk()
+    places = [(first, at) for first in (0, 7, 2000) for at in (112, 520, 1000, 9999, 10_000)]
+    damaged = f"{0:020d}-64"
+    with_names = disk.names
+    disk.names = lambda path: sorted(with_names(path), reverse=True)  # type: ignore[method-assign]
+    disk.make_directory(DIRECTORY)
+    file = disk.open(FIRST, write=True)
+    file.write(0, [bytes(20_000)])
+    quarantine.keep(disk, DIRECTORY, Segment(file, 0, 0), 64, 8)
+    for number, (first, at) in enumerate(places, 1):
+        segment = Segment(file, 0, first)
+        quarantine.keep(disk, DIRECTORY, segment, at, 8, suffix=quarantine.UNFINISHED)
+        newest = places[max(number - quarantine.UNFINISHED_KEPT, 0) : number]
+        names = {f"{one:020d}-{place}.unfinished" for one, place in newest}
+        assert set(copies(disk)) == {damaged, *names}
 
 
 def test_a_copy_has_a_limit_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,9 +40,9 @@ def keep(
 
 def _forget_oldest(disk: Disk, aside: str, suffix: str) -> None:
     """Remove all but the newest copies with this suffix; a failure leaves them there."""
-    names = [name for name in disk.names(aside) if name.endswith(suffix) and name[0] != "."]
-    # A later place in the queue was written later.
-    names.sort(key=lambda name: (len(name), name))
+    names = [name for name in disk.names(aside) if name.endswith(suffix)]
+    # A later place in the queue was written later: a later segment, or more digits in the same one.
+    names.sort(key=lambda name: (name.partition("-")[0], len(name), name))
     for name in names[:-UNFINISHED_KEPT]:
         with contextlib.suppress(OSError):
             disk.remove(os.path.join(aside, name))

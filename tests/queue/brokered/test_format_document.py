@@ -14,6 +14,7 @@ import pytest
 from tests.queue.brokered.world import DIRECTORY, NAMES, World
 from tests.queue.test_format_document import line, number
 from twisted_msgproto.queue.brokered import kept, names, settled
+from twisted_msgproto.queue.brokered.state import PIN_OCTETS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "broker-format.md").read_text()
 
@@ -147,3 +148,4 @@ def test_the_page_s_own_numbers_are_the_code_s() -> None:
     assert f"`{kept.PROTOCOL}`, `{kept.KIND}`" in PAGE
     assert "longer than 1 MiB" in PAGE
     assert settled.LONG_OCTETS == 1 << 20
+    assert f"within `broker-pin` ({PIN_OCTETS >> 30} GiB) and a quarter of what the log" in PAGE

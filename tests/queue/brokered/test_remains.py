@@ -150,7 +150,10 @@ def test_a_damaged_file_of_names_is_written_again_though_it_names_none() -> None
     disk.open(f"{DIRECTORY}/{names.FILE}", write=True).write(0, [b"damaged"])
     found = names.Names(disk, DIRECTORY, "5" * 32)
     assert (found.damaged, found.missing, found.first) == (True, False, {})
+    assert found.holds(NAMES[0], 5)  # each queue for which a message comes is known
     found.write()
+    assert not found.damaged
+    assert not found.holds(NAMES[1], 5)
     assert not names.Names(disk, DIRECTORY, "5" * 32).damaged
 
 
