@@ -208,6 +208,33 @@ def test_marks_beyond_the_end_of_the_log_are_dropped_and_told() -> None:
     assert marks.drop_from(10)
 
 
+@pytest.mark.parametrize("place", [10, 2**64 - 1])
+@pytest.mark.parametrize("which", ["tries", "moved"])
+def test_marks_from_the_end_of_the_log_on_are_dropped_wherever_they_are(
+    place: int, which: str
+) -> None:
+    """A file that makes no sense may say any number of 64 bits."""
+    marks = Marks()
+    if which == "tries":
+        marks.note_tries(place, 1)
+    else:
+        marks.moved.note([place], NAMES[0])
+    assert marks.drop_from(10)
+    assert not marks.drop_from(10)
+
+
+def test_of_a_segment_that_is_dropped_nothing_is_left() -> None:
+    marks = Marks()
+    marks.begun(0)
+    marks.begun(10)
+    marks.tries.update([(9, 1), (10, 2)])
+    marks.moved.note([9, 10], NAMES[0])
+    marks.drop(0)
+    assert [segment.first for segment in marks] == [10]
+    assert (dict(marks.tries), list(marks.moved)) == ({10: 2}, [(NAMES[0], [10])])
+    assert marks.of(9) is None
+
+
 def test_few_tries_are_forgotten_with_the_many_that_are_done() -> None:
     marks = Marks()
     marks.begun(0)
