@@ -83,11 +83,11 @@ def test_marks_are_a_set_of_offsets_whatever_segments_they_lie_in() -> None:
                 assert segment.settled(lo, hi) == len(done.intersection(range(lo, hi)))
 
 
-def test_what_is_marked_leaves_the_segment_before_as_it_is__NB_02() -> None:
-    """Its bits would otherwise grow to its end with zeros when the next one begins."""
+def test_what_is_marked_behind_a_segment_leaves_it_as_it_is__NB_02() -> None:
+    """Its bits would otherwise grow to its end with zeros."""
     marks = Marks()
-    before, segment = marks.begun(0), marks.begun(100)
-    assert marks.settle([(100, 101)]) == {100}
+    before, segment = marks.begun(0, 100), marks.begun(200)
+    assert marks.settle([(100, 201)]) == {200}
     assert (before.bits(), segment.bits()) == (b"", b"\1")
 
 
@@ -232,6 +232,7 @@ def test_of_a_segment_that_is_dropped_nothing_is_left() -> None:
     marks.drop(0)
     assert [segment.first for segment in marks] == [10]
     assert (dict(marks.tries), list(marks.moved)) == ({10: 2}, [(NAMES[0], [10])])
+    assert marks.moved  # one message is some as well
     assert marks.of(9) is None
 
 
