@@ -501,7 +501,10 @@ def test_times_that_32_bits_cannot_hold_are_the_nearest_that_they_can() -> None:
     times = [-1_000_000, 0, 1_500_000, 10**18]
     assert [second(time) for time in times] == [0, 0, 1, 2**32 - 1]
     assert list(seconds(times)) == [0, 0, 1, 2**32 - 1]
-    assert list(seconds(times[1:3])) == [0, 1]
+    near = [1_500_000, 0, 1, 999_999, 1_000_000, 1_999_999, 2_000_000, 4_294_967_295 * 10**6]
+    whole = [1, 0, 0, 0, 1, 1, 2, 4_294_967_295]
+    assert list(seconds(near)) == [second(time) for time in near] == whole
+    assert list(seconds([1])) == [0]
 
 
 def test_messages_that_were_not_tried_have_no_tries() -> None:
