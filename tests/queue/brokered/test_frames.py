@@ -155,6 +155,19 @@ def test_a_frame_whose_runs_count_other_messages_than_it_has_is_damage() -> None
             read_frame(segment, record)  # type: ignore[arg-type]
 
 
+def test_messages_without_bodies_are_read_as_well() -> None:
+    """An empty message is one: then the frame has no column of bodies."""
+    encoded = encode([MessageBatch("mtl", "content", 5, count=2, envelope=[OWN, None])])
+    payload = memoryview(b"".join(encoded.pieces))
+    segment: Any = SimpleNamespace(payload=lambda record: payload)
+    record: Any = SimpleNamespace(payload_crc=encoded.crc, runs=encoded.runs, count=2, first=3)
+    found = read_frame(segment, record)
+    assert found is not None
+    assert found.bodies.to_pylist() == [None, None]
+    assert found.heads() == [OWN, None]
+    assert list(found.weights()) == [weight(OWN, b""), weight(b"", b"")]
+
+
 def test_a_frame_without_envelopes_is_none_of_the_brokers() -> None:
     payload = RUNS.pack(BODY, 1, *[0] * (len(RUNS.unpack(bytes(RUNS.size))) - 2))
     record: Any = SimpleNamespace(payload_crc=crc32(payload), runs=20, count=1, first=3)
