@@ -139,7 +139,7 @@ def settled(*places: int) -> Marks:
 def test_a_segment_without_waiting_messages_goes_though_there_is_room__NB_02() -> None:
     """What is known of its copies is forgotten, and of those alone."""
     kept = opened(SimulatedDisk(), segment_bytes=2000)
-    put(kept, *range(10), octets=300)
+    put(kept, *range(10), octets=180)
     put(kept, 10)
     put(kept, 20)
     assert kept.log.firsts == [0, 10]
