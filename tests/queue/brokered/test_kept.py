@@ -14,7 +14,7 @@ from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.brokered import BrokerState
-from twisted_msgproto.queue.brokered.kept import Copy, Kept
+from twisted_msgproto.queue.brokered.kept import Chunk, Copy, Kept
 from twisted_msgproto.queue.brokered.marks import Marks
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.log import SegmentLog
@@ -152,7 +152,9 @@ def test_a_segment_without_waiting_messages_goes_though_there_is_room__NB_02() -
     assert kept.spans() == [(10, 11), (20, 21)]
 
 
-def test_the_log_holds_twice_what_waits_and_no_more_is_moved_than_that_takes__NB_02() -> None:
+def test_the_log_holds_twice_what_waits_and_no_more_is_moved_than_that_takes__NB_02(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     kept = opened(SimulatedDisk(), segment_bytes=500)
     for first in range(0, 200, 20):
         put(kept, *range(first, first + 20), octets=100)
@@ -160,6 +162,14 @@ def test_the_log_holds_twice_what_waits_and_no_more_is_moved_than_that_takes__NB
     kept.refresh(marks, lambda chunk: True)
     before = {chunk.span: chunk.first for chunk in kept}
     assert kept.octets > 2 * kept.live_octets + 1000
+    move = kept._move
+
+    def moved(chunk: Chunk, marks: Marks) -> None:
+        oldest, second = kept.log.firsts[:2]
+        assert oldest <= chunk.first < second
+        move(chunk, marks)
+
+    monkeypatch.setattr(kept, "_move", moved)
     kept.trim(marks)
     assert kept.octets <= 2 * kept.live_octets + 1000
     waiting = {place for chunk in kept for place in chunk.places if not marks.is_settled(place)}
