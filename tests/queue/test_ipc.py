@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,32 @@ def test_lists_are_written_as_arrow_writes_them(case: tuple[int, dict[int, list[
     written = ipc.message(rows, given_values)
     assert written is not None and len(written) == 1
     assert bytes(written[0]) == by_arrow(given_values)
+
+
+def test_the_numbers_of_a_message_are_found_wherever_arrow_puts_them() -> None:
+    """With metadata of its own a message has a field more, and other places."""
+    column = pa.array([b"a", None, b"bcd"], TYPES[BODY])
+    batch = pa.RecordBatch.from_arrays([column], schema=stored_schema(BODY))
+    bare = batch.serialize().to_pybytes()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch, custom_metadata={"name": "value"})
+    named = sink.getvalue().to_pybytes()
+    named = named[8 + struct.unpack_from("<I", named, 4)[0] :]  # behind the schema
+    for message in (bare, named):
+        size = 8 + struct.unpack_from("<I", message, 4)[0]
+        rows, body, nodes, buffers = ipc._places_in(message[:size])
+        assert struct.unpack_from("<q", message, rows) == (3,)
+        (length,) = struct.unpack_from("<q", message, body)
+        assert bare.endswith(message[size : size + length])
+        assert length == len(bare) - (8 + struct.unpack_from("<I", bare, 4)[0])
+        assert struct.unpack_from("<2q", message, nodes) == (3, 1)
+        assert struct.unpack_from("<q", message, buffers) == (0,)
+
+
+def test_what_arrow_knows_of_columns_is_asked_once() -> None:
+    """To ask costs more than to write a small group."""
+    assert ipc.form_of(BODY) is ipc.form_of(BODY)
 
 
 @given(given_columns())
