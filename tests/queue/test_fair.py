@@ -49,12 +49,20 @@ def test_who_was_idle_may_write_a_quantum_at_once__NB_01() -> None:
     for sizes, at_once in (([1.0], 1), ([0.5, 0.5], 2), ([0.25] * 6, 4), ([0.75, 0.5], 1)):
         queue: FairQueue[str] = FairQueue()
         for _ in range(9):
-            queue.add("bulk", "bulk", 1, QUANTUM_OCTETS // 2)
-        queue.take(1, MOST)  # it may write another one in this round
+            queue.add("bulk", "bulk", 1, QUANTUM_OCTETS)
+        queue.take(1, MOST)
         for size in sizes:
             queue.add("good", "good", 1, int(size * QUANTUM_OCTETS))
         taken = queue.take(1 << 30, 4 * QUANTUM_OCTETS)
         assert taken[: at_once + 1] == ["good"] * at_once + ["bulk"]
+
+
+def test_a_session_writes_its_quantum_without_a_break__NB_01() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for key in "ab":
+        for _ in range(4):
+            queue.add(key, key, 1, QUANTUM_OCTETS // 2)
+    assert queue.take(1 << 30, MOST) == [*"aabbaabb"]
 
 
 def test_a_message_beside_batches_as_large_as_a_group_costs_no_group_of_its_own__NB_01() -> None:
