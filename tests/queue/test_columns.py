@@ -16,7 +16,14 @@ from twisted_msgproto.core.errors import LimitExceeded, QueueCorrupt
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import columns
 from twisted_msgproto.queue.columns import RUNS, Assembly, Encoded, clean, encode
-from twisted_msgproto.queue.schema import BODY, KNOWN_COLUMNS, SCHEMA, STORED, stored_schema
+from twisted_msgproto.queue.schema import (
+    BODY,
+    KNOWN_COLUMNS,
+    MESSAGE_ID_INTEGER,
+    SCHEMA,
+    STORED,
+    stored_schema,
+)
 
 ROWS_MAX = 5
 
@@ -158,6 +165,7 @@ def list_batch(*ids: int | str) -> MessageBatch:
         [packed_batch(2**32 - 70, 70)],
         [packed_batch(0, 3), packed_batch(3, 100), packed_batch(103, 2), packed_batch(105, 80)],
         [list_batch(1, 2), packed_batch(3, 100), list_batch(200), list_batch(201)],
+        [list_batch(1, 2), packed_batch(3, 100)],
         [packed_batch(3, 100), list_batch("text", "ids")],
         [packed_batch(3, 100), list_batch(2**63)],
         [packed_batch(3, 100), MessageBatch("p", "nothing", 3, count=2)],
@@ -167,8 +175,44 @@ def test_packed_columns_give_the_rows_which_lists_would_give(batches: list[Messa
     assert decoded(encode(batches)) == expected(batches)
 
 
+def test_integer_ids_stay_integers_beside_packed_ones() -> None:
+    """As text they would be several times as long."""
+    frame = encode([packed_batch(3, 100), list_batch(200, 201), packed_batch(300, 100)])
+    assert RUNS.unpack_from(frame.pieces[0])[0] & MESSAGE_ID_INTEGER
+    assert (frame.count, frame.envelopes, frame.replaced) == (202, 0, 0)
+
+
+def test_the_columns_of_one_batch_and_of_one_stretch_are_not_copied() -> None:
+    bodies = [b"x", b"y"]
+    assert columns._gathered([one(body=bodies)])["body"][0] is bodies
+    assert columns._merged([bodies]) is bodies
+
+
+def test_the_origin_of_a_connection_becomes_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = list[object]()
+    dumps = columns.json.dumps
+
+    def counted(value: object, **options: Any) -> str:
+        written.append(value)
+        return dumps(value, **options)
+
+    monkeypatch.setattr(columns.json, "dumps", counted)
+    for _ in range(3):
+        encode([one(session="of no other test", body=[b"x"])])
+    assert len(written) == 1
+
+
+def test_messages_without_any_column_are_for_no_queue() -> None:
+    frame = encode([one(), one()])
+    assert (frame.envelopes, frame.replaced) == (0, 0)
+
+
+def test_what_is_reserved_in_a_payload_is_0() -> None:
+    assert RUNS.unpack_from(payload(encode([one(body=[b"x"])])))[3] == 0
+
+
 def test_values_shared_by_a_batch_stand_in_the_frame_once() -> None:
-    session = "a-session-name-which-is-easily-found"
+    session = "ä-session-name-which-is-easily-found"
     octets = payload(encode([one(session=session, body=[b"x"] * 1000)]))
     assert octets.count(session.encode()) == 1
     two = payload(encode([one(session=session, body=[b"x"]), one(session=session, body=[b"y"])]))
@@ -276,9 +320,10 @@ def test_a_batch_of_wrong_types_is_an_error_alone_and_in_a_group(wrong: MessageB
 
 
 def test_protocol_and_kind_are_told_apart_from_other_wrong_types() -> None:
-    for wrong in (one(protocol=7), one(kind=7)):
-        with pytest.raises(TypeError, match="protocol and kind are text"):
+    for wrong, told in ((one(protocol=7), "(7, 'content')"), (one(kind=7), "('mtl', 7)")):
+        with pytest.raises(TypeError) as caught:
             encode([wrong])
+        assert str(caught.value) == f"protocol and kind are text, not {told}"
 
 
 def test_more_than_a_frame_holds_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,6 +331,15 @@ def test_more_than_a_frame_holds_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     encode([one(body=[b"x" * 500])])
     with pytest.raises(LimitExceeded, match="a frame holds 1000"):
         encode([one(body=[b"x" * 1000])])
+
+
+def test_a_frame_may_be_as_large_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    octets = encode([one(body=[b"x" * 500])]).octets
+    monkeypatch.setattr(columns, "FRAME_OCTETS_MAX", octets)
+    assert encode([one(body=[b"x" * 500])]).octets == octets
+    monkeypatch.setattr(columns, "FRAME_OCTETS_MAX", octets - 1)
+    with pytest.raises(LimitExceeded, match=f"{octets} octets in one group"):
+        encode([one(body=[b"x" * 500])])
 
 
 def test_pairs_that_are_no_mapping_make_the_column_that_a_mapping_makes() -> None:
