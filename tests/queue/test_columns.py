@@ -175,8 +175,7 @@ def test_packed_columns_give_the_rows_which_lists_would_give(batches: list[Messa
     assert decoded(encode(batches)) == expected(batches)
 
 
-def test_integer_ids_stay_integers_beside_packed_ones() -> None:
-    """As text they would be several times as long."""
+def test_of_integers_beside_packed_ones_nothing_is_replaced() -> None:
     frame = encode([packed_batch(3, 100), list_batch(200, 201), packed_batch(300, 100)])
     assert RUNS.unpack_from(frame.pieces[0])[0] & MESSAGE_ID_INTEGER
     assert (frame.count, frame.envelopes, frame.replaced) == (202, 0, 0)

@@ -15,6 +15,7 @@ from tests.sim.disk import Cut, SimulatedDisk, SimulatedFile
 from tests.tools.queues import batch, frame, ids, rows
 from twisted_msgproto.core.errors import QueueError, QueueFull, QueueLocked
 from twisted_msgproto.queue import QueueReader, SegmentLog, consumers
+from twisted_msgproto.queue import log as log_module
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, Identity, segment_name
 
@@ -156,6 +157,41 @@ def test_an_error_while_opening_is_one_line_and_gives_the_lock_back() -> None:
     with pytest.raises(QueueError, match="Read-only"):
         a_log(disk)
     a_log(disk).close()
+
+
+def test_whatever_ends_an_opening_gives_the_lock_back() -> None:
+    def interrupted() -> Identity:
+        raise KeyboardInterrupt
+
+    disk = SimulatedDisk()
+    with pytest.raises(KeyboardInterrupt):
+        SegmentLog(DIRECTORY, disk=disk, make_identity=interrupted)
+    a_log(disk).close()
+
+
+def test_what_a_start_publishes_is_durable_and_names_no_last_frame() -> None:
+    """The size of the last frame is known to the writer that has written it."""
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    assert not log.withheld
+    log.append([frame(0)])
+    published = QueueReader(DIRECTORY, disk=disk).published()
+    assert published is not None
+    assert published.frame_octets > 0
+    log.close()
+    disk.journal.clear()
+    a_log(disk)
+    assert list(disk.journal)[-2:] == [("write", "end"), ("sync", "end")]
+    published = QueueReader(DIRECTORY, disk=disk).published()
+    assert published is not None
+    assert (published.offset, published.frame_octets) == (1, 0)
+
+
+def test_the_number_of_a_start_is_never_0_which_says_that_none_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_module.secrets, "randbits", lambda bits: 0)
+    assert log_module.new_incarnation() != 0
 
 
 # -- no room ------------------------------------------------------------------------------------
@@ -790,6 +826,16 @@ def test_a_group_above_the_limit_goes_into_an_empty_queue() -> None:
 
 
 # -- the operating system's disk ----------------------------------------------------------------
+
+
+def test_a_log_on_a_real_disk_goes_on_in_the_segment_that_was_begun(tmp_path: Path) -> None:
+    log = SegmentLog(tmp_path)
+    log.append([frame(0)])
+    log.close()
+    log = SegmentLog(tmp_path)
+    assert log.append([frame(1)]) == 2
+    assert log.firsts == [0]
+    log.close()
 
 
 def test_directories_are_for_their_owner_alone(tmp_path: Path) -> None:

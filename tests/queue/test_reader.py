@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import random
 from pathlib import Path
@@ -134,6 +135,31 @@ def test_without_segments_everything_was_trimmed() -> None:
     assert reader.begin() == 3
     with pytest.raises(QueueMismatch, match="was trimmed; it begins at 3"):
         list(reader.read(0, 3))
+
+
+def test_a_reader_says_how_often_messages_were_lost() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [3]).close()
+    published = a_reader(disk).published()
+    assert published is not None
+    further = dataclasses.replace(published, offset=published.offset + 5)
+    disk.spoil(f"{DIRECTORY}/end", further.packed())
+    log = SegmentLog(DIRECTORY, disk=disk)
+    assert a_reader(disk).epoch == log.epoch == 1
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_without_a_published_end_nothing_is_there(missing: bool) -> None:
+    """A gateway may have been killed before it published its first one."""
+    disk = SimulatedDisk()
+    a_queue(disk, [3])
+    if missing:
+        disk.remove(f"{DIRECTORY}/end")
+    else:
+        disk.spoil(f"{DIRECTORY}/end", b"")
+    described = a_reader(disk).describe()
+    assert (described.begin, described.end, described.epoch) == (0, 0, 0)
+    assert (described.octets, described.waiting_octets, described.oldest) == (0, 0, None)
 
 
 # -- damage ---------------------------------------------------------------------------------------
