@@ -14,10 +14,15 @@ import pytest
 from tests.sim.disk import Cut, SimulatedDisk, SimulatedFile
 from tests.tools.queues import batch, frame, ids, rows
 from twisted_msgproto.core.errors import QueueError, QueueFull, QueueLocked
-from twisted_msgproto.queue import QueueReader, SegmentLog, consumers
+from twisted_msgproto.queue import QueueReader, SegmentLog, consumers, lineage
 from twisted_msgproto.queue import log as log_module
 from twisted_msgproto.queue.columns import encode
-from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, Identity, segment_name
+from twisted_msgproto.queue.format import (
+    EMPTY_SEGMENT_OCTETS,
+    FRAME_HEADER_OCTETS,
+    Identity,
+    segment_name,
+)
 
 DIRECTORY = "/gateway/queue"
 FRAME = 400
@@ -185,6 +190,19 @@ def test_what_a_start_publishes_is_durable_and_names_no_last_frame() -> None:
     published = QueueReader(DIRECTORY, disk=disk).published()
     assert published is not None
     assert (published.offset, published.frame_octets) == (1, 0)
+
+
+def test_an_end_is_published_with_the_proof_of_the_last_row_before_it() -> None:
+    """Of the last frame of a group, and its last message."""
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    group = [frame(0, 2), frame(2, 3)]
+    log.append(group)
+    published = QueueReader(DIRECTORY, disk=disk).published()
+    assert published is not None
+    assert published.witness == lineage.witness(group[1].crc, 2)
+    assert published.incarnation == log.incarnation
+    assert published.frame_octets == FRAME_HEADER_OCTETS + group[1].octets
 
 
 def test_the_number_of_a_start_is_never_0_which_says_that_none_is_known(
