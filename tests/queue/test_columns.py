@@ -206,6 +206,24 @@ def test_messages_without_any_column_are_for_no_queue() -> None:
     assert (frame.envelopes, frame.replaced) == (0, 0)
 
 
+def test_each_message_was_received_when_its_batch_was() -> None:
+    counts = [3, 1, 4, 2]
+    batches = [one(received_at=100 + at, count=count) for at, count in enumerate(counts)]
+    frame = encode(batches)
+    head = memoryview(bytes(frame.pieces[0]))
+    times = [100 + at for at, count in enumerate(counts) for _ in range(count)]
+    assert [columns.received_at(head, place) for place in range(10)] == times
+    assert columns.received_at(head, 10) is None
+    cut = head[: RUNS.size + 12 * len(counts) - 1]  # within the counts
+    assert columns.received_at(cut, 0) is None
+
+
+def test_the_origins_of_frames_are_read_once() -> None:
+    """Frames of one connection have the same."""
+    text = b'[["protocol","kind",null,null,"of no other test"]]'
+    assert columns._origins(text) is columns._origins(bytes(bytearray(text)))
+
+
 def test_what_is_reserved_in_a_payload_is_0() -> None:
     assert RUNS.unpack_from(payload(encode([one(body=[b"x"])])))[3] == 0
 

@@ -155,6 +155,18 @@ def test_an_end_which_fits_no_segment_is_told() -> None:
         a_reader(disk).describe()
 
 
+def test_an_end_that_is_older_than_the_newest_segment_is_that_of_readers() -> None:
+    """A loss of power may leave one: until the gateway starts, its messages are not published."""
+    disk = SimulatedDisk()
+    log = a_queue(disk, 2)
+    older = disk.octets_of(path("end"))
+    log.append([frame(2)])
+    log.append([frame(3)])
+    disk.spoil(path("end"), older)
+    described = a_reader(disk).describe()
+    assert (described.begin, described.end) == (0, 2)
+
+
 def test_a_queue_whose_segments_are_gone_still_has_its_end() -> None:
     disk = SimulatedDisk()
     a_queue(disk, 2).close()

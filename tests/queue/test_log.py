@@ -118,6 +118,17 @@ def test_a_group_larger_than_a_segment_gets_one_of_its_own() -> None:
     assert found(disk) == [0, 1]
 
 
+def test_a_segment_may_be_as_large_as_it_may_be() -> None:
+    log = a_log(SimulatedDisk())
+    log.append([frame(0)])
+    group = [frame(1)]
+    log._segment_octets = log.octets + FRAME_HEADER_OCTETS + group[0].octets
+    log.append(group)
+    assert log.firsts == [0]
+    log.append([frame(2)])
+    assert log.firsts == [0, 2]
+
+
 def test_a_log_goes_on_where_it_was_closed() -> None:
     disk = SimulatedDisk()
     log = a_log(disk)
@@ -812,6 +823,21 @@ def test_the_header_of_a_segment_that_has_to_begin_counts_towards_the_limit() ->
     log._make_room(5)
     with pytest.raises(QueueFull):
         log._make_room(6)
+
+
+def test_what_fits_exactly_needs_no_trim_or_no_more_than_that() -> None:
+    disk = SimulatedDisk()
+    log = a_long_log(disk, 3)
+    commit(disk, "spark", 2)
+    needed = EMPTY_SEGMENT_OCTETS + FRAME  # the newest segment is at its end
+    log._max_octets = log.octets + needed
+    log._make_room(FRAME)
+    assert log.segments == 3
+    log._max_octets -= sum(log._sizes[first] for first in (0, 1))
+    log._make_room(FRAME)
+    assert log.segments == 1
+    with pytest.raises(QueueFull):
+        log._make_room(FRAME + 1)
 
 
 def test_a_consumer_that_was_forgotten_does_not_come_back_after_a_loss_of_power() -> None:
