@@ -423,7 +423,9 @@ def test_a_payload_with_another_number_of_messages_is_corrupt() -> None:
 
 
 def test_nothing_added_is_a_batch_without_rows() -> None:
-    batch = Assembly("gw").finish()
+    assembly = Assembly("gw")
+    assert (assembly.rows, assembly.octets) == (0, 0)
+    batch = assembly.finish()
     assert batch.num_rows == 0
     assert batch.schema.equals(SCHEMA)
 

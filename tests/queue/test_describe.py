@@ -237,6 +237,19 @@ def test_times_of_runs_which_make_no_sense_are_not_known() -> None:
     assert received_at(head[:20], 0) is None
 
 
+def test_how_large_a_segment_with_a_successor_is_is_asked_once() -> None:
+    """There may be a thousand of them; of the newest one the published end says it."""
+    disk = SimulatedDisk()
+    log = a_queue(disk, *[1] * 6)
+    reader = a_reader(disk)
+    published = reader.published()
+    assert published is not None
+    assert sum(reader._octets(published, log.firsts).values()) == log.octets
+    disk.journal.clear()
+    assert sum(reader._octets(published, log.firsts).values()) == log.octets
+    assert list(disk.journal) == []
+
+
 def test_a_question_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SimulatedDisk()
     a_queue(disk, 3, 3)

@@ -109,6 +109,27 @@ def test_segments_end_at_their_size_and_offsets_run_on() -> None:
     assert found(disk) == list(range(10))
 
 
+def test_a_segment_that_has_ended_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, closed = a_log(SimulatedDisk(), segment_bytes=FRAME), list[str]()
+    monkeypatch.setattr(SimulatedFile, "close", lambda self: closed.append(self._path))
+    log.append([frame(0)])
+    log.append([frame(1)])
+    assert f"{DIRECTORY}/{segment_name(0)}" in closed
+    assert f"{DIRECTORY}/{segment_name(1)}" not in closed
+
+
+def test_a_segment_without_messages_is_published_without_a_last_frame() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    log.append([frame(0)])
+    commit(disk, "spark", 1)
+    assert log.trim(ending=True) == 1
+    published = QueueReader(DIRECTORY, disk=disk).published()
+    assert published is not None
+    assert (published.offset, published.segment) == (1, 1)
+    assert (published.octets, published.frame_octets) == (EMPTY_SEGMENT_OCTETS, 0)
+
+
 def test_a_group_larger_than_a_segment_gets_one_of_its_own() -> None:
     disk = SimulatedDisk()
     log = a_log(disk, segment_bytes=FRAME)
