@@ -391,6 +391,18 @@ def test_a_disk_full_at_start_does_not_keep_the_queue_from_opening() -> None:
     assert found(disk) == [0, 1]
 
 
+def test_a_new_queue_without_room_for_a_segment_publishes_that_there_is_none() -> None:
+    disk = SimulatedDisk()
+    disk.fail_next("write", errno.ENOSPC, ".segment")
+    log = a_log(disk)
+    assert log.segments == 0
+    published = QueueReader(DIRECTORY, disk=disk).published()
+    assert published is not None
+    assert (published.offset, published.segment, published.octets) == (0, 0, 0)
+    log.append([frame(0)])
+    assert found(disk) == [0]
+
+
 @pytest.mark.parametrize("missing", ["segment", "all"])
 def test_a_full_disk_lets_a_queue_open_which_needs_a_new_segment(missing: str) -> None:
     disk = SimulatedDisk()
