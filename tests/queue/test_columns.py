@@ -422,6 +422,30 @@ def test_a_payload_with_another_number_of_messages_is_corrupt() -> None:
         add(head(columns=BODY) + bodies.serialize().to_pybytes(), len(head()))
 
 
+def test_frames_with_gaps_and_other_columns_are_put_together() -> None:
+    """Neighbours are one range; no run of them is without messages."""
+    assembly = Assembly("gw")
+    octets = 0
+    for first, column in ((0, "body"), (4, "body"), (8, "destination"), (14, "body")):
+        value = b"x" if column == "body" else "x"
+        parts = [one(received_at=first + at, **{column: [value] * 2}) for at in (0, 2)]
+        frame = encode(parts)
+        octets += frame.octets
+        lo = first + 2 if first == 8 else first
+        assembly.add(memoryview(payload(frame)), frame.runs, first, 4, lo, first + 4)
+    assert assembly.octets == octets
+    assert assembly._spans == [(0, 8), (10, 12), (14, 18)]
+    assert assembly._ends == sorted(set(assembly._ends))
+    rows = assembly.finish().to_pylist()
+    offsets = [*range(8), 10, 11, *range(14, 18)]
+    assert [row["offset"] for row in rows] == offsets
+    assert [row["received_at"].microsecond for row in rows] == [at & ~1 for at in offsets]
+    assert [row["body"] for row in rows] == [None if at in (10, 11) else b"x" for at in offsets]
+    assert [row["destination"] for row in rows] == [
+        "x" if at in (10, 11) else None for at in offsets
+    ]
+
+
 def test_nothing_added_is_a_batch_without_rows() -> None:
     assembly = Assembly("gw")
     assert (assembly.rows, assembly.octets) == (0, 0)

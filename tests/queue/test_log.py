@@ -732,6 +732,19 @@ def test_an_end_that_cannot_be_published_is_published_with_the_next_group() -> N
     assert found(disk) == [0, 1]
 
 
+def test_an_end_that_could_not_be_published_is_published_when_nothing_is_appended() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    disk.fail_next("write", errno.EIO, "/end")
+    log.append([frame(0)])
+    assert QueueReader(DIRECTORY, disk=disk).end() == 0
+    log.publish_again()
+    assert QueueReader(DIRECTORY, disk=disk).end() == 1
+    disk.journal.clear()
+    log.publish_again()
+    assert list(disk.journal) == []
+
+
 # -- trimming -----------------------------------------------------------------------------------
 
 
@@ -748,6 +761,24 @@ def test_without_consumers_nothing_is_trimmed() -> None:
     log = a_long_log(disk)
     assert log.trim() == 0
     assert found(disk) == list(range(10))
+
+
+def test_a_trim_that_can_do_nothing_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried once a second; a segment without messages is not begun again."""
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    log.append([frame(0)])
+    commit(disk, "spark", 1)
+    disk.journal.clear()
+    assert log.trim() == 0
+    assert list(disk.journal) == []
+    closed = list[str]()
+    monkeypatch.setattr(SimulatedFile, "close", lambda self: closed.append(self._path))
+    assert log.trim(ending=True) == 1
+    assert f"{DIRECTORY}/{segment_name(0)}" in closed
+    disk.journal.clear()
+    assert log.trim(ending=True) == 0
+    assert [entry for entry in disk.journal if entry[1].endswith(".segment")] == []
 
 
 def test_segments_below_every_consumer_s_offset_are_trimmed_and_no_others() -> None:

@@ -189,6 +189,16 @@ def test_damage_met_while_reading_is_passed_over_and_remembered() -> None:
     assert log.end == 6
 
 
+def test_a_message_of_which_one_bit_is_another_is_not_delivered() -> None:
+    """Arrow reads it all the same; what was asked for and is missing is told."""
+    disk = SimulatedDisk()
+    a_queue(disk, [2, 2, 2])
+    spoiled(disk, disk.octets_of(f"{DIRECTORY}/{0:020d}.segment").index(b"body 2"))
+    found = a_reader(disk).read(0, 3)
+    assert [row["offset"] for one in found for row in one.to_pylist()] == [0, 1]
+    assert list(found.damaged) == [(2, 3)]
+
+
 def test_a_record_which_makes_no_sense_is_passed_over() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk, [1])
