@@ -446,6 +446,22 @@ def test_frames_with_gaps_and_other_columns_are_put_together() -> None:
     ]
 
 
+def test_of_a_frame_the_part_is_taken_that_was_asked_for() -> None:
+    frame = encode([one(body=[b"%d" % at for at in range(4)])])
+    for lo in range(4):
+        for hi in range(lo + 1, 5):
+            found = [row["body"] for row in decoded(frame, lo=lo, hi=hi)]
+            assert found == [b"%d" % at for at in range(lo, hi)]
+
+
+def test_a_column_of_a_later_format_is_not_passed_over() -> None:
+    """What it says would be missing, and nobody would know."""
+    octets = bytearray(payload(frame := encode([one(body=[b"x"])])))
+    RUNS.pack_into(octets, 0, BODY | 1 << 30, *RUNS.unpack_from(octets)[1:])
+    with pytest.raises(QueueCorrupt, match="unknown columns"):
+        add(bytes(octets), frame.runs)
+
+
 def test_nothing_added_is_a_batch_without_rows() -> None:
     assembly = Assembly("gw")
     assert (assembly.rows, assembly.octets) == (0, 0)

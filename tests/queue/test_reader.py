@@ -60,6 +60,8 @@ def test_heavy_messages_make_smaller_batches() -> None:
         log.append([frame(number, octets=5000)])
     sizes = [one.num_rows for one in a_reader(disk).read(0, 10, octets=9000)]
     assert sizes == [2] * 5
+    exact = frame(0, octets=5000).octets
+    assert [one.num_rows for one in a_reader(disk).read(0, 10, octets=exact)] == [1] * 10
 
 
 @pytest.mark.parametrize(("lo", "hi"), [(0, 4), (4, 4), (-1, 2), (2, 1)])
