@@ -437,6 +437,7 @@ def test_frames_with_gaps_and_other_columns_are_put_together() -> None:
     assert assembly._spans == [(0, 8), (10, 12), (14, 18)]
     assert assembly._ends == sorted(set(assembly._ends))
     rows = assembly.finish().to_pylist()
+    assert assembly.finish().num_rows == 0  # it begins anew
     offsets = [*range(8), 10, 11, *range(14, 18)]
     assert [row["offset"] for row in rows] == offsets
     assert [row["received_at"].microsecond for row in rows] == [at & ~1 for at in offsets]

@@ -808,6 +808,15 @@ def test_a_segment_is_kept_until_its_last_message_is_committed() -> None:
     assert log.begin == 5
 
 
+def test_segments_that_end_at_or_below_an_offset_are_removed_but_for_the_newest() -> None:
+    log = a_long_log(SimulatedDisk(), 5)
+    assert log.remove_below(2) == 2
+    assert log.firsts == [2, 3, 4]
+    assert log.remove_below(2) == 0
+    assert log.remove_below(100) == 2
+    assert (log.firsts, log.begin, log.trimmed_segments) == ([4], 4, 4)
+
+
 def test_the_newest_segment_stays_so_that_offsets_go_on() -> None:
     disk = SimulatedDisk()
     log = a_long_log(disk, 3)
