@@ -697,6 +697,31 @@ def test_what_a_trim_has_synced_is_not_synced_again() -> None:
     assert list(disk.journal) == [("write", name), ("sync", name), ("write", "end")]
 
 
+def test_the_sync_of_a_trim_is_that_of_a_new_segment_s_name_too() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    log.append([frame(0)])
+    commit(disk, "spark", 1)
+    assert log.trim(ending=True) == 1
+    disk.journal.clear()
+    log.append([frame(1)])
+    name = segment_name(1)
+    assert list(disk.journal) == [("write", name), ("sync", name), ("write", "end")]
+
+
+def test_damage_is_forgotten_with_the_segments_that_had_it() -> None:
+    disk = SimulatedDisk()
+    a_long_log(disk, 5).close()
+    for first in range(3):
+        path = f"{DIRECTORY}/{segment_name(first)}"
+        disk.spoil(path, disk.octets_of(path)[:-8] + bytes(8))
+    log = a_log(disk)
+    assert log.damaged == [(0, 3)]
+    commit(disk, "spark", 2)
+    assert log.trim() == 2
+    assert log.damaged == [(2, 3)]
+
+
 def test_a_trim_whose_sync_failed_leaves_a_segment_with_messages_as_it_is() -> None:
     disk = SimulatedDisk()
     log = a_long_log(disk, 3)
