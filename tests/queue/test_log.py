@@ -879,6 +879,22 @@ def test_nothing_goes_before_the_head_behind_it_is_on_the_disk(operation: str, n
     assert found(disk) == [2]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_head_whose_sync_failed_is_written_again__NB_12(seed: int) -> None:
+    """The next sync of the same file succeeds without it."""
+    disk = SimulatedDisk()
+    log = a_long_log(disk, 2)
+    commit(disk, "spark", 2)
+    disk.fail_next("sync", errno.EIO, segment_name(2))
+    with pytest.raises(OSError, match="Input/output error"):
+        log.trim(ending=True)
+    assert log.append([frame(2)]) == 3
+    disk.lose_power(random.Random(seed))
+    log = a_log(disk)
+    assert (log.end, log.damaged, log.recovery.lines) == (3, [], [])
+    assert found(disk)[-1] == 2
+
+
 def test_a_consumer_whose_file_is_damaged_keeps_everything() -> None:
     disk = SimulatedDisk()
     log = a_long_log(disk)
