@@ -196,9 +196,34 @@ def test_a_message_of_which_one_bit_is_another_is_not_delivered() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [2, 2, 2])
     spoiled(disk, disk.octets_of(f"{DIRECTORY}/{0:020d}.segment").index(b"body 2"))
-    found = a_reader(disk).read(0, 3)
+    reader = a_reader(disk)
+    found = reader.read(0, 3)
     assert [row["offset"] for one in found for row in one.to_pylist()] == [0, 1]
     assert list(found.damaged) == [(2, 3)]
+    assert reader.damaged() == [(2, 4)]  # no other message of that frame can be read either
+
+
+def test_records_that_are_missing_at_a_segment_s_end_are_told() -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, [2, 2])
+    octets = disk.octets_of(f"{DIRECTORY}/{0:020d}.segment")
+    log.append([frame(4, 2)])
+    disk.spoil(f"{DIRECTORY}/{0:020d}.segment", octets)
+    found = a_reader(disk).read(1, 6)
+    assert [row["offset"] for one in found for row in one.to_pylist()] == [1, 2, 3]
+    assert list(found.damaged) == [(4, 6)]
+
+
+def test_a_read_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, closed = SimulatedDisk(), list[str]()
+    a_queue(disk, [1] * 3, segment_bytes=1)
+    reader = a_reader(disk)
+    monkeypatch.setattr(SimulatedFile, "close", lambda self: closed.append(self._path))
+    disk.journal.clear()
+    assert [one.num_rows for one in reader.read(0, 3)] == [3]
+    opened = [name for operation, name in disk.journal if operation == "open"]
+    assert sorted(path.rpartition("/")[2] for path in closed) == sorted(opened)
+    assert len([name for name in opened if name.endswith(".segment")]) == 3
 
 
 def test_a_record_which_makes_no_sense_is_passed_over() -> None:
