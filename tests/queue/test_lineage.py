@@ -160,6 +160,17 @@ def test_a_trim_keeps_what_is_known_of_the_last_row_it_removes_and_drops_older_s
     assert a_reader(disk).place(18) == places[18]
 
 
+def test_a_history_keeps_the_starts_of_the_row_before_its_first_and_of_those_behind() -> None:
+    whole = lineage_room.Lineage(((0, 11), (5, 12), (9, 13)))
+    for begin in range(1, 13):
+        kept = whole.trimmed(begin)
+        needed = {whole.incarnation(row) for row in range(begin - 1, 13)}
+        assert {number for _, number in kept.starts} == needed
+        assert [kept.incarnation(row) for row in range(begin - 1, 13)] == [
+            whole.incarnation(row) for row in range(begin - 1, 13)
+        ]
+
+
 def test_a_head_is_synced_before_the_segment_in_front_of_it_goes() -> None:
     disk = SimulatedDisk()
     log = a_log(disk, 11)

@@ -384,6 +384,24 @@ def test_a_consumer_behind_what_was_trimmed_is_told_the_beginning() -> None:
     assert reader.register("spark") == 3
 
 
+def test_a_consumer_begins_behind_what_goes_while_it_is_registered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, [1] * 4, segment_bytes=1)
+    reader = a_reader(disk)
+    reader.commit("fast", 4)
+    commit = reader.commit
+
+    def late(consumer: str, offset: int) -> None:
+        log.trim()
+        commit(consumer, offset)
+
+    monkeypatch.setattr(reader, "commit", late)
+    assert reader.register("new") == log.begin == 3
+    assert reader.consumers() == {"fast": 4, "new": 3}
+
+
 def test_a_registered_consumer_holds_what_it_needs() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk, [1] * 4, segment_bytes=1)
