@@ -164,6 +164,24 @@ def test_a_log_goes_on_where_it_was_closed() -> None:
     assert found(disk) == [0, 1, 2]
 
 
+def test_a_log_that_is_closed_again_takes_nothing_from_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its files are closed with the first time, and the published end is durable."""
+    disk, closed = SimulatedDisk(), list[str]()
+    log = a_log(disk)
+    monkeypatch.setattr(SimulatedFile, "close", lambda self: closed.append(self._path))
+    disk.journal.clear()
+    log.close()
+    assert ("sync", "end") in disk.journal
+    assert sorted(closed) == [f"{DIRECTORY}/{segment_name(0)}", f"{DIRECTORY}/end"]
+    other = a_log(disk)
+    log.close()
+    with pytest.raises(QueueLocked):
+        a_log(disk)
+    other.close()
+
+
 def test_a_second_writer_is_told_who_has_the_queue() -> None:
     """A lock file keeps a second writer out, with one clear line naming the process."""
     disk = SimulatedDisk()
