@@ -98,6 +98,15 @@ def test_the_numbers_of_a_message_are_found_wherever_arrow_puts_them() -> None:
         assert struct.unpack_from("<q", message, buffers) == (0,)
 
 
+@pytest.mark.parametrize("text", ["", "x", "é", "orders"])
+def test_texts_that_are_all_the_same_are_written_as_arrow_writes_them(text: str) -> None:
+    for rows in (1, 2, 17):
+        given_values = {DESTINATION: [text] * rows}
+        written = ipc.message(rows, given_values)
+        assert written is not None
+        assert b"".join(written) == by_arrow(given_values)
+
+
 def test_what_arrow_knows_of_columns_is_asked_once() -> None:
     """To ask costs more than to write a small group."""
     assert ipc.form_of(BODY) is ipc.form_of(BODY)
