@@ -426,7 +426,10 @@ def test_frames_with_gaps_and_other_columns_are_put_together() -> None:
     """Neighbours are one range; no run of them is without messages."""
     assembly = Assembly("gw")
     octets = 0
-    for first, column in ((0, "body"), (4, "body"), (8, "destination"), (14, "body")):
+    for first, column in (
+        *((0, "body"), (4, "body"), (8, "destination")),
+        *((14, "body"), (18, "body")),
+    ):
         value = b"x" if column == "body" else "x"
         parts = [one(received_at=first + at, **{column: [value] * 2}) for at in (0, 2)]
         frame = encode(parts)
@@ -434,11 +437,11 @@ def test_frames_with_gaps_and_other_columns_are_put_together() -> None:
         lo = first + 2 if first == 8 else first
         assembly.add(memoryview(payload(frame)), frame.runs, first, 4, lo, first + 4)
     assert assembly.octets == octets
-    assert assembly._spans == [(0, 8), (10, 12), (14, 18)]
+    assert assembly._spans == [(0, 8), (10, 12), (14, 22)]
     assert assembly._ends == sorted(set(assembly._ends))
     rows = assembly.finish().to_pylist()
     assert assembly.finish().num_rows == 0  # it begins anew
-    offsets = [*range(8), 10, 11, *range(14, 18)]
+    offsets = [*range(8), 10, 11, *range(14, 22)]
     assert [row["offset"] for row in rows] == offsets
     assert [row["received_at"].microsecond for row in rows] == [at & ~1 for at in offsets]
     assert [row["body"] for row in rows] == [None if at in (10, 11) else b"x" for at in offsets]

@@ -107,6 +107,14 @@ def test_texts_that_are_all_the_same_are_written_as_arrow_writes_them(text: str)
         assert b"".join(written) == by_arrow(given_values)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 17])
+def test_messages_without_fields_are_written_as_arrow_writes_them(rows: int) -> None:
+    given_values: dict[int, list[Any]] = {FIELDS_GIVEN: [{}] * rows}
+    written = ipc.message(rows, given_values)
+    assert written is not None
+    assert b"".join(written) == by_arrow(given_values)
+
+
 def test_what_arrow_knows_of_columns_is_asked_once() -> None:
     """To ask costs more than to write a small group."""
     assert ipc.form_of(BODY) is ipc.form_of(BODY)

@@ -160,6 +160,12 @@ def test_a_trim_keeps_what_is_known_of_the_last_row_it_removes_and_drops_older_s
     assert a_reader(disk).place(18) == places[18]
 
 
+def test_a_file_that_has_not_changed_is_parsed_once() -> None:
+    """It is read with every question, and may name a thousand starts."""
+    octets = lineage_room.Lineage(((0, 11), (5, 12))).sealed()
+    assert lineage_room.unsealed(octets) is lineage_room.unsealed(bytes(bytearray(octets)))
+
+
 def test_a_history_keeps_the_starts_of_the_row_before_its_first_and_of_those_behind() -> None:
     whole = lineage_room.Lineage(((0, 11), (5, 12), (9, 13)))
     for begin in range(1, 13):

@@ -851,6 +851,18 @@ def test_a_segment_is_kept_until_its_last_message_is_committed() -> None:
     assert log.begin == 5
 
 
+def test_without_a_broker_no_segment_of_its_queues_goes() -> None:
+    disk = SimulatedDisk()
+    a_long_log(disk, 5).close()
+    disk.make_directory(f"{DIRECTORY}/broker")
+    disk.open(f"{DIRECTORY}/broker/names", write=True).write(0, [b"queue "])
+    log = a_log(disk)
+    commit(disk, "spark", 5)
+    assert log.trim() == log.trim(ending=True) == 0
+    assert log.withheld
+    assert found(disk) == list(range(5))
+
+
 def test_segments_that_end_at_or_below_an_offset_are_removed_but_for_the_newest() -> None:
     log = a_long_log(SimulatedDisk(), 5)
     assert log.remove_below(2) == 2
