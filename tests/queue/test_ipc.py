@@ -174,6 +174,13 @@ class Number(int):
         raise AssertionError("compared")
 
 
+class Uneven(dict[str, str]):
+    """A mapping with a key to which no value belongs."""
+
+    def values(self) -> Any:
+        return []
+
+
 def test_no_value_is_compared_with_none_to_write_a_column() -> None:
     """To search each column for None took as long as to write it (docs/benchmarks.md)."""
     column = arrays.column_of([Octets(b"a"), Octets(b"bc")], TYPES[BODY])
@@ -214,6 +221,8 @@ def test_large_messages_are_written_in_pieces_without_another_copy(octets: int) 
         {BODY: [memoryview(bytes(8)).cast("I")]},
         {ATTACHMENTS_GIVEN: [b"x"]},
         {ATTACHMENTS_GIVEN: [["text"]]},
+        {ATTACHMENTS_GIVEN: [{b"x": b"y"}]},
+        {FIELDS_GIVEN: [Uneven(a="b")]},
         {TRUNCATED: [1]},
     ],
     ids=lambda unknown: type(next(iter(unknown.values()))[0]).__name__,
