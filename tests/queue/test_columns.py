@@ -19,6 +19,7 @@ from twisted_msgproto.queue.columns import RUNS, Assembly, Encoded, clean, encod
 from twisted_msgproto.queue.schema import (
     BODY,
     KNOWN_COLUMNS,
+    MESSAGE_ID_INTEGER,
     SCHEMA,
     STORED,
     empty,
@@ -165,6 +166,7 @@ def list_batch(*ids: int | str) -> MessageBatch:
         [packed_batch(2**32 - 70, 70)],
         [packed_batch(0, 3), packed_batch(3, 100), packed_batch(103, 2), packed_batch(105, 80)],
         [list_batch(1, 2), packed_batch(3, 100), list_batch(200), list_batch(201)],
+        [list_batch(1, 2), packed_batch(3, 100)],
         [packed_batch(3, 100), list_batch("text", "ids")],
         [packed_batch(3, 100), list_batch(2**63)],
         [packed_batch(3, 100), MessageBatch("p", "nothing", 3, count=2)],
@@ -174,8 +176,61 @@ def test_packed_columns_give_the_rows_which_lists_would_give(batches: list[Messa
     assert decoded(encode(batches)) == expected(batches)
 
 
+def test_of_integers_beside_packed_ones_nothing_is_replaced() -> None:
+    frame = encode([packed_batch(3, 100), list_batch(200, 201), packed_batch(300, 100)])
+    assert RUNS.unpack_from(frame.pieces[0])[0] & MESSAGE_ID_INTEGER
+    assert (frame.count, frame.envelopes, frame.replaced) == (202, 0, 0)
+
+
+def test_the_columns_of_one_batch_and_of_one_stretch_are_not_copied() -> None:
+    bodies = [b"x", b"y"]
+    assert columns._gathered([one(body=bodies)])["body"][0] is bodies
+    assert columns._merged([bodies]) is bodies
+
+
+def test_the_origin_of_a_connection_becomes_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = list[object]()
+    dumps = columns.json.dumps
+
+    def counted(value: object, **options: Any) -> str:
+        written.append(value)
+        return dumps(value, **options)
+
+    monkeypatch.setattr(columns.json, "dumps", counted)
+    for _ in range(3):
+        encode([one(session="of no other test", body=[b"x"])])
+    assert len(written) == 1
+
+
+def test_messages_without_any_column_are_for_no_queue() -> None:
+    frame = encode([one(), one()])
+    assert (frame.envelopes, frame.replaced) == (0, 0)
+
+
+def test_each_message_was_received_when_its_batch_was() -> None:
+    counts = [3, 1, 4, 2]
+    batches = [one(received_at=100 + at, count=count) for at, count in enumerate(counts)]
+    frame = encode(batches)
+    head = memoryview(bytes(frame.pieces[0]))
+    times = [100 + at for at, count in enumerate(counts) for _ in range(count)]
+    assert [columns.received_at(head, place) for place in range(10)] == times
+    assert columns.received_at(head, 10) is None
+    cut = head[: RUNS.size + 12 * len(counts) - 1]  # within the counts
+    assert columns.received_at(cut, 0) is None
+
+
+def test_the_origins_of_frames_are_read_once() -> None:
+    """Frames of one connection have the same."""
+    text = b'[["protocol","kind",null,null,"of no other test"]]'
+    assert columns._origins(text) is columns._origins(bytes(bytearray(text)))
+
+
+def test_what_is_reserved_in_a_payload_is_0() -> None:
+    assert RUNS.unpack_from(payload(encode([one(body=[b"x"])])))[3] == 0
+
+
 def test_values_shared_by_a_batch_stand_in_the_frame_once() -> None:
-    session = "a-session-name-which-is-easily-found"
+    session = "ä-session-name-which-is-easily-found"
     octets = payload(encode([one(session=session, body=[b"x"] * 1000)]))
     assert octets.count(session.encode()) == 1
     two = payload(encode([one(session=session, body=[b"x"]), one(session=session, body=[b"y"])]))
@@ -283,9 +338,10 @@ def test_a_batch_of_wrong_types_is_an_error_alone_and_in_a_group(wrong: MessageB
 
 
 def test_protocol_and_kind_are_told_apart_from_other_wrong_types() -> None:
-    for wrong in (one(protocol=7), one(kind=7)):
-        with pytest.raises(TypeError, match="protocol and kind are text"):
+    for wrong, told in ((one(protocol=7), "(7, 'content')"), (one(kind=7), "('mtl', 7)")):
+        with pytest.raises(TypeError) as caught:
             encode([wrong])
+        assert str(caught.value) == f"protocol and kind are text, not {told}"
 
 
 def test_more_than_a_frame_holds_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,6 +349,15 @@ def test_more_than_a_frame_holds_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     encode([one(body=[b"x" * 500])])
     with pytest.raises(LimitExceeded, match="a frame holds 1000"):
         encode([one(body=[b"x" * 1000])])
+
+
+def test_a_frame_may_be_as_large_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    octets = encode([one(body=[b"x" * 500])]).octets
+    monkeypatch.setattr(columns, "FRAME_OCTETS_MAX", octets)
+    assert encode([one(body=[b"x" * 500])]).octets == octets
+    monkeypatch.setattr(columns, "FRAME_OCTETS_MAX", octets - 1)
+    with pytest.raises(LimitExceeded, match=f"{octets} octets in one group"):
+        encode([one(body=[b"x" * 500])])
 
 
 def test_pairs_that_are_no_mapping_make_the_column_that_a_mapping_makes() -> None:
@@ -358,8 +423,54 @@ def test_a_payload_with_another_number_of_messages_is_corrupt() -> None:
         add(head(columns=BODY) + bodies.serialize().to_pybytes(), len(head()))
 
 
+def test_frames_with_gaps_and_other_columns_are_put_together() -> None:
+    """Neighbours are one range; no run of them is without messages."""
+    assembly = Assembly("gw")
+    octets = 0
+    for first, column in (
+        *((0, "body"), (4, "body"), (8, "destination")),
+        *((14, "body"), (18, "body")),
+    ):
+        value = b"x" if column == "body" else "x"
+        parts = [one(received_at=first + at, **{column: [value] * 2}) for at in (0, 2)]
+        frame = encode(parts)
+        octets += frame.octets
+        lo = first + 2 if first == 8 else first
+        assembly.add(memoryview(payload(frame)), frame.runs, first, 4, lo, first + 4)
+    assert assembly.octets == octets
+    assert assembly._spans == [(0, 8), (10, 12), (14, 22)]
+    assert assembly._ends == sorted(set(assembly._ends))
+    rows = assembly.finish().to_pylist()
+    assert assembly.finish().num_rows == 0  # it begins anew
+    offsets = [*range(8), 10, 11, *range(14, 22)]
+    assert [row["offset"] for row in rows] == offsets
+    assert [row["received_at"].microsecond for row in rows] == [at & ~1 for at in offsets]
+    assert [row["body"] for row in rows] == [None if at in (10, 11) else b"x" for at in offsets]
+    assert [row["destination"] for row in rows] == [
+        "x" if at in (10, 11) else None for at in offsets
+    ]
+
+
+def test_of_a_frame_the_part_is_taken_that_was_asked_for() -> None:
+    frame = encode([one(body=[b"%d" % at for at in range(4)])])
+    for lo in range(4):
+        for hi in range(lo + 1, 5):
+            found = [row["body"] for row in decoded(frame, lo=lo, hi=hi)]
+            assert found == [b"%d" % at for at in range(lo, hi)]
+
+
+def test_a_column_of_a_later_format_is_not_passed_over() -> None:
+    """What it says would be missing, and nobody would know."""
+    octets = bytearray(payload(frame := encode([one(body=[b"x"])])))
+    RUNS.pack_into(octets, 0, BODY | 1 << 30, *RUNS.unpack_from(octets)[1:])
+    with pytest.raises(QueueCorrupt, match="unknown columns"):
+        add(bytes(octets), frame.runs)
+
+
 def test_nothing_added_is_a_batch_without_rows() -> None:
-    batch = Assembly("gw").finish()
+    assembly = Assembly("gw")
+    assert (assembly.rows, assembly.octets) == (0, 0)
+    batch = assembly.finish()
     assert batch.num_rows == 0
     assert batch.schema.equals(SCHEMA)
 

@@ -155,6 +155,18 @@ def test_an_end_which_fits_no_segment_is_told() -> None:
         a_reader(disk).describe()
 
 
+def test_an_end_that_is_older_than_the_newest_segment_is_that_of_readers() -> None:
+    """A loss of power may leave one: until the gateway starts, its messages are not published."""
+    disk = SimulatedDisk()
+    log = a_queue(disk, 2)
+    older = disk.octets_of(path("end"))
+    log.append([frame(2)])
+    log.append([frame(3)])
+    disk.spoil(path("end"), older)
+    described = a_reader(disk).describe()
+    assert (described.begin, described.end) == (0, 2)
+
+
 def test_a_queue_whose_segments_are_gone_still_has_its_end() -> None:
     disk = SimulatedDisk()
     a_queue(disk, 2).close()
@@ -223,6 +235,19 @@ def test_times_of_runs_which_make_no_sense_are_not_known() -> None:
     assert [received_at(head, place) for place in range(4)] == [BEGAN, BEGAN, BEGAN + 2, None]
     assert received_at(head[:10], 0) is None
     assert received_at(head[:20], 0) is None
+
+
+def test_how_large_a_segment_with_a_successor_is_is_asked_once() -> None:
+    """There may be a thousand of them; of the newest one the published end says it."""
+    disk = SimulatedDisk()
+    log = a_queue(disk, *[1] * 6)
+    reader = a_reader(disk)
+    published = reader.published()
+    assert published is not None
+    assert sum(reader._octets(published, log.firsts).values()) == log.octets
+    disk.journal.clear()
+    assert sum(reader._octets(published, log.firsts).values()) == log.octets
+    assert list(disk.journal) == []
 
 
 def test_a_question_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:

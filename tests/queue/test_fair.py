@@ -13,6 +13,7 @@ from twisted_msgproto.queue.fair import (
     GROUP_OCTETS_MIN,
     GROUP_SECONDS,
     IDLE_SESSIONS_MAX,
+    MEMORY,
     QUANTUM_OCTETS,
     FairQueue,
     GroupCost,
@@ -41,6 +42,27 @@ def test_a_session_which_was_idle_comes_before_the_bulk_of_another__NB_01() -> N
     queue.take(1 << 30, 4 * QUANTUM_OCTETS)
     queue.add("good", "good", 1, 100)
     assert queue.take(1 << 30, 4 * QUANTUM_OCTETS)[0] == "good"
+
+
+def test_who_was_idle_may_write_a_quantum_at_once__NB_01() -> None:
+    """In one entry or in several; what is more waits for its turn."""
+    for sizes, at_once in (([1.0], 1), ([0.5, 0.5], 2), ([0.25] * 6, 4), ([0.75, 0.5], 1)):
+        queue: FairQueue[str] = FairQueue()
+        for _ in range(9):
+            queue.add("bulk", "bulk", 1, QUANTUM_OCTETS)
+        queue.take(1, MOST)
+        for size in sizes:
+            queue.add("good", "good", 1, int(size * QUANTUM_OCTETS))
+        taken = queue.take(1 << 30, 4 * QUANTUM_OCTETS)
+        assert taken[: at_once + 1] == ["good"] * at_once + ["bulk"]
+
+
+def test_a_session_writes_its_quantum_without_a_break__NB_01() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for key in "ab":
+        for _ in range(4):
+            queue.add(key, key, 1, QUANTUM_OCTETS // 2)
+    assert queue.take(1 << 30, MOST) == [*"aabbaabb"]
 
 
 def test_a_message_beside_batches_as_large_as_a_group_costs_no_group_of_its_own__NB_01() -> None:
@@ -84,6 +106,28 @@ def test_sessions_that_come_and_go_are_forgotten__NB_11() -> None:
         taken = queue.take(100, 50_100)
         assert number in taken or -1 in taken
     assert len(queue._sessions) <= IDLE_SESSIONS_MAX
+
+
+def test_more_sessions_than_are_remembered_may_wait__NB_11() -> None:
+    """None of their entries is lost, and at the end they are forgotten."""
+    queue = FairQueue[int]()
+    for number in range(2 * IDLE_SESSIONS_MAX):
+        queue.add(f"short {number}", number, 1, 100)
+    taken = []
+    while group := queue.take(10, MOST):
+        taken += group
+    assert taken == list(range(2 * IDLE_SESSIONS_MAX))
+    assert len(queue._sessions) <= IDLE_SESSIONS_MAX
+
+
+def test_after_everything_was_removed_it_goes_on_as_at_the_beginning() -> None:
+    queue = FairQueue[str]()
+    queue.add("waits", "first", 1, 100)
+    queue.add("is served", "second", 1, 100)
+    assert queue.take(1, MOST) == ["first"]
+    assert queue.clear() == ["second"]
+    queue.add("another", "third", 1, 100)
+    assert queue.take(1, MOST) == ["third"]
 
 
 def test_sessions_share_octets_and_not_entries() -> None:
@@ -167,6 +211,39 @@ def test_groups_fit_the_disk(sync: float, rate: float) -> None:
         min(max(fitting, GROUP_OCTETS_MIN), MOST), rel=0.01
     )
     assert cost.octets_max(1000) == 1000
+
+
+def test_the_first_group_counts_as_it_is() -> None:
+    cost = GroupCost()
+    cost.learn(1000, 0.005)
+    assert cost.octet_seconds == FIRST_OCTET_SECONDS
+    assert cost.sync_seconds == pytest.approx(0.005 - 1000 * FIRST_OCTET_SECONDS)
+
+
+def test_two_groups_that_differ_are_the_line_through_both() -> None:
+    cost = GroupCost()
+    cost.learn(10_000, 0.001 + 10_000 * 1e-7)
+    cost.learn(20_000, 0.001 + 20_000 * 1e-7)
+    assert cost.octet_seconds == pytest.approx(1e-7, rel=1e-6)
+    assert cost.sync_seconds == pytest.approx(0.001, rel=1e-6)
+
+
+def test_groups_that_differ_little_say_nothing_about_octets() -> None:
+    """Their costs differ by chance, which would be taken for the price of a few octets."""
+    cost = GroupCost()
+    for number in range(50):
+        cost.learn(100_000 + number % 2 * 2000, 0.010 + number % 2 * 0.010)
+    assert cost.octet_seconds == FIRST_OCTET_SECONDS
+
+
+def test_an_octet_costs_no_more_than_the_whole_group_does() -> None:
+    """A large group that stalled would make a sync cost less than nothing."""
+    cost = GroupCost()
+    cost.learn(10_000, 0.0001)
+    cost.learn(20_000, 0.0100)
+    octets, seconds = MEMORY * 10_000 + 20_000, MEMORY * 0.0001 + 0.0100
+    assert cost.octet_seconds == pytest.approx(seconds / octets)
+    assert cost.sync_seconds == pytest.approx(0, abs=1e-9)
 
 
 def test_equal_groups_say_nothing_about_octets() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,49 @@ def test_lists_are_written_as_arrow_writes_them(case: tuple[int, dict[int, list[
     assert bytes(written[0]) == by_arrow(given_values)
 
 
+def test_the_numbers_of_a_message_are_found_wherever_arrow_puts_them() -> None:
+    """With metadata of its own a message has a field more, and other places."""
+    column = pa.array([b"a", None, b"bcd"], TYPES[BODY])
+    batch = pa.RecordBatch.from_arrays([column], schema=stored_schema(BODY))
+    bare = batch.serialize().to_pybytes()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch, custom_metadata={"name": "value"})
+    named = sink.getvalue().to_pybytes()
+    named = named[8 + struct.unpack_from("<I", named, 4)[0] :]  # behind the schema
+    for message in (bare, named):
+        size = 8 + struct.unpack_from("<I", message, 4)[0]
+        rows, body, nodes, buffers = ipc._places_in(message[:size])
+        assert struct.unpack_from("<q", message, rows) == (3,)
+        (length,) = struct.unpack_from("<q", message, body)
+        assert bare.endswith(message[size : size + length])
+        assert length == len(bare) - (8 + struct.unpack_from("<I", bare, 4)[0])
+        assert struct.unpack_from("<2q", message, nodes) == (3, 1)
+        assert struct.unpack_from("<q", message, buffers) == (0,)
+
+
+@pytest.mark.parametrize("text", ["", "x", "é", "orders"])
+def test_texts_that_are_all_the_same_are_written_as_arrow_writes_them(text: str) -> None:
+    for rows in (1, 2, 17):
+        given_values = {DESTINATION: [text] * rows}
+        written = ipc.message(rows, given_values)
+        assert written is not None
+        assert b"".join(written) == by_arrow(given_values)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 17])
+def test_messages_without_fields_are_written_as_arrow_writes_them(rows: int) -> None:
+    given_values: dict[int, list[Any]] = {FIELDS_GIVEN: [{}] * rows}
+    written = ipc.message(rows, given_values)
+    assert written is not None
+    assert b"".join(written) == by_arrow(given_values)
+
+
+def test_what_arrow_knows_of_columns_is_asked_once() -> None:
+    """To ask costs more than to write a small group."""
+    assert ipc.form_of(BODY) is ipc.form_of(BODY)
+
+
 @given(given_columns())
 def test_arrays_are_those_that_arrow_makes(case: tuple[int, dict[int, list[Any]]]) -> None:
     for bit, values in case[1].items():
@@ -130,6 +174,13 @@ class Number(int):
         raise AssertionError("compared")
 
 
+class Uneven(dict[str, str]):
+    """A mapping with a key to which no value belongs."""
+
+    def values(self) -> Any:
+        return []
+
+
 def test_no_value_is_compared_with_none_to_write_a_column() -> None:
     """To search each column for None took as long as to write it (docs/benchmarks.md)."""
     column = arrays.column_of([Octets(b"a"), Octets(b"bc")], TYPES[BODY])
@@ -170,6 +221,8 @@ def test_large_messages_are_written_in_pieces_without_another_copy(octets: int) 
         {BODY: [memoryview(bytes(8)).cast("I")]},
         {ATTACHMENTS_GIVEN: [b"x"]},
         {ATTACHMENTS_GIVEN: [["text"]]},
+        {ATTACHMENTS_GIVEN: [{b"x": b"y"}]},
+        {FIELDS_GIVEN: [Uneven(a="b")]},
         {TRUNCATED: [1]},
     ],
     ids=lambda unknown: type(next(iter(unknown.values()))[0]).__name__,

@@ -14,9 +14,15 @@ import pytest
 from tests.sim.disk import Cut, SimulatedDisk, SimulatedFile
 from tests.tools.queues import batch, frame, ids, rows
 from twisted_msgproto.core.errors import QueueError, QueueFull, QueueLocked
-from twisted_msgproto.queue import QueueReader, SegmentLog, consumers
+from twisted_msgproto.queue import QueueReader, SegmentLog, consumers, lineage
+from twisted_msgproto.queue import log as log_module
 from twisted_msgproto.queue.columns import encode
-from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, Identity, segment_name
+from twisted_msgproto.queue.format import (
+    EMPTY_SEGMENT_OCTETS,
+    FRAME_HEADER_OCTETS,
+    Identity,
+    segment_name,
+)
 
 DIRECTORY = "/gateway/queue"
 FRAME = 400
@@ -103,6 +109,27 @@ def test_segments_end_at_their_size_and_offsets_run_on() -> None:
     assert found(disk) == list(range(10))
 
 
+def test_a_segment_that_has_ended_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, closed = a_log(SimulatedDisk(), segment_bytes=FRAME), list[str]()
+    monkeypatch.setattr(SimulatedFile, "close", lambda self: closed.append(self._path))
+    log.append([frame(0)])
+    log.append([frame(1)])
+    assert f"{DIRECTORY}/{segment_name(0)}" in closed
+    assert f"{DIRECTORY}/{segment_name(1)}" not in closed
+
+
+def test_a_segment_without_messages_is_published_without_a_last_frame() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    log.append([frame(0)])
+    commit(disk, "spark", 1)
+    assert log.trim(ending=True) == 1
+    published = QueueReader(DIRECTORY, disk=disk).published()
+    assert published is not None
+    assert (published.offset, published.segment) == (1, 1)
+    assert (published.octets, published.frame_octets) == (EMPTY_SEGMENT_OCTETS, 0)
+
+
 def test_a_group_larger_than_a_segment_gets_one_of_its_own() -> None:
     disk = SimulatedDisk()
     log = a_log(disk, segment_bytes=FRAME)
@@ -110,6 +137,17 @@ def test_a_group_larger_than_a_segment_gets_one_of_its_own() -> None:
     log.append([frame(1)])
     assert segments(disk) == [0, 1]
     assert found(disk) == [0, 1]
+
+
+def test_a_segment_may_be_as_large_as_it_may_be() -> None:
+    log = a_log(SimulatedDisk())
+    log.append([frame(0)])
+    group = [frame(1)]
+    log._segment_octets = log.octets + FRAME_HEADER_OCTETS + group[0].octets
+    log.append(group)
+    assert log.firsts == [0]
+    log.append([frame(2)])
+    assert log.firsts == [0, 2]
 
 
 def test_a_log_goes_on_where_it_was_closed() -> None:
@@ -124,6 +162,24 @@ def test_a_log_goes_on_where_it_was_closed() -> None:
     again.append([frame(2)])
     assert segments(disk) == [0]
     assert found(disk) == [0, 1, 2]
+
+
+def test_a_log_that_is_closed_again_takes_nothing_from_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its files are closed with the first time, and the published end is durable."""
+    disk, closed = SimulatedDisk(), list[str]()
+    log = a_log(disk)
+    monkeypatch.setattr(SimulatedFile, "close", lambda self: closed.append(self._path))
+    disk.journal.clear()
+    log.close()
+    assert ("sync", "end") in disk.journal
+    assert sorted(closed) == [f"{DIRECTORY}/{segment_name(0)}", f"{DIRECTORY}/end"]
+    other = a_log(disk)
+    log.close()
+    with pytest.raises(QueueLocked):
+        a_log(disk)
+    other.close()
 
 
 def test_a_second_writer_is_told_who_has_the_queue() -> None:
@@ -156,6 +212,54 @@ def test_an_error_while_opening_is_one_line_and_gives_the_lock_back() -> None:
     with pytest.raises(QueueError, match="Read-only"):
         a_log(disk)
     a_log(disk).close()
+
+
+def test_whatever_ends_an_opening_gives_the_lock_back() -> None:
+    def interrupted() -> Identity:
+        raise KeyboardInterrupt
+
+    disk = SimulatedDisk()
+    with pytest.raises(KeyboardInterrupt):
+        SegmentLog(DIRECTORY, disk=disk, make_identity=interrupted)
+    a_log(disk).close()
+
+
+def test_what_a_start_publishes_is_durable_and_names_no_last_frame() -> None:
+    """The size of the last frame is known to the writer that has written it."""
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    assert not log.withheld
+    log.append([frame(0)])
+    published = QueueReader(DIRECTORY, disk=disk).published()
+    assert published is not None
+    assert published.frame_octets > 0
+    log.close()
+    disk.journal.clear()
+    a_log(disk)
+    assert list(disk.journal)[-2:] == [("write", "end"), ("sync", "end")]
+    published = QueueReader(DIRECTORY, disk=disk).published()
+    assert published is not None
+    assert (published.offset, published.frame_octets) == (1, 0)
+
+
+def test_an_end_is_published_with_the_proof_of_the_last_row_before_it() -> None:
+    """Of the last frame of a group, and its last message."""
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    group = [frame(0, 2), frame(2, 3)]
+    log.append(group)
+    published = QueueReader(DIRECTORY, disk=disk).published()
+    assert published is not None
+    assert published.witness == lineage.witness(group[1].crc, 2)
+    assert published.incarnation == log.incarnation
+    assert published.frame_octets == FRAME_HEADER_OCTETS + group[1].octets
+
+
+def test_the_number_of_a_start_is_never_0_which_says_that_none_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_module.secrets, "randbits", lambda bits: 0)
+    assert log_module.new_incarnation() != 0
 
 
 # -- no room ------------------------------------------------------------------------------------
@@ -303,6 +407,18 @@ def test_a_disk_full_at_start_does_not_keep_the_queue_from_opening() -> None:
     disk.capacity = None
     again.append([frame(1)])
     assert found(disk) == [0, 1]
+
+
+def test_a_new_queue_without_room_for_a_segment_publishes_that_there_is_none() -> None:
+    disk = SimulatedDisk()
+    disk.fail_next("write", errno.ENOSPC, ".segment")
+    log = a_log(disk)
+    assert log.segments == 0
+    published = QueueReader(DIRECTORY, disk=disk).published()
+    assert published is not None
+    assert (published.offset, published.segment, published.octets) == (0, 0, 0)
+    log.append([frame(0)])
+    assert found(disk) == [0]
 
 
 @pytest.mark.parametrize("missing", ["segment", "all"])
@@ -599,6 +715,31 @@ def test_what_a_trim_has_synced_is_not_synced_again() -> None:
     assert list(disk.journal) == [("write", name), ("sync", name), ("write", "end")]
 
 
+def test_the_sync_of_a_trim_is_that_of_a_new_segment_s_name_too() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    log.append([frame(0)])
+    commit(disk, "spark", 1)
+    assert log.trim(ending=True) == 1
+    disk.journal.clear()
+    log.append([frame(1)])
+    name = segment_name(1)
+    assert list(disk.journal) == [("write", name), ("sync", name), ("write", "end")]
+
+
+def test_damage_is_forgotten_with_the_segments_that_had_it() -> None:
+    disk = SimulatedDisk()
+    a_long_log(disk, 5).close()
+    for first in range(3):
+        path = f"{DIRECTORY}/{segment_name(first)}"
+        disk.spoil(path, disk.octets_of(path)[:-8] + bytes(8))
+    log = a_log(disk)
+    assert log.damaged == [(0, 3)]
+    commit(disk, "spark", 2)
+    assert log.trim() == 2
+    assert log.damaged == [(2, 3)]
+
+
 def test_a_trim_whose_sync_failed_leaves_a_segment_with_messages_as_it_is() -> None:
     disk = SimulatedDisk()
     log = a_long_log(disk, 3)
@@ -634,6 +775,19 @@ def test_an_end_that_cannot_be_published_is_published_with_the_next_group() -> N
     assert found(disk) == [0, 1]
 
 
+def test_an_end_that_could_not_be_published_is_published_when_nothing_is_appended() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    disk.fail_next("write", errno.EIO, "/end")
+    log.append([frame(0)])
+    assert QueueReader(DIRECTORY, disk=disk).end() == 0
+    log.publish_again()
+    assert QueueReader(DIRECTORY, disk=disk).end() == 1
+    disk.journal.clear()
+    log.publish_again()
+    assert list(disk.journal) == []
+
+
 # -- trimming -----------------------------------------------------------------------------------
 
 
@@ -650,6 +804,24 @@ def test_without_consumers_nothing_is_trimmed() -> None:
     log = a_long_log(disk)
     assert log.trim() == 0
     assert found(disk) == list(range(10))
+
+
+def test_a_trim_that_can_do_nothing_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried once a second; a segment without messages is not begun again."""
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    log.append([frame(0)])
+    commit(disk, "spark", 1)
+    disk.journal.clear()
+    assert log.trim() == 0
+    assert list(disk.journal) == []
+    closed = list[str]()
+    monkeypatch.setattr(SimulatedFile, "close", lambda self: closed.append(self._path))
+    assert log.trim(ending=True) == 1
+    assert f"{DIRECTORY}/{segment_name(0)}" in closed
+    disk.journal.clear()
+    assert log.trim(ending=True) == 0
+    assert [entry for entry in disk.journal if entry[1].endswith(".segment")] == []
 
 
 def test_segments_below_every_consumer_s_offset_are_trimmed_and_no_others() -> None:
@@ -677,6 +849,27 @@ def test_a_segment_is_kept_until_its_last_message_is_committed() -> None:
     commit(disk, "spark", 5)
     assert log.trim() == 1
     assert log.begin == 5
+
+
+def test_without_a_broker_no_segment_of_its_queues_goes() -> None:
+    disk = SimulatedDisk()
+    a_long_log(disk, 5).close()
+    disk.make_directory(f"{DIRECTORY}/broker")
+    disk.open(f"{DIRECTORY}/broker/names", write=True).write(0, [b"queue "])
+    log = a_log(disk)
+    commit(disk, "spark", 5)
+    assert log.trim() == log.trim(ending=True) == 0
+    assert log.withheld
+    assert found(disk) == list(range(5))
+
+
+def test_segments_that_end_at_or_below_an_offset_are_removed_but_for_the_newest() -> None:
+    log = a_long_log(SimulatedDisk(), 5)
+    assert log.remove_below(2) == 2
+    assert log.firsts == [2, 3, 4]
+    assert log.remove_below(2) == 0
+    assert log.remove_below(100) == 2
+    assert (log.firsts, log.begin, log.trimmed_segments) == ([4], 4, 4)
 
 
 def test_the_newest_segment_stays_so_that_offsets_go_on() -> None:
@@ -714,6 +907,22 @@ def test_nothing_goes_before_the_head_behind_it_is_on_the_disk(operation: str, n
     assert segments(disk) == [2]
     log.append([frame(2)])
     assert found(disk) == [2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_head_whose_sync_failed_is_written_again__NB_12(seed: int) -> None:
+    """The next sync of the same file succeeds without it."""
+    disk = SimulatedDisk()
+    log = a_long_log(disk, 2)
+    commit(disk, "spark", 2)
+    disk.fail_next("sync", errno.EIO, segment_name(2))
+    with pytest.raises(OSError, match="Input/output error"):
+        log.trim(ending=True)
+    assert log.append([frame(2)]) == 3
+    disk.lose_power(random.Random(seed))
+    log = a_log(disk)
+    assert (log.end, log.damaged, log.recovery.lines) == (3, [], [])
+    assert found(disk)[-1] == 2
 
 
 def test_a_consumer_whose_file_is_damaged_keeps_everything() -> None:
@@ -760,6 +969,21 @@ def test_the_header_of_a_segment_that_has_to_begin_counts_towards_the_limit() ->
         log._make_room(6)
 
 
+def test_what_fits_exactly_needs_no_trim_or_no_more_than_that() -> None:
+    disk = SimulatedDisk()
+    log = a_long_log(disk, 3)
+    commit(disk, "spark", 2)
+    needed = EMPTY_SEGMENT_OCTETS + FRAME  # the newest segment is at its end
+    log._max_octets = log.octets + needed
+    log._make_room(FRAME)
+    assert log.segments == 3
+    log._max_octets -= sum(log._sizes[first] for first in (0, 1))
+    log._make_room(FRAME)
+    assert log.segments == 1
+    with pytest.raises(QueueFull):
+        log._make_room(FRAME + 1)
+
+
 def test_a_consumer_that_was_forgotten_does_not_come_back_after_a_loss_of_power() -> None:
     disk = SimulatedDisk()
     a_log(disk).close()
@@ -790,6 +1014,16 @@ def test_a_group_above_the_limit_goes_into_an_empty_queue() -> None:
 
 
 # -- the operating system's disk ----------------------------------------------------------------
+
+
+def test_a_log_on_a_real_disk_goes_on_in_the_segment_that_was_begun(tmp_path: Path) -> None:
+    log = SegmentLog(tmp_path)
+    log.append([frame(0)])
+    log.close()
+    log = SegmentLog(tmp_path)
+    assert log.append([frame(1)]) == 2
+    assert log.firsts == [0]
+    log.close()
 
 
 def test_directories_are_for_their_owner_alone(tmp_path: Path) -> None:

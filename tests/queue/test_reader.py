@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import random
@@ -61,6 +62,8 @@ def test_heavy_messages_make_smaller_batches() -> None:
         log.append([frame(number, octets=5000)])
     sizes = [one.num_rows for one in a_reader(disk).read(0, 10, octets=9000)]
     assert sizes == [2] * 5
+    exact = frame(0, octets=5000).octets
+    assert [one.num_rows for one in a_reader(disk).read(0, 10, octets=exact)] == [1] * 10
 
 
 @pytest.mark.parametrize(("lo", "hi"), [(0, 4), (4, 4), (-1, 2), (2, 1)])
@@ -138,6 +141,31 @@ def test_without_segments_everything_was_trimmed() -> None:
         list(reader.read(0, 3))
 
 
+def test_a_reader_says_how_often_messages_were_lost() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, [3]).close()
+    published = a_reader(disk).published()
+    assert published is not None
+    further = dataclasses.replace(published, offset=published.offset + 5)
+    disk.spoil(f"{DIRECTORY}/end", further.packed())
+    log = SegmentLog(DIRECTORY, disk=disk)
+    assert a_reader(disk).epoch == log.epoch == 1
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_without_a_published_end_nothing_is_there(missing: bool) -> None:
+    """A gateway may have been killed before it published its first one."""
+    disk = SimulatedDisk()
+    a_queue(disk, [3])
+    if missing:
+        disk.remove(f"{DIRECTORY}/end")
+    else:
+        disk.spoil(f"{DIRECTORY}/end", b"")
+    described = a_reader(disk).describe()
+    assert (described.begin, described.end, described.epoch) == (0, 0, 0)
+    assert (described.octets, described.waiting_octets, described.oldest) == (0, 0, None)
+
+
 # -- damage ---------------------------------------------------------------------------------------
 
 
@@ -163,6 +191,41 @@ def test_damage_met_while_reading_is_passed_over_and_remembered() -> None:
         assert reader.damaged() == [(2, 4)]
         spoiled(disk, at)
     assert log.end == 6
+
+
+def test_a_message_of_which_one_bit_is_another_is_not_delivered() -> None:
+    """Arrow reads it all the same; what was asked for and is missing is told."""
+    disk = SimulatedDisk()
+    a_queue(disk, [2, 2, 2])
+    spoiled(disk, disk.octets_of(f"{DIRECTORY}/{0:020d}.segment").index(b"body 2"))
+    reader = a_reader(disk)
+    found = reader.read(0, 3)
+    assert [row["offset"] for one in found for row in one.to_pylist()] == [0, 1]
+    assert list(found.damaged) == [(2, 3)]
+    assert reader.damaged() == [(2, 4)]  # no other message of that frame can be read either
+
+
+def test_records_that_are_missing_at_a_segment_s_end_are_told() -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, [2, 2])
+    octets = disk.octets_of(f"{DIRECTORY}/{0:020d}.segment")
+    log.append([frame(4, 2)])
+    disk.spoil(f"{DIRECTORY}/{0:020d}.segment", octets)
+    found = a_reader(disk).read(1, 6)
+    assert [row["offset"] for one in found for row in one.to_pylist()] == [1, 2, 3]
+    assert list(found.damaged) == [(4, 6)]
+
+
+def test_a_read_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, closed = SimulatedDisk(), list[str]()
+    a_queue(disk, [1] * 3, segment_bytes=1)
+    reader = a_reader(disk)
+    monkeypatch.setattr(SimulatedFile, "close", lambda self: closed.append(self._path))
+    disk.journal.clear()
+    assert [one.num_rows for one in reader.read(0, 3)] == [3]
+    opened = [name for operation, name in disk.journal if operation == "open"]
+    assert sorted(path.rpartition("/")[2] for path in closed) == sorted(opened)
+    assert len([name for name in opened if name.endswith(".segment")]) == 3
 
 
 def test_a_record_which_makes_no_sense_is_passed_over() -> None:
@@ -321,6 +384,24 @@ def test_a_consumer_behind_what_was_trimmed_is_told_the_beginning() -> None:
     log.trim()
     disk.spoil(f"{DIRECTORY}/consumers/spark", b"damaged")
     assert reader.register("spark") == 3
+
+
+def test_a_consumer_begins_behind_what_goes_while_it_is_registered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimulatedDisk()
+    log = a_queue(disk, [1] * 4, segment_bytes=1)
+    reader = a_reader(disk)
+    reader.commit("fast", 4)
+    commit = reader.commit
+
+    def late(consumer: str, offset: int) -> None:
+        log.trim()
+        commit(consumer, offset)
+
+    monkeypatch.setattr(reader, "commit", late)
+    assert reader.register("new") == log.begin == 3
+    assert reader.consumers() == {"fast": 4, "new": 3}
 
 
 def test_a_registered_consumer_holds_what_it_needs() -> None:

@@ -144,7 +144,8 @@ def test_the_page_s_own_numbers_are_the_code_s() -> None:
     for kind, word in zip(kinds, words, strict=True):
         rows = [line for line in PAGE.splitlines() if line.startswith(f"| {kind}, ")]
         assert any(word in row for row in rows)
-    assert f"two segments of {kept.SEGMENT_BYTES >> 20} MiB" in PAGE
+    number = {1: "one", 2: "two", 3: "three"}[kept.SPARE_SEGMENTS]
+    assert f"{number} segments of {kept.SEGMENT_BYTES >> 20} MiB" in PAGE
     assert f"`{kept.PROTOCOL}`, `{kept.KIND}`" in PAGE
     assert "longer than 1 MiB" in PAGE
     assert settled.LONG_OCTETS == 1 << 20

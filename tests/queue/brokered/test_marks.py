@@ -15,10 +15,12 @@ from tests.queue.brokered.world import DIRECTORY, NAMES
 from tests.sim.disk import SimulatedDisk
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.broker.terms import QueueName
+from twisted_msgproto.queue.brokered import marks as module
 from twisted_msgproto.queue.brokered import scan, settled
 from twisted_msgproto.queue.brokered.frames import second, seconds
 from twisted_msgproto.queue.brokered.marks import Marks, Moved, Segment, ranges_of
 from twisted_msgproto.queue.brokered.scan import Scan
+from twisted_msgproto.queue.format import OFFSET_MAX
 
 QUEUE_ID = "5" * 32
 
@@ -38,6 +40,109 @@ QUEUE_ID = "5" * 32
 )
 def test_places_are_as_few_ranges_as_can_be(places: list[int], ranges: list[Any]) -> None:
     assert ranges_of(places) == ranges_of(iter(places)) == ranges
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 500])
+@pytest.mark.parametrize("kind", [list, tuple, lambda places: array("q", places)])
+def test_places_that_ascend_without_a_gap_are_not_sorted(
+    kind: Any, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most are: a consumer acknowledges thousands of messages in the order of the queue."""
+    monkeypatch.setattr(module, "sorted", pytest.fail, raising=False)
+    assert ranges_of(kind(range(70, 70 + count))) == [(70, 70 + count)]
+
+
+def test_marks_are_a_set_of_offsets_whatever_segments_they_lie_in() -> None:
+    """Segments begin anywhere, and what is marked ends anywhere."""
+    source = random.Random(5)
+    for _ in range(40):
+        firsts = sorted(source.sample(range(1, 150), 5))
+        marks, done = Marks(), set[int]()
+        for first in source.sample(firsts, 5):
+            marks.begun(first)
+        bounds = dict(zip(firsts, [*firsts[1:], 400], strict=True))
+        for segment in marks:
+            segment.outstanding = bounds[segment.first] - segment.first
+        for _ in range(12):
+            lo = source.randrange(160)
+            hi = lo + source.randrange(1, 40)
+            new = set(range(max(lo, firsts[0]), hi)) - done
+            changed = {max(first for first in firsts if first <= offset) for offset in new}
+            assert marks.settle([(lo, hi)]) == changed
+            done |= new
+            lo = source.randrange(160)
+            waiting = [row for row in range(70) if lo + row >= firsts[0] and lo + row not in done]
+            assert list(marks.unsettled(lo, lo + 70)) == waiting
+            for segment in marks:
+                here = set(range(segment.first, bounds[segment.first]))
+                assert segment.outstanding == len(here - done)
+                ranges = segment.ranges()
+                found = [offset for lo, hi in ranges for offset in range(lo, hi)]
+                assert found == sorted(here & done)
+                lo, hi = segment.first + 1, min(segment.first + 12, bounds[segment.first])
+                assert segment.settled(lo, hi) == len(done.intersection(range(lo, hi)))
+
+
+def test_what_is_marked_behind_a_segment_leaves_it_as_it_is__NB_02() -> None:
+    """Its bits would otherwise grow to its end with zeros."""
+    marks = Marks()
+    before, segment = marks.begun(0, 100), marks.begun(200)
+    assert marks.settle([(100, 201)]) == {200}
+    assert (before.bits(), segment.bits()) == (b"", b"\1")
+
+
+def test_no_less_than_nothing_is_outstanding_when_more_is_marked() -> None:
+    """A range may have messages that never were in a queue; the segment would stay for ever."""
+    marks = Marks()
+    segment = marks.begun(0)
+    assert segment.outstanding == 0
+    segment.outstanding = 2
+    marks.settle([(0, 1), (1, 9), (9, 10)])
+    assert segment.outstanding == 0
+
+
+def test_of_many_marks_only_those_are_read_that_are_asked_for() -> None:
+    """A segment has a million messages, and each of its frames is looked up once."""
+    reads: list[int] = []
+
+    class Octets(bytearray):
+        def __getitem__(self, key: Any) -> Any:
+            found = super().__getitem__(key)
+            reads.append(len(found))
+            return found
+
+    segment = Segment(100)
+    segment.set(100, 900)
+    segment._bits = Octets(segment.bits())
+    assert segment.settled(108, 116) == 8
+    assert list(segment.unsettled(180, 181)) == []
+    assert segment.set(112, 120) == 0
+    assert reads == [1, 1, 2]
+
+
+def test_where_nothing_is_done_no_row_becomes_an_object() -> None:
+    """Most frames of a log are such when a broker starts."""
+    marks = Marks()
+    marks.begun(0)
+    marks.begun(5000)
+    assert marks.unsettled(1000, 4000) == range(3000)
+
+
+def test_a_place_before_between_or_behind_segments_is_in_none_and_not_done() -> None:
+    marks = Marks()
+    assert marks.of(5) is None
+    marks.begun(10, 20)
+    marks.begun(30, 40)
+    marks.settle([(0, 50)])
+    segments = [marks.of(place) for place in (5, 10, 19, 20, 29, 30, 39, 40)]
+    assert [one and one.first for one in segments] == [None, 10, 10, None, None, 30, 30, None]
+    assert marks.live(array("q", [5, 15, 25, 35, 45])) == 3
+
+
+def test_the_newest_segment_has_every_offset_that_there_may_be() -> None:
+    marks = Marks()
+    newest = marks.begun(0)
+    assert marks.of(OFFSET_MAX - 1) is newest
 
 
 def test_marks_go_over_the_bounds_of_segments_and_know_what_is_done() -> None:
@@ -60,8 +165,13 @@ def test_what_is_marked_of_a_finished_segment_is_done_already() -> None:
     marks = Marks()
     marks.begun(0)
     marks.begun(10)
-    next(iter(marks)).finish()
-    assert next(iter(marks)).settled(3, 7) == 4
+    first = next(iter(marks))
+    first.set(0, 9)
+    first.outstanding = 1
+    first.finish()
+    assert (first.outstanding, first.bits()) == (0, b"")
+    assert first.ranges() == [(0, 10)]
+    assert first.settled(3, 7) == 4
     assert marks.settle([(0, 5)]) == set()
     assert list(marks.unsettled(0, 10)) == []
     assert list(marks.unsettled(8, 12)) == [2, 3]
@@ -92,8 +202,38 @@ def test_marks_beyond_the_end_of_the_log_are_dropped_and_told() -> None:
     assert marks.drop_from(10)
     assert not marks.drop_from(10)
     marks.limit = 10
+    marks.settle([(8, 10)])
+    assert not marks.drop_from(10)
     marks.settle([(8, 12)])
     assert marks.drop_from(10)
+
+
+@pytest.mark.parametrize("place", [10, 2**64 - 1])
+@pytest.mark.parametrize("which", ["tries", "moved"])
+def test_marks_from_the_end_of_the_log_on_are_dropped_wherever_they_are(
+    place: int, which: str
+) -> None:
+    """A file that makes no sense may say any number of 64 bits."""
+    marks = Marks()
+    if which == "tries":
+        marks.note_tries(place, 1)
+    else:
+        marks.moved.note([place], NAMES[0])
+    assert marks.drop_from(10)
+    assert not marks.drop_from(10)
+
+
+def test_of_a_segment_that_is_dropped_nothing_is_left() -> None:
+    marks = Marks()
+    marks.begun(0)
+    marks.begun(10)
+    marks.tries.update([(9, 1), (10, 2)])
+    marks.moved.note([9, 10], NAMES[0])
+    marks.drop(0)
+    assert [segment.first for segment in marks] == [10]
+    assert (dict(marks.tries), list(marks.moved)) == ({10: 2}, [(NAMES[0], [10])])
+    assert marks.moved  # one message is some as well
+    assert marks.of(9) is None
 
 
 def test_few_tries_are_forgotten_with_the_many_that_are_done() -> None:
@@ -162,11 +302,14 @@ def test_far_into_the_log_a_segment_takes_no_more_bits_than_messages__NB_02() ->
     assert segment.set(first, first + 9) == 9
     assert len(segment.bits()) == 2
     assert list(segment.unsettled(first, first + 12)) == [9, 10, 11]
+    assert segment.set(first, first + 40) == 31
+    assert len(segment.bits()) == 5
 
 
 def test_bits_are_shorter_than_ranges_where_these_are_many() -> None:
     for settled_ranges, scattered in (
         ([(0, 128)], False),
+        ([(0, 80)], True),
         ([(2, 4), (8, 10), (64, 128)], True),
         ([(number, number + 1) for number in range(0, 128, 2)], True),
     ):
@@ -358,7 +501,10 @@ def test_times_that_32_bits_cannot_hold_are_the_nearest_that_they_can() -> None:
     times = [-1_000_000, 0, 1_500_000, 10**18]
     assert [second(time) for time in times] == [0, 0, 1, 2**32 - 1]
     assert list(seconds(times)) == [0, 0, 1, 2**32 - 1]
-    assert list(seconds(times[1:3])) == [0, 1]
+    near = [1_500_000, 0, 1, 999_999, 1_000_000, 1_999_999, 2_000_000, 4_294_967_295 * 10**6]
+    whole = [1, 0, 0, 0, 1, 1, 2, 4_294_967_295]
+    assert list(seconds(near)) == [second(time) for time in near] == whole
+    assert list(seconds([1])) == [0]
 
 
 def test_messages_that_were_not_tried_have_no_tries() -> None:
