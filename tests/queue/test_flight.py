@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -20,6 +21,7 @@ from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter
 from twisted_msgproto.queue import served as served_room
 from twisted_msgproto.queue.bridges import read_statuses, status_path
 from twisted_msgproto.queue.consumers import STANDS_STILL_SECONDS
+from twisted_msgproto.queue.disk import OS_DISK
 from twisted_msgproto.queue.flight import (
     REQUEST_OCTETS_MAX,
     ROWS_MAX,
@@ -667,3 +669,26 @@ def test_the_page_s_own_numbers_are_the_code_s() -> None:
     assert f"with {HUNG_PER_ADDRESS_MAX} such streams gets no more" in page
     assert "the gateway names it in its log after an hour" in page
     assert STANDS_STILL_SECONDS == 60 * 60
+
+
+def test_what_a_caller_named_wrongly_is_told_in_few_letters(directory: str, ask: type) -> None:
+    with served(directory) as server:
+        caller, long = ask(server), "x" * 100
+        for action, request, shown in (
+            ("describe", {"queue_id": long}, f"not {'x' * 40!r}: another queue"),
+            (long, {}, f"unknown action {'x' * 40!r}; known"),
+            (
+                "status",
+                {"queue_id": server.queue_id, "consumer": long, "status": {}},
+                f"no consumer {'x' * 64!r}",
+            ),
+        ):
+            with pytest.raises(flight.FlightServerError, match=re.escape(shown)):
+                caller.act(action, request)
+
+
+def test_damage_that_was_met_is_told_until_it_is_trimmed(directory: str) -> None:
+    one = served_room.Served(directory, Streams(1), OS_DISK)
+    begin = QueueReader(directory).begin()
+    one._met.update([(begin - 2, begin), (begin + 3, begin + 5)])
+    assert one.act("describe", b"{}")["damaged"] == [(begin + 3, begin + 5)]
