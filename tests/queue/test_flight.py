@@ -691,4 +691,5 @@ def test_damage_that_was_met_is_told_until_it_is_trimmed(directory: str) -> None
     one = served_room.Served(directory, Streams(1), OS_DISK)
     begin = QueueReader(directory).begin()
     one._met.update([(begin - 2, begin), (begin + 3, begin + 5)])
-    assert one.act("describe", b"{}")["damaged"] == [(begin + 3, begin + 5)]
+    told = one.act("describe", b"{}")["damaged"]
+    assert [(lo, hi) for lo, hi in told] == [(begin + 3, begin + 5)]
