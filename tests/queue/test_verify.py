@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
+import os
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.sim.disk import SimulatedDisk, SimulatedFile
-from tests.tools.queues import frame
+from tests.tools.queues import batch, frame
 from twisted_msgproto.queue import QueueReader, SegmentLog, damage
-from twisted_msgproto.queue.columns import Encoded
+from twisted_msgproto.queue.checksum import crc32
+from twisted_msgproto.queue.columns import Encoded, encode
 from twisted_msgproto.queue.format import Identity, SegmentHeader
 from twisted_msgproto.queue.verify import verify
 
@@ -330,3 +334,34 @@ def test_behind_a_damaged_end_of_an_open_queue_nothing_is_looked_at__NB_12() -> 
         "1 has the queue open"
     ]
     log.close()
+
+
+def test_texts_that_are_none_are_damage_though_their_checksum_is_right() -> None:
+    """Another program wrote them; who reads the rows would fail."""
+    disk = SimulatedDisk()
+    log = a_queue(disk, [2])
+    one = batch(2, 2)
+    one.destination = ["plain", "wrong"]
+    encoded = encode([one])
+    payload = b"".join(encoded.pieces).replace(b"wrong", b"\xff" * 5)
+    log.append([replace(encoded, pieces=[payload], crc=crc32(payload))])
+    log.close()
+    report = verify(DIRECTORY, disk=disk)
+    assert (report.damaged, report.messages, report.groups) == ([(2, 4)], 2, 1)
+    (line,) = report.lines
+    assert line.startswith(f"{0:020d}.segment at ")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc of Linux")
+def test_looking_over_a_queue_leaves_no_file_open(tmp_path: Path) -> None:
+    """Also where the end is not known, and the newest segment is read to find it."""
+    log = SegmentLog(tmp_path, segment_bytes=1)
+    for _ in range(3):
+        log.append([frame(log.end, 2)])
+    log.close()
+    for name in (None, "end"):
+        if name is not None:
+            (tmp_path / name).unlink()
+        before = len(os.listdir("/proc/self/fd"))
+        assert verify(tmp_path).messages == 6
+        assert len(os.listdir("/proc/self/fd")) == before
