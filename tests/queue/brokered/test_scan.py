@@ -24,7 +24,7 @@ def a_scan() -> Scan:
 def test_what_waits_is_put_into_the_order_of_its_places_with_all_that_belongs_to_it() -> None:
     """Copies of old messages may stand in the broker's own log in another order."""
     found = a_scan()
-    for number, places in enumerate(([5, 3, 4, 9], [1, 2, 3], [])):
+    for number, places in enumerate(([9, 5, 4, 3], [1, 2, 3], [])):
         waiting = Waiting(
             array("q", places),
             array("I", [10 * place for place in places]),
