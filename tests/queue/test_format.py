@@ -5,18 +5,23 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
+import struct
 import sys
 from zlib import crc32
 
 import pytest
 
 from tests.sim.disk import SimulatedDisk, SimulatedFile
+from twisted_msgproto.queue import format as format_room
 from twisted_msgproto.queue.format import (
     BLOCK_OCTETS,
     END_LINEAGE_OCTETS,
     END_OCTETS,
+    FORMAT_VERSION,
     FRAME_HEADER_OCTETS,
     FRAME_MARKER,
+    FRAME_OCTETS_MAX,
+    OFFSET_MAX,
     SEGMENT_HEADER_OCTETS,
     WINDOW_OCTETS,
     Damage,
@@ -26,6 +31,7 @@ from twisted_msgproto.queue.format import (
     Segment,
     SegmentHeader,
     pack_frame_header,
+    pack_lineage_frame,
     read_readable,
     seal,
     segment_name,
@@ -378,3 +384,30 @@ def test_locating_works_beside_damage() -> None:
 
 def test_a_header_is_at_least_as_long_as_the_document_says() -> None:
     assert FRAME_HEADER_OCTETS == 32
+
+
+def test_what_is_reserved_is_0() -> None:
+    """A later version may give it a meaning, and reads what older ones wrote."""
+    header = SegmentHeader(FORMAT_VERSION, Identity("1" * 32, b"\2" * 8), 3, 4).packed()
+    assert format_room.SEGMENT_HEADER.unpack_from(header)[-1] == 0
+    end = Published(5, 6, 7, 8, 9, 10, 11).packed()
+    assert format_room.END.unpack_from(end)[-1] == 0
+    frame = pack_lineage_frame(1, first=5, incarnation=6, witness=7)
+    *_, count, runs = format_room.FRAME_HEADER.unpack_from(frame)
+    assert (count, runs) == (0, 0)
+
+
+def test_an_end_of_version_1_proves_no_row() -> None:
+    """Its first part is all that such a program wrote."""
+    whole = Published(5, 6, 7, 8, 9, 10, 11).packed()
+    assert Published.unpacked(whole) == Published(5, 6, 7, 8, 9, 10, 11)
+    first = Published.unpacked(whole[: format_room.END_OCTETS])
+    assert first == Published(5, 6, 7, 8, 0, 0, 0)
+
+
+def test_offsets_and_octets_are_bounded_by_what_counts_them() -> None:
+    """The table's offset has 64 bits, and a bound of Arrow's columns 32, both with a sign."""
+    for form, most in (("<q", OFFSET_MAX), ("<i", FRAME_OCTETS_MAX)):
+        assert struct.unpack(form, struct.pack(form, most)) == (most,)
+        with pytest.raises(struct.error):
+            struct.pack(form, most + 1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
+from pathlib import Path
 
 import pytest
 
@@ -778,3 +780,15 @@ def test_of_two_proofs_of_the_same_end_the_published_one_is_named() -> None:
     assert furthest(Published(5, 0, 0, 0), other) == Proven(5, "the published end")
     assert furthest(Published(4, 0, 0, 0), other) is other
     assert furthest(None, other) is other
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc of Linux")
+def test_a_queue_that_is_opened_and_closed_leaves_no_file_open(tmp_path: Path) -> None:
+    log = SegmentLog(tmp_path, segment_bytes=1)
+    for _ in range(3):
+        log.append([frame(log.end, 2)])
+    log.close()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        SegmentLog(tmp_path).close()
+        assert len(os.listdir("/proc/self/fd")) == before
