@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import os
 import random
 from pathlib import Path
 
 import pytest
 
 from tests.sim.disk import SimulatedDisk, SimulatedFile
+from tests.tools.descriptors import no_file_stays_open
 from tests.tools.queues import frame, ids, rows
 from twisted_msgproto.core.errors import QueueError, QueueMismatch
 from twisted_msgproto.queue import QueueReader, SegmentLog
@@ -782,13 +782,11 @@ def test_of_two_proofs_of_the_same_end_the_published_one_is_named() -> None:
     assert furthest(None, other) is other
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc of Linux")
 def test_a_queue_that_is_opened_and_closed_leaves_no_file_open(tmp_path: Path) -> None:
     log = SegmentLog(tmp_path, segment_bytes=1)
     for _ in range(3):
         log.append([frame(log.end, 2)])
     log.close()
-    before = len(os.listdir("/proc/self/fd"))
     for _ in range(2):
-        SegmentLog(tmp_path).close()
-        assert len(os.listdir("/proc/self/fd")) == before
+        with no_file_stays_open():
+            SegmentLog(tmp_path).close()

@@ -856,7 +856,8 @@ def test_a_consumer_which_does_not_move_is_named_once_with_what_to_do(
     assert [line.split("'")[1] for line in told] == ["dead", "live"]
 
 
-def test_hours_without_a_move_are_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seconds", "hours"), [(5400.0, "1.5"), (3600e3, "1000.0")])
+def test_hours_without_a_move_are_told(seconds: float, hours: str, tmp_path: Path) -> None:
     """TB-12"""
     told: list[str] = []
     writer = QueueWriter(tmp_path, report=told.append)
@@ -865,11 +866,11 @@ def test_hours_without_a_move_are_told(tmp_path: Path) -> None:
     watch.look({"dead": 0}, 1, 0.0)
     writer._watch, writer._watch_at = watch, 0.0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer_room, "time", types.SimpleNamespace(monotonic=lambda: 5400.0))
+        patch.setattr(writer_room, "time", types.SimpleNamespace(monotonic=lambda: seconds))
         patch.setattr(SegmentLog, "committed", lambda log: {"dead": 0})
         patch.setattr(writer._log, "end", 1)
         writer._look_at_consumers()
-    assert "has not moved for 1.5 h" in told[0]
+    assert f"has not moved for {hours} h" in told[0]
 
 
 def test_only_who_is_behind_and_does_not_move_stands_still() -> None:

@@ -187,21 +187,6 @@ def test_consumers_are_looked_at_once_a_minute(
     assert looks == [1000.0, 1060.0]
 
 
-def test_many_hours_without_a_move_are_told_exactly(tmp_path: Path) -> None:
-    told: list[str] = []
-    writer = QueueWriter(tmp_path, report=told.append)
-    writer.close()
-    watch = Watch(patience=1.0)
-    watch.look({"dead": 0}, 1, 0.0)
-    writer._watch, writer._watch_at = watch, 0.0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer_room, "time", types.SimpleNamespace(monotonic=lambda: 3600e3))
-        patch.setattr(SegmentLog, "committed", lambda log: {"dead": 0})
-        patch.setattr(writer._log, "end", 1)
-        writer._look_at_consumers()
-    assert "has not moved for 1000.0 h" in told[0]
-
-
 def test_whoever_was_called_back_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer with nothing to do keeps nothing of its last group."""
 

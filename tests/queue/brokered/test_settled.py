@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
 import pytest
 
 from tests.sim.disk import SimulatedDisk
+from tests.tools.descriptors import no_file_stays_open
 from twisted_msgproto.core.broker.numbers import Numbers
 from twisted_msgproto.queue.brokered import settled
 from twisted_msgproto.queue.brokered.marks import Marks
@@ -130,15 +130,13 @@ def test_what_was_read_is_there_after_a_loss_of_power() -> None:
         assert again is not None and again.groups == found.groups
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc of Linux")
 def test_reading_leaves_no_file_open(tmp_path: Path) -> None:
     one = SettledFile(OS_DISK, str(tmp_path), QUEUE)
     one.write(Group(), marks_of((FAR, FAR + 1)))
     one.close()
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(3):
-        assert one.read() is not None
-    assert len(os.listdir("/proc/self/fd")) == before
+    with no_file_stays_open():
+        for _ in range(3):
+            assert one.read() is not None
 
 
 def test_groups_are_added_to_the_file_that_a_group_began(tmp_path: Path) -> None:
