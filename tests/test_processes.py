@@ -1137,7 +1137,7 @@ def test_a_process_that_hangs_is_killed_and_loses_nothing_and_the_other_goes_on(
             line = stack.enter_context(socket.create_connection(place, timeout=PATIENCE_SECONDS))
             bodies.append(sent_raw(line, number))
             assert was_acknowledged(line), body
-        figures = control.figures()
+        figures = figures_from_now_on(control)
         told = clients.told()
     shown = [(one["restarts"], one["ended_because"]) for one in figures["processes"]]
     assert shown == [(0, ""), (1, "was killed because it did not answer for 5 s")]
