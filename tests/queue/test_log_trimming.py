@@ -230,3 +230,23 @@ def test_a_group_above_the_limit_goes_into_an_empty_queue() -> None:
     assert found(disk) == [0]
     with pytest.raises(QueueFull):
         log.append([frame(1)])
+
+
+def test_a_start_on_a_full_disk_may_trim_and_goes_on_in_its_newest_segment() -> None:
+    """That segment's head is durable, so nothing has to be written before an older one goes."""
+    disk = SimulatedDisk()
+    log = a_log(disk, segment_bytes=1)
+    log.append([frame(0)])
+    log.append([frame(1)])
+    log.close()
+    commit(disk, "spark", 1)
+    log = a_log(disk)
+    disk.capacity = disk.used()
+    with pytest.raises(QueueFull):
+        log.append([frame(2)])
+    assert log.trim() == 1
+    disk.capacity = None
+    log.append([frame(2)])
+    assert found(disk) == [1, 2]
+    assert segments(disk) == [1]
+    log.close()

@@ -18,6 +18,7 @@ from tests.tools.queues import PATIENCE_SECONDS, Results, batch, put
 from twisted_msgproto.core.errors import QueueClosed
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import QueueWriter, SegmentLog
+from twisted_msgproto.queue import log as log_room
 from twisted_msgproto.queue import writer as writer_room
 from twisted_msgproto.queue.consumers import Watch
 from twisted_msgproto.queue.fair import GroupCost
@@ -248,3 +249,16 @@ def test_each_error_of_the_disk_counts_once(monkeypatch: pytest.MonkeyPatch) -> 
     with a_writer(SimulatedDisk(), report=told.append) as writer:
         wait_until(lambda: len(told) == 1)
         assert writer.statistics()["disk_errors"] == 1
+
+
+def test_the_page_s_numbers_of_a_queue_are_the_code_s() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    for keys, values in (
+        ("`max-bytes`", f"{log_room.MAX_BYTES / 2**30:g} GiB"),
+        ("`segment-bytes`", f"{log_room.SEGMENT_BYTES / 2**20:g} MiB"),
+        (
+            "`group-octets`, `group-messages`",
+            f"{writer_room.GROUP_OCTETS / 2**20:g} MiB, {writer_room.GROUP_MESSAGES:,}",
+        ),
+    ):
+        assert f"| {keys} | {values} |" in page

@@ -512,3 +512,13 @@ def test_messages_that_were_not_tried_have_no_tries() -> None:
     marks.begun(0)
     queue = scanned(Rows(*[head("mtl", NAMES[0])] * 3), marks).queues[NAMES[0]]
     assert (list(queue.places), dict(queue.tries)) == ([0, 1, 2], {})
+
+
+def test_what_lies_wholly_behind_the_limit_keeps_nothing_else_of_its_group_back() -> None:
+    """The log was restored from an older copy, and its newest segment is open."""
+    marks = Marks()
+    marks.begun(100)
+    marks.limit = 110
+    assert marks.settle([(105, 106), (120, 121), (109, 130), (107, 108)]) == {100}
+    assert [place for place in range(100, 110) if marks.is_settled(place)] == [105, 107, 109]
+    assert marks.drop_from(110)

@@ -259,6 +259,8 @@ class Marks:
         for lo, hi in ranges:
             if hi > self.limit:
                 self._beyond, hi = True, self.limit
+                if lo >= hi:
+                    continue
             for segment, part_lo, part_hi in self._parts(lo, hi):
                 new = segment.set(part_lo, part_hi)
                 if new:
