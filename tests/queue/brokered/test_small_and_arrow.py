@@ -64,8 +64,11 @@ class Frames:
         """The octets of one frame."""
         return self._disk.octets_of(self._path)[record.position : record.end_position]
 
-    def put(self, record: Record, frame: bytes) -> None:
-        """Put another frame of the same length, with right checksums, in the place of one."""
+    def put(self, record: Record, frame: bytes, count: int | None = None) -> None:
+        """Put another frame of the same length, with right checksums, in the place of one.
+
+        Its header says that it has ``count`` messages, if that is given.
+        """
         payload = frame[FRAME_HEADER_OCTETS:]
         changed = bytearray(self._disk.octets_of(self._path))
         changed[record.position : record.end_position] = (
@@ -74,7 +77,7 @@ class Frames:
                 payload_crc=crc32(payload),
                 octets=len(payload),
                 first=record.first,
-                count=record.count,
+                count=record.count if count is None else count,
                 runs=record.runs,
             )
             + payload
@@ -259,3 +262,17 @@ def test_16_no_layout_is_made_of_a_frame_that_makes_no_sense() -> None:
         octets[bit // 8] ^= 1 << bit % 8
         outcomes.add(layout_of(bytes(octets)) is None)
     assert outcomes == {True, False}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_16_a_frame_whose_columns_have_other_messages_is_left_to_arrow(count: int) -> None:
+    """Its header and its run agree with each other."""
+    frames = Frames([[plain(2)] for _ in range(3)])
+    first, _, last = frames.records
+    octets = bytearray(frames.octets_of(last))
+    struct.pack_into("<I", octets, FRAME_HEADER_OCTETS + RUNS.size + 8, count)
+    frames.put(last, bytes(octets), count)
+    few, behind = SmallFrames(frames.segment).read(first.position, first.first, last.end + 1)
+    assert (few.end, behind) == (last.first, last.position)
+    with pytest.raises(QueueCorrupt, match=f"not {count} messages"):
+        read_frame(frames.segment, frames.records[-1])

@@ -41,8 +41,10 @@ _PREFIX = struct.Struct("<II")
 """Arrow's message begins with a continuation marker and the number of octets of its metadata."""
 _HEADER, _BODY_LENGTH = 2, 3
 """Of the fields of Arrow's message, these are the record batch and the length of its columns."""
-_BATCH_BUFFERS, _BATCH_FIELDS_OCTETS = 2, 10
-"""The third of three fields of a record batch lists the buffers of its columns."""
+_BATCH_LENGTH, _BATCH_BUFFERS, _BATCH_FIELDS_OCTETS = 0, 2, 10
+"""Of three fields of a record batch the first is the number of its rows, and the third lists the
+buffers of its columns.
+"""
 _LENGTH_OCTETS = 8
 _BUFFERS = {bit: len(pa.nulls(0, kind).buffers()) for bit, kind in TYPES.items()}
 """A column of the record batch has this many buffers; of each stands its place and its length."""
@@ -219,7 +221,7 @@ def _layout(frame: bytes) -> Layout | None:
         return Layout(form, shape, b"", b"", 0, bounds, count, columns)
     message_at = FRAME_HEADER_OCTETS + runs_octets
     message = frame[message_at:]
-    length_at, buffers_at = _places_in(message)
+    length_at, buffers_at = _places_in(message, count)
     columns_at = _PREFIX.size + _PREFIX.unpack_from(message)[1]
     (buffers,) = struct.unpack_from("<I", message, buffers_at - 4)
     if columns & ~KNOWN_COLUMNS or buffers != _buffers_below(columns, KNOWN_COLUMNS + 1):
@@ -247,11 +249,12 @@ def _buffers_below(columns: int, bit: int) -> int:
     return sum([number for one, number in _BUFFERS.items() if one & columns and one < bit])
 
 
-def _places_in(message: bytes) -> tuple[int, int]:
+def _places_in(message: bytes, count: int) -> tuple[int, int]:
     """Return where the length of the columns, and the first of their buffers, stand in Arrow's
     metadata.  It is a flatbuffer: tables that say where their fields are.
 
-    Raises struct.error for what is none, and for a batch with more fields: it may be compressed.
+    Raises struct.error for what is none, for a batch that has not ``count`` rows, and for one with
+    more fields: it may be compressed.
     """
 
     def number(form: str, at: int) -> int:
@@ -270,6 +273,8 @@ def _places_in(message: bytes) -> tuple[int, int]:
     batch = followed(field_at(whole, _HEADER))
     if number("<H", fields_of(batch)) != _BATCH_FIELDS_OCTETS:
         raise struct.error("another table")
+    if number("<q", field_at(batch, _BATCH_LENGTH)) != count:
+        raise struct.error("other messages")
     return field_at(whole, _BODY_LENGTH), followed(field_at(batch, _BATCH_BUFFERS)) + 4
 
 
