@@ -17,6 +17,7 @@ from twisted_msgproto.queue.brokered import BrokerState
 from twisted_msgproto.queue.brokered.kept import Chunk, Copy, Kept
 from twisted_msgproto.queue.brokered.marks import Marks
 from twisted_msgproto.queue.columns import encode
+from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, segment_name
 from twisted_msgproto.queue.log import SegmentLog
 
 OWN = head("mtl", NAMES[0])
@@ -197,3 +198,18 @@ def test_what_waits_of_a_segment_is_copied_with_one_write() -> None:
     log.trim(ending=True)
     state.tend()
     assert [chunk.places for chunk in state._kept] == [array("q", [1, 3, 5])]
+
+
+def test_a_copy_that_was_written_again_in_the_next_segment_is_found_once() -> None:
+    """What a broken disk did not let be cut off still stands at the end of the segment before."""
+    disk = SimulatedDisk()
+    kept = opened(disk, segment_bytes=1)
+    put(kept, 1, 5)
+    put(kept, 11, 15)
+    earlier, later = [f"{kept.log.directory}/{segment_name(first)}" for first in kept.log.firsts]
+    kept.close()
+    copy = disk.octets_of(later)[EMPTY_SEGMENT_OCTETS:]
+    disk.spoil(earlier, disk.octets_of(earlier) + copy)
+    again = opened(disk)
+    assert [frame.first for _, frame in again.frames()] == [0, 2]
+    assert spans(again) == [(1, 6), (11, 16)]

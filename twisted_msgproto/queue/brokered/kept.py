@@ -179,10 +179,12 @@ class Kept:
 
     def frames(self, lo: int = 0) -> Iterator[tuple[Segment, Frame]]:
         """Yield the frames from the offset ``lo`` on; damaged ones are passed over."""
-        for segment in self._segments(lo):
+        for segment, end in self._segments(lo):
             for item in segment.walk(*segment.locate(max(lo, segment.first)), check=False):
                 if not isinstance(item, Record) or item.end <= lo or not item.count:
                     continue
+                if item.first >= end:
+                    break  # it could not be written or cut off: the next segment has it again
                 try:
                     frame = read_frame(segment, item) if may_have_envelopes(segment, item) else None
                 except QueueCorrupt:
@@ -190,14 +192,15 @@ class Kept:
                 if frame is not None:
                     yield segment, frame
 
-    def _segments(self, lo: int) -> Iterator[Segment]:
+    def _segments(self, lo: int) -> Iterator[tuple[Segment, int]]:
+        """Yield the segments with offsets from ``lo`` on, each with the offset behind it."""
         firsts = segment_offsets(self._disk, self.log.directory)
         for first, end in zip(firsts, [*firsts[1:], self.log.end], strict=True):
             if end <= lo:
                 continue
             file = self._disk.open(os.path.join(self.log.directory, segment_name(first)))
             try:
-                yield LogSegment(file, self.log.identity.frame_seed, first)
+                yield LogSegment(file, self.log.identity.frame_seed, first), end
             finally:
                 file.close()
 
