@@ -8,6 +8,7 @@ from tests.sim.disk import SimulatedDisk
 from tests.tools.queues import batch, frame
 from twisted_msgproto.queue import QueueReader, SegmentLog, places
 from twisted_msgproto.queue.columns import encode
+from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, segment_name
 from twisted_msgproto.queue.lineage import Landed, Lineage, witness
 from twisted_msgproto.queue.places import Places
 
@@ -18,7 +19,7 @@ class Queue:
     """Three segments, each with a frame of three messages behind its lineage."""
 
     def __init__(self) -> None:
-        disk = SimulatedDisk()
+        self.disk = disk = SimulatedDisk()
         log = SegmentLog(DIRECTORY, disk=disk, segment_bytes=1)
         for first in (0, 3):
             log.append([frame(first, 3)])
@@ -71,3 +72,18 @@ def test_the_places_that_were_asked_for_last_are_remembered(
     for row in (1, 2, 1, 3):
         found.remember(row, 0, 64)
     assert set(found._hints) == {1, 3}
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_a_head_that_is_damaged_proves_nothing__NB_12(first: int) -> None:
+    """A table that stands there would be told that this is another queue."""
+    queue = Queue()
+    path = f"{DIRECTORY}/{segment_name(first)}"
+    octets = bytearray(queue.disk.octets_of(path))
+    sound = queue.places.before(first, queue.published, Lineage())
+    octets[EMPTY_SEGMENT_OCTETS - 1] ^= 1
+    queue.disk.spoil(path, bytes(octets))
+    known = Lineage(witnesses={first: 5})
+    assert queue.places.before(first, queue.published, Lineage()) == Landed(first)
+    assert queue.places.before(first, queue.published, known) == Landed(first, 0, 5)
+    assert (sound.witness > 0) == (first > 0)

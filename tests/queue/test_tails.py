@@ -298,6 +298,11 @@ def test_of_many_copies_those_of_the_last_places_are_kept_wherever_they_are() ->
         newest = places[max(number - quarantine.UNFINISHED_KEPT, 0) : number]
         names = {f"{one:020d}-{place}.unfinished" for one, place in newest}
         assert set(copies(disk)) == {damaged, *names}
+    # The queue is replaced by an older copy of it, beside its quarantine.
+    quarantine.keep(disk, DIRECTORY, Segment(file, 0, 0), 700, 8, suffix=quarantine.UNFINISHED)
+    kept = set(copies(disk)) - {damaged}
+    assert f"{0:020d}-700.unfinished" in kept
+    assert len(kept) == quarantine.UNFINISHED_KEPT
 
 
 def test_a_copy_has_a_limit_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,26 @@ from twisted_msgproto.queue.writer import ENCODED_AT_ONCE_MESSAGES, IDLE_S, ROW_
 DIRECTORY = "/queue"
 
 
-class GatedDisk(SimulatedDisk):
+class HookedDisk(SimulatedDisk):
+    """A disk with something to do before each sync of a segment."""
+
+    def before_sync(self) -> None:
+        raise NotImplementedError
+
+    def open(self, path: str, *, write: bool = False) -> SimulatedFile:
+        file = super().open(path, write=write)
+        if path.endswith(".segment"):
+            sync = file.sync
+
+            def hooked_sync() -> None:
+                self.before_sync()
+                sync()
+
+            file.sync = hooked_sync  # type: ignore[method-assign]
+        return file
+
+
+class GatedDisk(HookedDisk):
     """A disk whose syncs of segments wait until they are let through."""
 
     def __init__(self, capacity: int | None = None) -> None:
@@ -46,19 +65,10 @@ class GatedDisk(SimulatedDisk):
         self.arrived = threading.Semaphore(0)
         self.gated = False
 
-    def open(self, path: str, *, write: bool = False) -> SimulatedFile:
-        file = super().open(path, write=write)
-        if path.endswith(".segment"):
-            sync = file.sync
-
-            def gated_sync() -> None:
-                if self.gated:
-                    self.arrived.release()
-                    assert self.gate.acquire(timeout=PATIENCE_SECONDS)
-                sync()
-
-            file.sync = gated_sync  # type: ignore[method-assign]
-        return file
+    def before_sync(self) -> None:
+        if self.gated:
+            self.arrived.release()
+            assert self.gate.acquire(timeout=PATIENCE_SECONDS)
 
 
 @contextmanager

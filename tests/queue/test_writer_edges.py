@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.queue.test_writer import DIRECTORY, a_busy_writer, a_writer, wait_until
-from tests.sim.disk import SimulatedDisk, SimulatedFile
+from tests.queue.test_writer import DIRECTORY, HookedDisk, a_busy_writer, a_writer, wait_until
+from tests.sim.disk import SimulatedDisk
 from tests.tools.queues import PATIENCE_SECONDS, Results, batch, put
 from twisted_msgproto.core.errors import QueueClosed
 from twisted_msgproto.core.message import MessageBatch
@@ -39,24 +39,15 @@ class Clock:
         return self.now
 
 
-class TimedDisk(SimulatedDisk):
+class TimedDisk(HookedDisk):
     """Needs a minute for each sync of a segment."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._clock = clock
 
-    def open(self, path: str, *, write: bool = False) -> SimulatedFile:
-        file = super().open(path, write=write)
-        if path.endswith(".segment"):
-            sync = file.sync
-
-            def timed_sync() -> None:
-                self._clock.now += 60.0
-                sync()
-
-            file.sync = timed_sync  # type: ignore[method-assign]
-        return file
+    def before_sync(self) -> None:
+        self._clock.now += 60.0
 
 
 def test_how_long_groups_take_is_counted_in_microseconds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .checksum import crc32
 from .columns import received_at
 from .disk import Disk
 from .format import (
@@ -132,8 +133,10 @@ class Places:
         try:
             record = segment.record_at(SEGMENT_HEADER_OCTETS)
             if record is not None and not record.count:
-                said, proof = LINEAGE.unpack_from(segment.payload(record))
-                return Landed(first, incarnation or said, proof)
+                payload = segment.payload(record)
+                if crc32(payload) == record.payload_crc:
+                    said, proof = LINEAGE.unpack_from(payload)
+                    return Landed(first, incarnation or said, proof)
         finally:
             segment.file.close()
         return Landed(first, incarnation, lineage.witnesses.get(first, 0))

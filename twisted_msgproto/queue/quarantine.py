@@ -33,16 +33,20 @@ def keep(
     disk.make_directory(aside)
     replace_whole(disk, os.path.join(aside, name), copied)
     if suffix:
-        _forget_oldest(disk, aside, suffix)
+        _forget_oldest(disk, aside, suffix, name)
     part = "" if len(copied) == octets else f" (the first {len(copied)} of them)"
     return f"{DIRECTORY}/{name}{part}"
 
 
-def _forget_oldest(disk: Disk, aside: str, suffix: str) -> None:
-    """Remove all but the newest copies with this suffix; a failure leaves them there."""
+def _forget_oldest(disk: Disk, aside: str, suffix: str, made: str) -> None:
+    """Remove all but the newest copies with this suffix; a failure leaves them there.
+
+    The one that was ``made`` now is the newest, also beside those of a queue that went further and
+    was replaced by an older copy of it.
+    """
     names = [name for name in disk.names(aside) if name.endswith(suffix)]
     # A later place in the queue was written later: a later segment, or more digits in the same one.
-    names.sort(key=lambda name: (name.partition("-")[0], len(name), name))
+    names.sort(key=lambda name: (name == made, name.partition("-")[0], len(name), name))
     for name in names[:-UNFINISHED_KEPT]:
         with contextlib.suppress(OSError):
             disk.remove(os.path.join(aside, name))
