@@ -293,7 +293,6 @@ ENDS = frozenset(
     {
         "whenEstablished",
         "close",
-        "stop",
         "stopService",
         "disconnect",
         "leave",

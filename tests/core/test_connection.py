@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pytest
 
+from tests.doubles import due, unanswered
 from twisted_msgproto.core.connection import Connection, WorkLost
 from twisted_msgproto.core.deadlines import Deadlines
 from twisted_msgproto.core.errors import Fault, Overtaken
@@ -87,18 +88,15 @@ def test_nothing_is_due_any_more_once_a_deadline_has_ended_the_connection():
     assert echo.advance(20.0) == [echo.fault]
 
 
-def test_the_older_names_do_what_the_new_ones_do():
+def test_what_is_due_and_what_nobody_answered_are_told_once():
     echo = Echo()
-    assert echo.receive_data(b"abc", 1.0) == [b"abc"]
-    assert echo.data_to_send() == b"abc"
-    assert echo.data_to_send() == b""
-    assert echo.tick(1.0) == 9.0
-    assert echo.due_events() == []
-    assert echo.tick(9.0) == 10.0
-    echo.tick(10.0)
-    assert echo.due_events() == [("warned", 9.0), echo.fault]
-    assert echo.due_events() == []
-    assert echo.connection_lost() == [1, 2]
+    assert echo.receive(b"abc", 1.0) == [b"abc"]
+    assert echo.outputs() == b"abc"
+    assert echo.outputs() == b""
+    assert due(echo, 1.0) == ([], 9.0)
+    assert due(echo, 9.0) == ([("warned", 9.0)], 10.0)
+    assert echo.advance(10.0) == [echo.fault]
+    assert unanswered(echo) == [1, 2]
     assert (echo.deadline, echo.lost_at) == (None, 0.0)
 
 

@@ -90,17 +90,17 @@ def micromsg2_session() -> list[tuple[str, bytes]]:
     def carry(octets: bytes, side: str) -> list[object]:
         if octets:
             said.append((side, octets))
-        return (server if side == "client" else client).receive_data(octets, 0.0)
+        return (server if side == "client" else client).receive(octets, 0.0)
 
     client.open()
     for _ in range(3):
-        carry(client.data_to_send(), "client")
-        carry(server.data_to_send(), "server")
+        carry(client.outputs(), "client")
+        carry(server.outputs(), "server")
     messages = message(1, b"{}", "queue/jobs", b"size:N12;") + message(2, b"x" * 300)
     safe(server, carry(messages, "client"))
-    carry(server.data_to_send(), "server")
+    carry(server.outputs(), "server")
     carry(b"\x01\x0ddance;with=me", "client")
-    carry(server.data_to_send(), "server")
+    carry(server.outputs(), "server")
     return said
 
 

@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import implementer
 
+from tests.doubles import unanswered
 from tests.tools.directories import temporary
 from tests.tools.events import splits
 from tests.tools.sinks import HeldSink, SafeSink
@@ -54,9 +55,9 @@ def payloads(events):
 
 def read_all(reader, octets):
     """All events of ``octets``, decoded to the end."""
-    events = reader.receive_data(octets, 0.0)
+    events = reader.receive(octets, 0.0)
     while reader.unfinished:
-        events += reader.receive_data(b"", 0.0)
+        events += reader.receive(b"", 0.0)
     return events
 
 
@@ -78,7 +79,7 @@ def test_every_split_of_what_we_write_gives_the_same_events_and_acks(version, co
     writer = Writer(version=version, window=3, compress=compress, pipelining=pipelining)
     writer.send(events)
     writer.flush(0.0)
-    octets = writer.data_to_send()
+    octets = writer.outputs()
     expected = events[: 3 * pipelining]
     for pieces in splits(octets):
         reader = Reader()
@@ -87,13 +88,13 @@ def test_every_split_of_what_we_write_gives_the_same_events_and_acks(version, co
             for event in read_all(reader, piece):
                 received += payloads([event])
                 reader.made_safe(event.place, 0.0)
-            acks += reader.data_to_send()
+            acks += reader.outputs()
         assert received == expected
         assert acks == b"".join(
             b"%dA\0\0\0%c" % (version, min(3, len(expected) - start))
             for start in range(0, len(expected), 3)
         )
-    acknowledged = writer.receive_data(acks, 0.0)
+    acknowledged = writer.receive(acks, 0.0)
     assert [event.count for event in acknowledged] == [3] * (len(expected) // 3) + (
         [len(expected) % 3] if len(expected) % 3 else []
     )
@@ -123,7 +124,7 @@ class Pipe:
         writer, reader, chance = self.writer, self.reader, self.chance
         writer.flush(0.0)
         assert writer.in_flight <= self.window * self.pipelining
-        self.there += writer.data_to_send()
+        self.there += writer.outputs()
         what = chance.randrange(3)
         if what == 0:
             cut = chance.choice([1, 2, 5, 17, 1000, len(self.there)])
@@ -137,8 +138,8 @@ class Pipe:
         elif what == 2:
             cut = chance.choice([1, 3, 6, len(self.back)])
             octets, self.back = self.back[:cut], self.back[cut:]
-            return writer.receive_data(octets, 0.0)
-        self.back += reader.data_to_send()
+            return writer.receive(octets, 0.0)
+        self.back += reader.outputs()
         return []
 
 
@@ -192,7 +193,7 @@ def test_over_connections_which_break_every_event_arrives_at_least_once(seed):
             came[place] = events
         safe += [event for place in sorted(came) for event in came[place]]
         duplicates_most += pipe.writer.in_flight
-        parcels = pipe.writer.connection_lost()
+        parcels = unanswered(pipe.writer)
         if not parcels:
             break
     assert not parcels
@@ -211,10 +212,10 @@ def test_the_largest_document_passes_in_either_way():
         writer, reader = Writer(), Reader()
         writer.send([body])
         writer.flush(0.0)
-        (event,) = read_all(reader, writer.data_to_send())
+        (event,) = read_all(reader, writer.outputs())
         assert event.bodies == [body]
         reader.made_safe(event.place, 0.0)
-        (done,) = writer.receive_data(reader.data_to_send(), 0.0)
+        (done,) = writer.receive(reader.outputs(), 0.0)
         assert isinstance(done, WindowAcknowledged)
 
 
@@ -364,7 +365,7 @@ class OnAClock(SynchronousTestCase):
             wire.move()
             self.clock.advance(0.5)
         self.assertEqual(shipper.factory.counters["connections_total"], 1)
-        self.assertGreater(wire.ends[0].writer.counters.keepalives, 30)
+        self.assertGreater(wire.ends[0].machine.counters.keepalives, 30)
         self.assertNoResult(sent)
         sink.safe()
         wire.move()
@@ -469,7 +470,7 @@ class OnSockets(TestCase):
         )
         await client.sendBatch([b"1", b"2"])
         self.assertEqual([message.body for message in sink.messages], [b"1", b"2"])
-        await client.stop()
+        await client.close()
 
     async def test_acknowledged_means_on_disk(self):
         """LJ-13: through the durable queue, read back while it is open."""

@@ -388,8 +388,8 @@ class Ending(Case):
         """LJ-09: also of what was not written yet; nothing new is taken."""
         client = self.connect(window=1)
         first, second = client.send(b"1"), client.send(b"2")
-        stopped = client.stop()
-        again = client.stop()
+        stopped = client.close()
+        again = client.close()
         self.failureResultOf(client.send(b"3"), ConnectionClosed)
         client.dataReceived(encode_ack(1))
         self.assertFalse(self.transport.disconnecting)
@@ -402,11 +402,11 @@ class Ending(Case):
         self.lose(client)
         self.successResultOf(stopped)
         self.successResultOf(again)
-        self.successResultOf(client.stop())
+        self.successResultOf(client.close())
 
     def test_stop_closes_an_idle_connection_at_once(self):
         client = self.connect()
-        stopped = client.stop()
+        stopped = client.close()
         self.assertTrue(self.transport.disconnecting)
         self.lose(client)
         self.successResultOf(stopped)
@@ -991,7 +991,7 @@ class Shipping(Logged):
         (host,) = self.hosts("a")
         shipper = self.ship([host])
         client = self.successResultOf(shipper.whenConnected())
-        self.assertIs(client.writer, host.transport.protocol.writer)
+        self.assertIs(client.machine, host.transport.protocol.machine)
         self.stop()
 
     def test_a_factory_of_ones_own_makes_the_connections(self):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.doubles import due, unanswered
 from tests.tools.events import flatten, splits
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
@@ -50,9 +51,9 @@ class Session:
 
     def receive(self, octets):
         """Read ``octets``; the acks which that gave out, as (version, sequence)."""
-        events = self.reader.receive_data(octets, self.now)
+        events = self.reader.receive(octets, self.now)
         while self.reader.unfinished:
-            events += self.reader.receive_data(b"", self.now)
+            events += self.reader.receive(b"", self.now)
         self.events += events
         self.waiting += [event.place for event in events if not isinstance(event, Fault)]
         return self.safe() if self.safe_at_once else self.acks()
@@ -65,7 +66,7 @@ class Session:
         return self.acks()
 
     def acks(self):
-        octets = self.reader.data_to_send()
+        octets = self.reader.outputs()
         assert len(octets) % 6 == 0
         acks = []
         for at in range(0, len(octets), 6):
@@ -75,16 +76,16 @@ class Session:
         return acks
 
     def wait(self, seconds):
-        """Let time pass as a timer would: tick at each deadline on the way."""
+        """Let time pass as a timer would: act at each deadline on the way."""
         end = self.now + seconds
         given = []
-        deadline = self.reader.tick(self.now)
+        _, deadline = due(self.reader, self.now)
         while deadline is not None and deadline <= end:
             self.now = max(self.now, deadline)
-            deadline = self.reader.tick(self.now)
+            _, deadline = due(self.reader, self.now)
             given += self.acks()
         self.now = end
-        self.reader.tick(end)
+        self.reader.advance(end)
         return given + self.acks()
 
     @property
@@ -282,7 +283,7 @@ def test_windows_in_front_of_a_compressed_frame_do_not_wait_for_its_end(sizes):
     inside = encode_window(1) + events_of(*range(3, 63))
     octets = outside + encode_window(0) + encode_compressed(inside)
     session = Session(slice_octets=8000)
-    events = session.reader.receive_data(octets, 0.0)
+    events = session.reader.receive(octets, 0.0)
     assert session.reader.unfinished  # the rest of the compressed frame
     for event in events:
         session.reader.made_safe(event.place, 0.0)
@@ -304,9 +305,9 @@ def test_acks_which_wait_cost_little_more_than_their_octets(frame, within):
     session.receive(encode_window(1) + events_of(1))  # not safe before the end
     tracemalloc.start()
     try:
-        events = session.reader.receive_data(octets, 0.0)
+        events = session.reader.receive(octets, 0.0)
         while session.reader.unfinished:
-            events += session.reader.receive_data(b"", 0.0)
+            events += session.reader.receive(b"", 0.0)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -351,19 +352,19 @@ def test_acks_which_fall_due_together_leave_together_in_order():
 
 def test_nothing_is_acked_after_a_fault_or_after_the_connection_is_lost():
     """LJ-16: close without ack; what is safe stays safe."""
-    for end in (lambda reader: reader.receive_data(b"x", 0.0), lambda r: r.connection_lost()):
+    for end in (lambda reader: reader.receive(b"x", 0.0), lambda r: unanswered(r)):
         session = Session(safe_at_once=False)
         session.receive(encode_window(1) + events_of(1))
         end(session.reader)
         assert session.safe() == []
-        assert session.reader.tick(1000.0) is None
-        assert session.reader.receive_data(events_of(2), 0.0) == []
+        assert due(session.reader, 1000.0)[1] is None
+        assert session.reader.receive(events_of(2), 0.0) == []
 
 
 def test_losing_the_connection_twice_changes_nothing():
     session = Session()
-    session.reader.connection_lost()
-    session.reader.connection_lost()
+    session.reader.lost(0.0)
+    session.reader.lost(0.0)
     assert session.reader.state is Reading.CLOSED
 
 
@@ -458,7 +459,7 @@ def test_a_connection_with_nothing_open_may_stay_for_ever():
     session.receive(encode_window(2) + events_of(1, 2))
     session.wait(10_000)
     assert session.reader.fault is None
-    assert session.reader.tick(session.now) is None
+    assert due(session.reader, session.now)[1] is None
     patient = Session(idle_close=0)
     patient.receive(b"2")
     patient.wait(10_000)
@@ -550,14 +551,14 @@ def test_a_reader_which_stops_owes_nothing_for_a_compressed_frame_which_it_has_n
     """LJ-08."""
     reader = Reader(limits(slice_octets=500))
     windows = (encode_window(1) + events_of(1)) * 50
-    events = reader.receive_data(encode_compressed(windows), 0.0)
+    events = reader.receive(encode_compressed(windows), 0.0)
     while not events:
-        events = reader.receive_data(b"", 0.0)
+        events = reader.receive(b"", 0.0)
     assert reader.unfinished
     reader.drain(0.0)
     assert reader.finished
     reader.made_safe(events[0].place, 0.0)
-    assert reader.data_to_send() == b""
+    assert reader.outputs() == b""
 
 
 def test_the_snapshot_tells_where_the_reader_stands():
@@ -758,7 +759,7 @@ def test_a_deadline_is_never_later_than_what_is_due():
             reader.advance(session.now)
             if reader.fault is not None:
                 break
-            reader.data_to_send()
+            reader.outputs()
             if step == "read":
                 session.receive(source.choice(pieces))
             elif step == "safe" and session.waiting:
@@ -771,7 +772,7 @@ def test_a_deadline_is_never_later_than_what_is_due():
                 reader.ended(session.now)
             if reader.fault is not None:
                 break
-            reader.data_to_send()
+            reader.outputs()
             promised = reader.deadline
             # Before that, a look would find nothing to do.
             reader.deadlines.set("look", session.now)

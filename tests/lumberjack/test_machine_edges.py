@@ -7,6 +7,7 @@ from dataclasses import astuple
 
 import pytest
 
+from tests.doubles import unanswered
 from tests.lumberjack.test_machine import Session, events_of
 from tests.lumberjack.test_writer import documents, sent, writer
 from twisted_msgproto.core.errors import Fault
@@ -268,6 +269,6 @@ def test_a_writer_that_is_lost_keeps_nothing_of_what_it_had_not_sent__NB_02():
     machine, token = writer(), Token()
     alive = weakref.ref(token)
     machine.send(documents(3), token)
-    assert len(machine.connection_lost()) == 1
+    assert len(unanswered(machine)) == 1
     del token
     assert alive() is None

@@ -52,15 +52,15 @@ def test_a_foreign_readers_answers_are_understood(name):
     )
     writer.send(bodies)
     writer.flush(0.0)
-    sent = writer.data_to_send()
+    sent = writer.outputs()
     acknowledged = kept_alive = 0
     for at in range(0, len(answers), 6):
-        for event in writer.receive_data(answers[at : at + 6], 1.0):
+        for event in writer.receive(answers[at : at + 6], 1.0):
             assert isinstance(event, WindowAcknowledged | KeptAlive), event
             acknowledged += isinstance(event, WindowAcknowledged)
             kept_alive += isinstance(event, KeptAlive)
         writer.flush(1.0)
-        sent += writer.data_to_send()
+        sent += writer.outputs()
         if not writer.unacknowledged:
             break  # what the recorded reader said to an idle writer is not for this one
     assert writer.unacknowledged == 0

@@ -112,7 +112,7 @@ class Case(TestCase):
         # No help from the deadline of stop(): the end must be a clean one.
         client = await self.connect(*arguments, changes={"drain": 1000.0}, **options)
         await client.send(b'{"over": "tls"}')
-        await client.stop()
+        await client.close()
         await self.factory.ended
         return client
 

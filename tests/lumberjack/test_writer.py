@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+from tests.doubles import due, unanswered
 from tests.tools.events import splits
 from tests.tools.frames import windows_apart
 from twisted_msgproto.core.errors import Fault, LimitExceeded
@@ -59,7 +60,7 @@ def writer(changes=None, **settings):
 def sent(machine, now=0.0):
     """Flush; the windows which went out, as (announced size, sequences, payloads)."""
     machine.flush(now)
-    return windows(machine.data_to_send())
+    return windows(machine.outputs())
 
 
 def windows(octets):
@@ -137,7 +138,7 @@ def test_nothing_is_written_while_the_window_is_unacknowledged():
     machine.send(documents(3, 3))
     assert sent(machine) == []
     assert (machine.in_flight, machine.unsent, machine.unacknowledged) == (2, 3, 5)
-    machine.receive_data(encode_ack(2), 1.0)
+    machine.receive(encode_ack(2), 1.0)
     assert machine.state is Writing.IDLE
     assert sent(machine) == [(3, [1, 2, 3], documents(3, 3))]
 
@@ -147,7 +148,7 @@ def test_a_window_has_at_most_so_many_events():
     machine = writer(window=4)
     machine.send(documents(6))
     assert sent(machine) == [(4, [1, 2, 3, 4], documents(4))]
-    machine.receive_data(encode_ack(4), 0.0)
+    machine.receive(encode_ack(4), 0.0)
     assert sent(machine) == [(2, [1, 2], documents(2, 5))]
 
 
@@ -157,9 +158,9 @@ def test_a_window_has_at_most_so_many_octets():
     machine.send([b"x" * 15, b"y" * 15])  # 25 octets each as frames: just enough
     machine.send([b"z" * 200, b"v" * 5])
     assert [w[2] for w in sent(machine)] == [[b"x" * 15, b"y" * 15]]
-    machine.receive_data(encode_ack(2), 0.0)
+    machine.receive(encode_ack(2), 0.0)
     assert [w[2] for w in sent(machine)] == [[b"z" * 200]]
-    machine.receive_data(encode_ack(1), 0.0)
+    machine.receive(encode_ack(1), 0.0)
     assert [w[2] for w in sent(machine)] == [[b"v" * 5]]
     assert machine.unsent_octets == 0
 
@@ -169,7 +170,7 @@ def test_a_parcel_is_cut_just_where_the_octets_end():
     machine = writer({"window_octets": 50})
     machine.send([b"x" * 15, b"y" * 15, b"z" * 15])
     assert [w[2] for w in sent(machine)] == [[b"x" * 15, b"y" * 15]]
-    machine.receive_data(encode_ack(2), 0.0)
+    machine.receive(encode_ack(2), 0.0)
     assert [w[2] for w in sent(machine)] == [[b"z" * 15]]
 
 
@@ -180,7 +181,7 @@ def test_a_parcel_is_cut_where_the_octets_end_even_behind_another():
     machine.send([b"y" * 15, b"z" * 15])
     machine.send([b"v"])
     assert [w[2] for w in sent(machine)] == [[b"x" * 10, b"y" * 15]]
-    machine.receive_data(encode_ack(2), 0.0)
+    machine.receive(encode_ack(2), 0.0)
     assert [w[2] for w in sent(machine)] == [[b"z" * 15, b"v"]]
 
 
@@ -190,7 +191,7 @@ def test_a_parcel_which_does_not_fit_at_all_waits_for_the_next_window():
     machine.send([b"x" * 30])
     machine.send([b"y" * 30])
     assert [w[2] for w in sent(machine)] == [[b"x" * 30]]
-    machine.receive_data(encode_ack(1), 0.0)
+    machine.receive(encode_ack(1), 0.0)
     assert [w[2] for w in sent(machine)] == [[b"y" * 30]]
 
 
@@ -202,7 +203,7 @@ def test_the_default_bounds_of_a_window():
     machine = Writer(compress=0)
     machine.send([b"x" * (1 << 20)] * 5)
     machine.flush(0.0)
-    assert len(machine.data_to_send()) <= (4 << 20) + 6
+    assert len(machine.outputs()) <= (4 << 20) + 6
     assert machine.in_flight == 3
 
 
@@ -212,7 +213,7 @@ def test_a_window_is_one_compressed_frame(level):
     machine = writer(compress=level)
     machine.send(documents(5))
     machine.flush(0.0)
-    octets = machine.data_to_send()
+    octets = machine.outputs()
     frames = encode_json(range(1, 6), documents(5))
     assert octets == encode_window(5) + encode_compressed(frames, level)
     assert machine.counters.octets == len(octets)
@@ -224,7 +225,7 @@ def test_level_0_writes_plain_frames():
     machine = writer(compress=0)
     machine.send(documents(2))
     machine.flush(0.0)
-    assert machine.data_to_send() == encode_window(2) + encode_json([1, 2], documents(2))
+    assert machine.outputs() == encode_window(2) + encode_json([1, 2], documents(2))
     assert machine.counters.octets == machine.counters.octets_uncompressed
 
 
@@ -234,16 +235,16 @@ def test_what_would_be_above_the_readers_limits_when_compressed_is_written_plain
     machine = writer({"compressed_octets": 300}, compress=3)
     machine.send([noise])
     machine.flush(0.0)
-    assert machine.data_to_send() == encode_window(1) + encode_json([1], [noise])
+    assert machine.outputs() == encode_window(1) + encode_json([1], [noise])
     size = len(zlib.compress(encode_json([1], [noise]), 3))
     machine = writer({"compressed_octets": size}, compress=3)
     machine.send([noise])
     machine.flush(0.0)
-    assert machine.data_to_send()[6:8] == b"2C"
+    assert machine.outputs()[6:8] == b"2C"
     machine = writer({"inflated_octets": 109}, compress=3)
     machine.send([b"x" * 100])
     machine.flush(0.0)
-    assert machine.data_to_send()[6:8] == b"2J"
+    assert machine.outputs()[6:8] == b"2J"
 
 
 def test_version_2_writes_json_frames_only():
@@ -251,7 +252,7 @@ def test_version_2_writes_json_frames_only():
     machine = Writer(compress=0)
     machine.send([b'{"a": 1}'])
     machine.flush(0.0)
-    assert machine.data_to_send() == b"2W\0\0\0\1" + b"2J\0\0\0\1\0\0\0\x08" + b'{"a": 1}'
+    assert machine.outputs() == b"2W\0\0\0\1" + b"2J\0\0\0\1\0\0\0\x08" + b'{"a": 1}'
 
 
 def test_version_1_writes_data_frames_only():
@@ -260,7 +261,7 @@ def test_version_1_writes_data_frames_only():
     machine = writer(version=1)
     machine.send(mappings)
     machine.flush(0.0)
-    octets = machine.data_to_send()
+    octets = machine.outputs()
     assert octets == encode_window(3, V1) + encode_data([1, 2, 3], mappings, V1)
     assert octets[6:8] == b"1D"
     assert b"\xff" in octets
@@ -271,7 +272,7 @@ def test_version_1_compresses_with_its_own_version_octet():
     machine = writer(version=1, compress=3)
     machine.send([{"a": "b"}])
     machine.flush(0.0)
-    octets = machine.data_to_send()
+    octets = machine.outputs()
     assert octets == encode_window(1, V1) + encode_compressed(
         encode_data([1], [{"a": "b"}], V1), 3, V1
     )
@@ -296,15 +297,13 @@ def test_an_ack_of_either_version_octet_is_read(version, written):
     machine = writer(version=written)
     machine.send([b"{}" if written == 2 else {}])
     sent(machine)
-    assert flat(machine.receive_data(encode_ack(1, version), 0.0)) == [
-        ("WindowAcknowledged", 1, [None])
-    ]
+    assert flat(machine.receive(encode_ack(1, version), 0.0)) == [("WindowAcknowledged", 1, [None])]
 
 
 def test_an_ack_covers_all_before_it():
     """LJ-06."""
     machine = in_flight(6)
-    events_ = machine.receive_data(encode_ack(6), 0.0)
+    events_ = machine.receive(encode_ack(6), 0.0)
     assert flat(events_) == [("WindowAcknowledged", 6, [1, 2, 3, 4, 5, 6])]
     assert (machine.counters.acknowledged, machine.counters.acks) == (6, 1)
     assert machine.unacknowledged == 0
@@ -314,10 +313,10 @@ def test_a_partial_ack_is_progress_and_does_not_end_the_window():
     """LJ-15: the writer stays blocked until the rest is acknowledged."""
     machine = in_flight(5)
     machine.send([b"6"], 6)
-    assert flat(machine.receive_data(encode_ack(2), 0.0)) == [("PartAcknowledged", 2, [1, 2])]
+    assert flat(machine.receive(encode_ack(2), 0.0)) == [("PartAcknowledged", 2, [1, 2])]
     assert machine.state is Writing.BLOCKED
     assert sent(machine) == []
-    assert flat(machine.receive_data(encode_ack(3) + encode_ack(5), 0.0)) == [
+    assert flat(machine.receive(encode_ack(3) + encode_ack(5), 0.0)) == [
         ("PartAcknowledged", 1, [3]),
         ("WindowAcknowledged", 2, [4, 5]),
     ]
@@ -329,11 +328,11 @@ def test_a_parcel_is_acknowledged_with_its_last_event():
     machine = writer(window=2)
     parcel = machine.send(documents(3), "all")
     sent(machine)
-    assert flat(machine.receive_data(encode_ack(1), 0.0)) == [("PartAcknowledged", 1, [])]
-    assert flat(machine.receive_data(encode_ack(2), 0.0)) == [("WindowAcknowledged", 1, [])]
+    assert flat(machine.receive(encode_ack(1), 0.0)) == [("PartAcknowledged", 1, [])]
+    assert flat(machine.receive(encode_ack(2), 0.0)) == [("WindowAcknowledged", 1, [])]
     assert (parcel.acknowledged, parcel.missing) == (2, 1)
     sent(machine)
-    assert flat(machine.receive_data(encode_ack(1), 0.0)) == [("WindowAcknowledged", 1, ["all"])]
+    assert flat(machine.receive(encode_ack(1), 0.0)) == [("WindowAcknowledged", 1, ["all"])]
 
 
 @pytest.mark.parametrize("version", [V1, V2])
@@ -341,10 +340,10 @@ def test_a_parcel_is_acknowledged_with_its_last_event():
 def test_ack_0_is_a_keep_alive_whatever_we_write(version, written):
     """LJ-15, LJ-14: in either version octet, also while nothing is in flight."""
     machine = writer(version=written)
-    assert flat(machine.receive_data(encode_ack(0, version), 0.0)) == [("KeptAlive", 0, [])]
+    assert flat(machine.receive(encode_ack(0, version), 0.0)) == [("KeptAlive", 0, [])]
     machine.send([b"{}" if written == 2 else {}])
     sent(machine)
-    assert flat(machine.receive_data(encode_ack(0, version) * 2, 0.0)) == [("KeptAlive", 0, [])] * 2
+    assert flat(machine.receive(encode_ack(0, version) * 2, 0.0)) == [("KeptAlive", 0, [])] * 2
     assert machine.in_flight == 1
     assert machine.counters.keepalives == 3
 
@@ -352,7 +351,7 @@ def test_ack_0_is_a_keep_alive_whatever_we_write(version, written):
 def test_an_ack_which_is_repeated_covers_nothing_new():
     """LJ-15: readers which tell their progress again and again are alive, and no more."""
     machine = in_flight(5)
-    events_ = machine.receive_data(encode_ack(3) + encode_ack(3) + encode_ack(1), 0.0)
+    events_ = machine.receive(encode_ack(3) + encode_ack(3) + encode_ack(1), 0.0)
     assert flat(events_) == [
         ("PartAcknowledged", 3, [1, 2, 3]),
         ("KeptAlive", 0, []),
@@ -365,18 +364,18 @@ def test_an_ack_which_is_repeated_covers_nothing_new():
 def test_an_ack_beyond_what_was_sent_is_a_protocol_error(sequence):
     """LJ-15: nothing of it counts, and everything is given back."""
     machine = in_flight(5)
-    (fault,) = machine.receive_data(encode_ack(sequence), 0.0)
+    (fault,) = machine.receive(encode_ack(sequence), 0.0)
     assert (fault.reason, fault.octets) == ("ack", encode_ack(sequence))
     assert fault.text == f"an ack of {sequence} of a window of 5"
     assert machine.state is Writing.FAILED
     assert machine.fault is fault
-    assert [parcel.token for parcel in machine.connection_lost()] == [1, 2, 3, 4, 5]
+    assert [parcel.token for parcel in unanswered(machine)] == [1, 2, 3, 4, 5]
 
 
 def test_an_ack_while_nothing_is_in_flight_is_a_protocol_error():
     """LJ-15: it could only be taken for the ack of a later window."""
     machine = in_flight(1)
-    events_ = machine.receive_data(encode_ack(1) * 2, 0.0)
+    events_ = machine.receive(encode_ack(1) * 2, 0.0)
     assert flat(events_) == [("WindowAcknowledged", 1, [1]), ("Fault", "ack")]
     assert events_[-1].text == "an ack of 1 and nothing is in flight"
 
@@ -385,10 +384,10 @@ def test_an_ack_while_nothing_is_in_flight_is_a_protocol_error():
 def test_nothing_is_read_behind_an_ack_that_is_wrong(sequence):
     """LJ-15: neither in the same read nor later."""
     machine = in_flight(5)
-    events_ = machine.receive_data(encode_ack(6) + encode_ack(sequence), 0.0)
+    events_ = machine.receive(encode_ack(6) + encode_ack(sequence), 0.0)
     assert flat(events_) == [("Fault", "ack")]
-    assert machine.receive_data(encode_ack(sequence), 0.0) == []
-    assert [parcel.token for parcel in machine.connection_lost()] == [1, 2, 3, 4, 5]
+    assert machine.receive(encode_ack(sequence), 0.0) == []
+    assert [parcel.token for parcel in unanswered(machine)] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -410,7 +409,7 @@ def test_a_reader_sends_acks_and_nothing_else(octets, reason):
     octets = encode_ack(2) + octets + encode_ack(3)
     for pieces in splits(octets):
         machine = in_flight(3)
-        events_ = [event for piece in pieces for event in machine.receive_data(piece, 0.0)]
+        events_ = [event for piece in pieces for event in machine.receive(piece, 0.0)]
         assert flat(events_) == [("PartAcknowledged", 2, [1, 2]), ("Fault", reason)]
         assert machine.state is Writing.FAILED
 
@@ -449,7 +448,7 @@ def test_every_split_of_acks_gives_the_same_events():
     expected = None
     for pieces in splits(octets):
         machine = in_flight(4)
-        events_ = flat(event for piece in pieces for event in machine.receive_data(piece, 0.0))
+        events_ = flat(event for piece in pieces for event in machine.receive(piece, 0.0))
         expected = expected or events_
         assert events_ == expected
     assert expected[-1] == ("WindowAcknowledged", 1, [4])
@@ -473,12 +472,12 @@ def test_acks_belong_to_the_oldest_window_in_flight():
     for number in range(1, 6):
         machine.send([b"%d" % number], number)
     sent(machine)
-    assert flat(machine.receive_data(encode_ack(1), 0.0)) == [("PartAcknowledged", 1, [1])]
-    assert flat(machine.receive_data(encode_ack(2), 0.0)) == [("WindowAcknowledged", 1, [2])]
+    assert flat(machine.receive(encode_ack(1), 0.0)) == [("PartAcknowledged", 1, [1])]
+    assert flat(machine.receive(encode_ack(2), 0.0)) == [("WindowAcknowledged", 1, [2])]
     assert machine.state is Writing.FLOWING
     assert [w[2] for w in sent(machine)] == [[b"5"]]
     assert machine.state is Writing.BLOCKED
-    assert flat(machine.receive_data(encode_ack(2) + encode_ack(1), 0.0)) == [
+    assert flat(machine.receive(encode_ack(2) + encode_ack(1), 0.0)) == [
         ("WindowAcknowledged", 2, [3, 4]),
         ("WindowAcknowledged", 1, [5]),
     ]
@@ -494,10 +493,10 @@ def test_a_window_may_follow_while_another_is_in_flight():
     assert machine.wanted == 5
     machine.send([b"x"])
     assert machine.wanted == 4
-    assert flat(machine.receive_data(encode_ack(1), 0.0)) == [("PartAcknowledged", 1, [])]
+    assert flat(machine.receive(encode_ack(1), 0.0)) == [("PartAcknowledged", 1, [])]
     assert [w[2] for w in sent(machine)] == [[b"x"]]
     assert machine.wanted == 0
-    assert flat(machine.receive_data(encode_ack(0) + encode_ack(3), 0.0))[-1] == ("Fault", "ack")
+    assert flat(machine.receive(encode_ack(0) + encode_ack(3), 0.0))[-1] == ("Fault", "ack")
 
 
 # ── Limits ──────────────────────────────────────────────────────────────────────────────────────
@@ -554,7 +553,7 @@ def test_an_event_at_its_limits_is_written_and_read(version, event):
     machine = writer(changes, version=version)
     machine.send([event])
     machine.flush(0.0)
-    frames = Decoder(limits(**changes)).feed(machine.data_to_send())
+    frames = Decoder(limits(**changes)).feed(machine.outputs())
     run = frames[-1]
     assert (run.bodies if version == 2 else run.pairs) == [event]
 
@@ -629,22 +628,22 @@ def test_a_lost_connection_gives_back_everything_unacknowledged_in_order():
     machine.send(documents(4, 2), "b")  # acknowledged, in flight twice, and queued
     machine.send([b"6"], "c")
     sent(machine)
-    machine.receive_data(encode_ack(2), 0.0)
+    machine.receive(encode_ack(2), 0.0)
     sent(machine)
-    machine.receive_data(encode_ack(1), 0.0)
-    parcels = machine.connection_lost()
+    machine.receive(encode_ack(1), 0.0)
+    parcels = unanswered(machine)
     assert [(parcel.token, parcel.acknowledged) for parcel in parcels] == [("b", 2), ("c", 0)]
     assert (machine.unsent, machine.unsent_octets, machine.in_flight) == (0, 0, 0)
     assert machine.state is Writing.CLOSED
-    assert machine.connection_lost() == []
-    assert machine.data_to_send() == b""
+    assert unanswered(machine) == []
+    assert machine.outputs() == b""
 
     other = writer()
     for parcel in parcels:
         other.submit(parcel)
     assert other.unsent == 3
     assert sent(other) == [(3, [1, 2, 3], [b"4", b"5", b"6"])]
-    assert flat(other.receive_data(encode_ack(3), 0.0)) == [("WindowAcknowledged", 3, ["b", "c"])]
+    assert flat(other.receive(encode_ack(3), 0.0)) == [("WindowAcknowledged", 3, ["b", "c"])]
     assert (other.unsent_octets, other.unacknowledged) == (0, 0)
 
 
@@ -653,8 +652,8 @@ def test_what_is_formed_and_not_written_yet_is_given_back_too():
     machine = writer()
     machine.send([b"1"], "a")
     machine.flush(0.0)
-    assert [parcel.token for parcel in machine.connection_lost()] == ["a"]
-    assert machine.data_to_send() == b""
+    assert [parcel.token for parcel in unanswered(machine)] == ["a"]
+    assert machine.outputs() == b""
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -677,13 +676,13 @@ def test_whatever_is_lost_every_event_arrives_in_order_at_last(seed):
                 kept = chance.randint(0, size)
                 arrived += payloads[:kept]
                 if chance.random() < 0.7 and kept:
-                    for event in machine.receive_data(encode_ack(kept), 0.0):
+                    for event in machine.receive(encode_ack(kept), 0.0):
                         done += [parcel.token for parcel in event.parcels]
                 if kept < size:
                     break
             if machine.in_flight:
                 break
-        parcels = machine.connection_lost()
+        parcels = unanswered(machine)
         if not parcels:
             break
     assert not parcels
@@ -700,9 +699,9 @@ def test_a_parcel_can_be_withdrawn_while_nothing_of_it_is_in_flight():
     assert machine.withdraw(parcels[1])
     assert not machine.withdraw(parcels[1])
     assert (machine.unsent, machine.unsent_octets) == (2, 22)
-    machine.receive_data(encode_ack(2), 0.0)
+    machine.receive(encode_ack(2), 0.0)
     sent(machine)
-    assert [parcel.token for parcel in machine.connection_lost()] == ["c"]
+    assert [parcel.token for parcel in unanswered(machine)] == ["c"]
 
 
 def test_a_parcel_which_is_partly_in_flight_cannot_be_withdrawn():
@@ -711,7 +710,7 @@ def test_a_parcel_which_is_partly_in_flight_cannot_be_withdrawn():
     parcel = machine.send(documents(3))
     sent(machine)
     assert not machine.withdraw(parcel)
-    machine.receive_data(encode_ack(2), 0.0)
+    machine.receive(encode_ack(2), 0.0)
     assert machine.withdraw(parcel)
     assert (machine.unsent, machine.unsent_octets) == (0, 0)
     assert sent(machine) == []
@@ -720,16 +719,16 @@ def test_a_parcel_which_is_partly_in_flight_cannot_be_withdrawn():
 def test_a_failed_or_closed_writer_takes_and_reads_nothing():
     """LJ-15."""
     machine = in_flight(2)
-    machine.receive_data(b"x", 0.0)
+    machine.receive(b"x", 0.0)
     assert machine.state is Writing.FAILED
     with pytest.raises(IllegalTransition):
         machine.send([b"3"])
-    assert machine.receive_data(encode_ack(2), 0.0) == []
-    assert machine.data_to_send() == b""
-    assert machine.tick(1e9) is None
+    assert machine.receive(encode_ack(2), 0.0) == []
+    assert machine.outputs() == b""
+    assert due(machine, 1e9)[1] is None
     with pytest.raises(IllegalTransition):
         machine.drain(0.0)
-    machine.connection_lost()
+    machine.lost(0.0)
     with pytest.raises(IllegalTransition):
         machine.submit(Parcel([b"3"], 11))
 
@@ -748,14 +747,14 @@ def test_a_draining_writer_awaits_what_is_in_flight_and_sends_no_more():
     machine.drain(0.0)
     assert not machine.finished
     assert machine.wanted == 0
-    machine.receive_data(encode_ack(0), 0.0)
-    machine.receive_data(encode_ack(1), 0.0)
-    machine.receive_data(encode_ack(2), 0.0)
+    machine.receive(encode_ack(0), 0.0)
+    machine.receive(encode_ack(1), 0.0)
+    machine.receive(encode_ack(2), 0.0)
     assert machine.finished
     assert sent(machine) == []
     with pytest.raises(IllegalTransition):
         machine.send([b"4"])
-    assert [parcel.token for parcel in machine.connection_lost()] == ["b"]
+    assert [parcel.token for parcel in unanswered(machine)] == ["b"]
 
 
 def test_an_idle_writer_is_drained_at_once():
@@ -771,9 +770,9 @@ def test_a_draining_writer_with_several_windows_is_drained_after_the_last():
     machine.send(documents(2))
     sent(machine)
     machine.drain(0.0)
-    machine.receive_data(encode_ack(1), 0.0)
+    machine.receive(encode_ack(1), 0.0)
     assert not machine.finished
-    machine.receive_data(encode_ack(1), 0.0)
+    machine.receive(encode_ack(1), 0.0)
     assert machine.finished
 
 
@@ -783,17 +782,17 @@ def test_a_draining_writer_with_several_windows_is_drained_after_the_last():
 def test_a_reader_which_stays_silent_is_left():
     """LJ-15: after the timeout, counted from the window; never while nothing is in flight."""
     machine = writer({"timeout": 30})
-    assert machine.tick(1000.0) is None
+    assert due(machine, 1000.0)[1] is None
     machine.send([b"1"], "a")
     sent(machine, 1000.0)
-    assert machine.tick(1000.0) == 1030.0
-    assert machine.tick(1029.9) == 1030.0
+    assert due(machine, 1000.0)[1] == 1030.0
+    assert due(machine, 1029.9)[1] == 1030.0
     assert machine.fault is None
-    assert machine.tick(1030.0) is None
+    assert due(machine, 1030.0)[1] is None
     assert machine.fault.reason == "timeout"
     assert machine.fault.text == "no ack for 30 s"
     assert machine.state is Writing.FAILED
-    assert [parcel.token for parcel in machine.connection_lost()] == ["a"]
+    assert [parcel.token for parcel in unanswered(machine)] == ["a"]
 
 
 @pytest.mark.parametrize("sequence", [0, 1])
@@ -802,10 +801,10 @@ def test_every_sign_of_life_gives_the_reader_its_time_again(sequence):
     machine = writer({"timeout": 30})
     machine.send(documents(2))
     sent(machine, 0.0)
-    machine.receive_data(encode_ack(sequence), 20.0)
-    assert machine.tick(30.0) == 50.0
-    machine.receive_data(encode_ack(2), 40.0)
-    assert machine.tick(50.0) is None
+    machine.receive(encode_ack(sequence), 20.0)
+    assert due(machine, 30.0)[1] == 50.0
+    machine.receive(encode_ack(2), 40.0)
+    assert due(machine, 50.0)[1] is None
     assert machine.fault is None
 
 
@@ -816,7 +815,7 @@ def test_a_further_window_does_not_prolong_the_wait_for_the_oldest():
     sent(machine, 0.0)
     machine.send([b"2"])
     sent(machine, 20.0)
-    assert machine.tick(20.0) == 30.0
+    assert due(machine, 20.0)[1] == 30.0
 
 
 def test_timeout_0_waits_for_ever():
@@ -824,7 +823,7 @@ def test_timeout_0_waits_for_ever():
     machine = writer({"timeout": 0})
     machine.send([b"1"])
     sent(machine, 0.0)
-    assert machine.tick(1e9) is None
+    assert due(machine, 1e9)[1] is None
     assert machine.fault is None
 
 
@@ -834,9 +833,9 @@ def test_silence_means_nothing_while_our_octets_have_not_left():
     machine.send([b"1"])
     sent(machine, 0.0)
     machine.paused(1.0)
-    assert machine.tick(100.0) is None
+    assert due(machine, 100.0)[1] is None
     machine.resumed(100.0)
-    assert machine.tick(100.0) == 130.0
+    assert due(machine, 100.0)[1] == 130.0
 
 
 # ── What it tells ───────────────────────────────────────────────────────────────────────────────
@@ -846,7 +845,7 @@ def test_a_snapshot_is_plain_values():
     machine = writer(window=2)
     machine.send(documents(3))
     sent(machine)
-    machine.receive_data(encode_ack(1), 0.0)
+    machine.receive(encode_ack(1), 0.0)
     assert machine.snapshot() == {
         "state": "BLOCKED",
         "window": 2,
@@ -862,7 +861,7 @@ def test_the_counters_count_what_was_written_and_acknowledged():
     machine = writer(window=2)
     machine.send(documents(3))
     sent(machine)
-    machine.receive_data(encode_ack(0) + encode_ack(1) + encode_ack(2), 0.0)
+    machine.receive(encode_ack(0) + encode_ack(1) + encode_ack(2), 0.0)
     sent(machine)
     counters = machine.counters
     assert (counters.events, counters.windows, counters.acks) == (3, 2, 2)
@@ -878,7 +877,7 @@ def test_full_says_when_a_producer_must_wait():
     assert not machine.full
     machine.send([b"3"])
     assert machine.full
-    machine.receive_data(encode_ack(1), 0.0)
+    machine.receive(encode_ack(1), 0.0)
     assert not machine.full
 
 

@@ -18,7 +18,7 @@ BATCH = "batch-ack:max-count="
 
 
 def receive(session: Session, octets: bytes, now: float = 0.0) -> list[Event]:
-    return session.receive_data(octets, now)
+    return session.receive(octets, now)
 
 
 def broken(session: Session, octets: bytes, code: str = "protocol-error") -> list[Event]:
@@ -31,7 +31,7 @@ def broken(session: Session, octets: bytes, code: str = "protocol-error") -> lis
     assert said(session)[-1] == found.text
     assert found.text.startswith(f"{code}: ")
     assert receive(session, message(1)) == []
-    assert session.data_to_send() == b""
+    assert session.outputs() == b""
     return events
 
 
@@ -44,7 +44,7 @@ def at(session: Session, received: int) -> None:
         safe(session, receive(session, octets))
     session.drain(0.0)
     session._draining = False
-    session.data_to_send()
+    session.outputs()
 
 
 def parts(*frames: tuple[int, bytes], final: bool = True) -> bytes:

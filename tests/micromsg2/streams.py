@@ -152,7 +152,7 @@ def fault(events: list[object]) -> Fault:
 
 def written(session: Session) -> list[object]:
     """What a side wants to write, as frames (after the handshake)."""
-    return decode([session.data_to_send()])
+    return decode([session.outputs()])
 
 
 def said(session: Session) -> list[str]:
@@ -173,11 +173,11 @@ def pump(client: Session, server: Session, now: float = 0.0) -> tuple[list[objec
     client_events: list[object] = []
     server_events: list[object] = []
     while True:
-        up, down = client.data_to_send(), server.data_to_send()
+        up, down = client.outputs(), server.outputs()
         if not up and not down:
             return client_events, server_events
-        server_events += server.receive_data(up, now)
-        client_events += client.receive_data(down, now)
+        server_events += server.receive(up, now)
+        client_events += client.receive(down, now)
 
 
 def pair(

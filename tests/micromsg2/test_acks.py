@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.doubles import due, unanswered
 from tests.micromsg2.sessions import BATCH, at, broken, receive
 from tests.micromsg2.streams import (
     ack,
@@ -53,9 +54,9 @@ def test_a_repeat_which_is_not_acknowledged_yet_gets_nothing() -> None:
     server = server_with(BATCH + "3")
     events = receive(server, messages(1, 2))
     assert receive(server, messages(1, 2)) == []
-    assert server.data_to_send() == b""
+    assert server.outputs() == b""
     safe(server, events)
-    assert server.data_to_send() == b""
+    assert server.outputs() == b""
     safe(server, receive(server, message(3)))
     assert acks_written(server) == [3]
 
@@ -95,9 +96,9 @@ def test_n_safe_messages_are_acknowledged_at_once() -> None:
     server = server_with(BATCH + "4")
     events = receive(server, messages(1, 3))
     last = receive(server, message(4))
-    assert server.data_to_send() == b""
+    assert server.outputs() == b""
     safe(server, events)
-    assert server.data_to_send() == b""
+    assert server.outputs() == b""
     safe(server, last)
     assert acks_written(server) == [4]
     assert server.unacknowledged == 0
@@ -110,7 +111,7 @@ def test_slices_may_become_safe_in_any_order() -> None:
     first, second, third = (receive(server, message(number)) for number in (1, 2, 3))
     safe(server, third)
     safe(server, second)
-    assert server.data_to_send() == b""
+    assert server.outputs() == b""
     safe(server, first)
     assert acks_written(server) == [3]
 
@@ -119,13 +120,13 @@ def test_fewer_messages_are_acknowledged_after_the_idle_time() -> None:
     """MM-19: a sender with fewer messages must learn it too"""
     server = server_with(BATCH + "10")
     events = receive(server, messages(1, 3))
-    assert server.tick(0.0) is None
+    assert due(server, 0.0)[1] is None
     safe(server, events, 2.0)
-    assert server.tick(2.0) == 2.5
+    assert due(server, 2.0)[1] == 2.5
     safe(server, receive(server, message(4)), 2.2)
-    assert server.tick(2.4) == 2.5
-    assert server.data_to_send() == b""
-    assert server.tick(2.5) is None
+    assert due(server, 2.4)[1] == 2.5
+    assert server.outputs() == b""
+    assert due(server, 2.5)[1] is None
     assert acks_written(server) == [4]
 
 
@@ -133,7 +134,7 @@ def test_the_idle_time_is_a_limit() -> None:
     """MM-19, MM-32"""
     server = server_with(BATCH + "10", idle_ack=3)
     safe(server, receive(server, message(1)), 1.0)
-    assert server.tick(1.0) == 4.0
+    assert due(server, 1.0)[1] == 4.0
 
 
 def test_an_ack_of_n_leaves_no_idle_ack_behind() -> None:
@@ -142,18 +143,18 @@ def test_an_ack_of_n_leaves_no_idle_ack_behind() -> None:
     safe(server, receive(server, message(1)), 0.0)
     safe(server, receive(server, message(2)), 0.1)
     assert acks_written(server) == [2]
-    assert server.tick(0.2) is None
-    server.tick(9.0)
-    assert server.data_to_send() == b""
+    assert due(server, 0.2)[1] is None
+    server.advance(9.0)
+    assert server.outputs() == b""
 
 
 def test_ack_acknowledges_each_message() -> None:
     """MM-18: the same frame, under its own index"""
     server = server_with("json;ack")
     events = receive(server, message(1, b"1"))
-    assert server.data_to_send() == b""
+    assert server.outputs() == b""
     safe(server, events)
-    assert server.data_to_send() == b"\2\2\2\0\1"
+    assert server.outputs() == b"\2\2\2\0\1"
 
 
 def test_ack_with_a_number_is_a_window_of_that_size() -> None:
@@ -225,8 +226,8 @@ def test_a_failed_message_ends_the_session_without_its_ack() -> None:
     server.refuse(4)
     server.drain(0.0)
     server.fail(4)
-    assert server.data_to_send() == b""
-    assert server.tick(9.0) is None
+    assert server.outputs() == b""
+    assert due(server, 9.0)[1] is None
 
 
 def test_a_place_is_made_safe_once() -> None:
@@ -260,10 +261,10 @@ def test_sending_never_exceeds_the_window() -> None:
     assert client.room == 3
     assert client.send_run(encode_address("a"), [b""] * 3) == [1, 2, 3]
     assert (client.room, client.in_flight) == (0, 3)
-    client.data_to_send()
+    client.outputs()
     with pytest.raises(ValueError, match="full"):
         client.send("a", b"")
-    assert client.data_to_send() == b""
+    assert client.outputs() == b""
     assert receive(client, ack(2)) == [MessagesAcknowledged([1, 2])]
     assert client.room == 2
     assert client.send("a", b"") == 4
@@ -284,7 +285,7 @@ def test_without_acks_there_is_no_window() -> None:
     assert client.room is None
     client.send_run(encode_address("a"), [b""] * 5000)
     assert client.in_flight == 0
-    assert client.connection_lost() == []
+    assert unanswered(client) == []
 
 
 @pytest.mark.parametrize("sequence", [0, 1, 6, 65535])
@@ -312,11 +313,11 @@ def test_what_was_not_acknowledged_is_known_at_the_end() -> None:
     client = client_with(BATCH + "4")
     client.send_run(encode_address("a"), [b""] * 4)
     receive(client, ack(1))
-    assert client.connection_lost() == [2, 3, 4]
-    assert client.connection_lost() == []
+    assert unanswered(client) == [2, 3, 4]
+    assert unanswered(client) == []
     assert client.state is Side.CLOSED
-    assert client.data_to_send() == b""
-    assert client.tick(0.0) is None
+    assert client.outputs() == b""
+    assert due(client, 0.0)[1] is None
 
 
 def test_acks_and_messages_keep_their_order_in_the_events() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.doubles import due
 from tests.micromsg2.sessions import BATCH, broken, parts, receive
 from tests.micromsg2.streams import (
     ack,
@@ -233,8 +234,8 @@ def test_refused_bodies_alone_are_settled_by_themselves() -> None:
     assert receive(server, message(1, b"no") + message(2, b"no")) == []
     assert [type(frame) for frame in written(server)] == [Error, Error, ExtensionFrame]
     assert receive(server, message(3, b"no"), 5.0) == []
-    assert server.tick(5.0) == 5.5
-    server.tick(5.5)
+    assert due(server, 5.0)[1] == 5.5
+    server.advance(5.5)
     assert isinstance(written(server)[-1], ExtensionFrame)
 
 
@@ -379,7 +380,7 @@ def test_a_type_is_sent_only_with_its_message() -> None:
     client.send("a", b"", notes={"dotnet": "A"})
     with pytest.raises(ValueError, match="full"):
         client.send("a", b"", notes={"dotnet": "B"})
-    client.data_to_send()
+    client.outputs()
     receive(client, ack(1, index=2))
     client.send("a", b"", notes={"dotnet": "B"})
     assert isinstance(written(client)[0], ExtensionFrame)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.doubles import due
 from tests.micromsg2.streams import (
     capture,
     cuts,
@@ -44,23 +45,23 @@ def answered(
 ) -> tuple[Server, Handshake]:
     """A server which has answered, and what it said."""
     server = Server(ours, limits(**changes))
-    assert server.receive_data(opening, 0.0) == []
+    assert server.receive(opening, 0.0) == []
     assert server.state is Side.ANSWERED
-    (reply,) = decode([server.data_to_send()], 1)
+    (reply,) = decode([server.outputs()], 1)
     assert isinstance(reply, Handshake)
     return server, reply
 
 
 def refusal(side: Server | Client, octets: bytes) -> str:
     """What a side says to a handshake which it refuses."""
-    found = fault(side.receive_data(octets, 0.0))
+    found = fault(side.receive(octets, 0.0))
     assert side.fault is found
     assert side.state is Side.FAILED
-    (error,) = decode([side.data_to_send()], 1)
+    (error,) = decode([side.outputs()], 1)
     assert isinstance(error, Error)
     assert found.reason == error.code
     assert found.text == error.text
-    assert side.receive_data(handshake(), 0.0) == []
+    assert side.receive(handshake(), 0.0) == []
     return error.text
 
 
@@ -68,7 +69,7 @@ def opened(ours: Proposal | None = None, **changes: object) -> tuple[Client, Han
     """A client which has opened, and what it said."""
     client = Client(ours, limits(**changes))
     client.open()
-    (opening,) = decode([client.data_to_send()], 1)
+    (opening,) = decode([client.outputs()], 1)
     assert isinstance(opening, Handshake)
     return client, opening
 
@@ -78,9 +79,9 @@ def closed(
 ) -> tuple[Client, Handshake]:
     """A client which got ``reply`` and has closed the handshake, and what it said."""
     client, _ = opened(ours, **changes)
-    (event,) = client.receive_data(reply, 0.0)
+    (event,) = client.receive(reply, 0.0)
     assert isinstance(event, SessionEstablished)
-    (last,) = decode([client.data_to_send()], 1)
+    (last,) = decode([client.outputs()], 1)
     assert isinstance(last, Handshake)
     return client, last
 
@@ -96,18 +97,18 @@ def test_the_sources_complete_handshake_indexes_extensions_in_its_order() -> Non
     """MM-04, MM-09: json 1, dotnet 2, batch-ack 3"""
     client, server = Client(proposal("json;dotnet", "batch-ack")), Server(proposal("", "batch-ack"))
     client.open()
-    opening = client.data_to_send()
-    server.receive_data(opening, 0.0)
-    reply = server.data_to_send()
+    opening = client.outputs()
+    server.receive(opening, 0.0)
+    reply = server.outputs()
     (answer,) = decode([reply], 1)
     assert isinstance(answer, Handshake)
     assert names(answer) == ([], ["batch-ack"])
-    client.receive_data(reply, 0.0)
-    last = client.data_to_send()
+    client.receive(reply, 0.0)
+    last = client.outputs()
     (final,) = decode([last], 1)
     assert isinstance(final, Handshake)
     assert names(final) == (["json", "dotnet"], ["batch-ack:max-count=10"])
-    (event,) = server.receive_data(last, 0.0)
+    (event,) = server.receive(last, 0.0)
     assert event == SessionEstablished(IDENTITY, ("json", "dotnet", "batch-ack"))
     for side in (client, server):
         assert [extension.name for extension in side.extensions] == ["json", "dotnet", "batch-ack"]
@@ -131,7 +132,7 @@ def test_flags_are_written_as_zero_and_ignored_when_read() -> None:
     octets[2] = 0xAA
     server, reply = answered(bytes(octets))
     assert reply.flags == 0
-    assert isinstance(server.receive_data(bytes(octets), 0.0)[0], SessionEstablished)
+    assert isinstance(server.receive(bytes(octets), 0.0)[0], SessionEstablished)
 
 
 @pytest.mark.parametrize("required", ["ack", "json;ack:max-count=3;x-unheard-of"])
@@ -139,7 +140,7 @@ def test_the_reference_lists_everything_as_required(required: str) -> None:
     """MM-04: an extension which was offered as optional may come back in either list"""
     server, _ = answered(handshake("", required))
     agreed = ";".join(offer for offer in required.split(";") if not offer.startswith("x-"))
-    (event,) = server.receive_data(handshake(agreed, ""), 0.0)
+    (event,) = server.receive(handshake(agreed, ""), 0.0)
     assert isinstance(event, SessionEstablished)
 
 
@@ -153,11 +154,11 @@ def test_the_capture_is_replayed_in_both_roles(direction: str) -> None:
         side: Server | Client = Server()
         if direction == "S>C":
             side = opened()[0]
-        found = flatten(event for chunk in chunks for event in side.receive_data(chunk, 0.0))
+        found = flatten(event for chunk in chunks for event in side.receive(chunk, 0.0))
         assert side.fault is None
         whole = found if whole is None else whole
         assert found == whole
-        written = decode([side.data_to_send()], count)
+        written = decode([side.outputs()], count)
         assert all(isinstance(frame, Handshake) for frame in written)
         assert side.counters.received == 4
         assert side.counters.untyped == (1 if direction == "C>S" else 0)
@@ -177,7 +178,7 @@ def test_a_server_answers_1_0_whatever_is_announced(major: int, minor: int) -> N
     """MM-05"""
     server, reply = answered(handshake(major=major, minor=minor))
     assert (reply.major, reply.minor) == (1, 0)
-    assert isinstance(server.receive_data(handshake(minor=minor), 0.0)[0], SessionEstablished)
+    assert isinstance(server.receive(handshake(minor=minor), 0.0)[0], SessionEstablished)
 
 
 @pytest.mark.parametrize("major", [0, 2, 3, 255])
@@ -304,7 +305,7 @@ def test_a_final_list_with_more_than_was_agreed_is_refused(last: str) -> None:
 def test_a_final_list_may_leave_options_out() -> None:
     """MM-07"""
     server, _ = answered(handshake("", "json;dotnet"))
-    assert isinstance(server.receive_data(handshake("", "dotnet"), 0.0)[0], SessionEstablished)
+    assert isinstance(server.receive(handshake("", "dotnet"), 0.0)[0], SessionEstablished)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +323,7 @@ def test_pubsub_is_another_spelling_of_pub_sub() -> None:
     """MM-25"""
     server, reply = answered(handshake("", "pubsub"))
     assert names(reply) == ([], ["pubsub"])
-    (event,) = server.receive_data(handshake("", "pubsub"), 0.0)
+    (event,) = server.receive(handshake("", "pubsub"), 0.0)
     assert event == SessionEstablished("hulk", ("pub-sub",))
     client, last = closed(handshake("", "pubsub"), proposal("", "pub-sub"))
     assert names(last) == ([], ["pubsub"])
@@ -409,7 +410,7 @@ def test_the_final_number_holds_up_to_the_servers_limit() -> None:
     """MM-20: the reference client repeats its own"""
     ours = proposal("", "batch-ack:max-count=5")
     server, _ = answered(handshake("batch-ack:max-count=80"), ours, ack_count=80)
-    server.receive_data(handshake("batch-ack:max-count=80"), 0.0)
+    server.receive(handshake("batch-ack:max-count=80"), 0.0)
     assert server.room == 80
     server, _ = answered(handshake("batch-ack:max-count=80"), ours, ack_count=79)
     text = refusal(server, handshake("batch-ack:max-count=80"))
@@ -443,27 +444,27 @@ def test_an_error_instead_of_a_handshake_ends_it_without_an_answer() -> None:
     client, _ = opened()
     early, late = Server(), answered(handshake())[0]
     for side in (client, early, late):
-        events = side.receive_data(error + handshake(), 0.0)
+        events = side.receive(error + handshake(), 0.0)
         assert events[0] == ErrorReceived("unsupported-extension", "unsupported-extension: json")
         assert fault(events).reason == "refused-by-peer"
         assert len(events) == 2
         assert side.state is Side.FAILED
-        assert side.data_to_send() == b""
+        assert side.outputs() == b""
 
 
 @pytest.mark.parametrize("octets", [message(1), b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"])
 def test_what_is_no_handshake_is_refused(octets: bytes) -> None:
     """MM-17, MM-33: a message's first octet is 0, a major version"""
     server = Server()
-    events = server.receive_data(octets + bytes(400), 0.0)
+    events = server.receive(octets + bytes(400), 0.0)
     assert fault(events).reason in ("protocol-error", "unsupported-version")
-    assert b"\4" in server.data_to_send()
+    assert b"\4" in server.outputs()
 
 
 def test_a_second_handshake_of_a_server_is_a_frame_which_makes_no_sense() -> None:
     """MM-33"""
     client, _ = closed(handshake())
-    events = client.receive_data(handshake("json"), 0.0)
+    events = client.receive(handshake("json"), 0.0)
     assert fault(events).reason == "protocol-error" or client.counters.unknown_commands
 
 
@@ -475,7 +476,7 @@ def test_a_client_opens_once() -> None:
 
 def test_a_client_reads_nothing_before_it_has_opened() -> None:
     client = Client()
-    assert client.receive_data(handshake(), 0.0) == []
+    assert client.receive(handshake(), 0.0) == []
     assert client.state is Side.IDLE
 
 
@@ -497,32 +498,32 @@ def test_a_handshake_has_its_time(octets: bytes) -> None:
     """MM-32: a client which connects and says nothing, or not enough"""
     server = Server()
     server.connection_made(100.0)
-    assert server.tick(100.0) == 110.0
-    server.receive_data(octets, 105.0)
-    assert server.tick(109.9) == 110.0
-    server.data_to_send()
+    assert due(server, 100.0)[1] == 110.0
+    server.receive(octets, 105.0)
+    assert due(server, 109.9)[1] == 110.0
+    server.outputs()
     assert server.fault is None
-    assert server.tick(110.0) is None
+    assert due(server, 110.0)[1] is None
     assert server.fault is not None
     assert server.fault.reason == "handshake-timeout"
     assert said(server) == [server.fault.text]
-    assert server.tick(111.0) is None
+    assert due(server, 111.0)[1] is None
 
 
 def test_a_client_waits_for_its_answer_only_so_long() -> None:
     """MM-32"""
     client, _ = opened(handshake=3)
     client.connection_made(1.0)
-    assert client.tick(1.0) == 4.0
-    client.tick(4.0)
+    assert due(client, 1.0)[1] == 4.0
+    client.advance(4.0)
     assert isinstance(client.fault, Fault)
 
 
 def test_time_does_not_matter_after_the_handshake() -> None:
     """MM-32"""
     client, server = pair()
-    assert client.tick(0.0) is None
-    assert server.tick(1e9) is None
+    assert due(client, 0.0)[1] is None
+    assert due(server, 1e9)[1] is None
     assert client.fault is server.fault is None
 
 

@@ -10,6 +10,7 @@ import pytest
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
+from tests.doubles import due
 from tests.micromsg2.cases import Case
 from tests.micromsg2.sessions import BATCH, broken, parts, receive
 from tests.micromsg2.streams import (
@@ -197,7 +198,7 @@ def test_a_body_which_waits_behind_another_s_inspection_is_not_idle__MM_32() -> 
     server = server_with("json;" + BATCH + "9", idle_close=10)
     receive(server, message(1, LARGE) + message(2)[:-1], 5.0)
     server.advance(15.0)
-    assert (server.fault, server.tick(15.0)) == (None, 25.0)
+    assert (server.fault, due(server, 15.0)[1]) == (None, 25.0)
     while server.unfinished:
         server.receive(b"", 16.0)
     server.advance(26.0)

@@ -164,11 +164,11 @@ def test_little_is_kept_of_what_stood_in_a_handshake__NB_02() -> None:
     server = Server(proposal(optional="json"), limits())
     with grown() as kept:
         receive(server, greeting())
-        server.data_to_send()
+        server.outputs()
         gc.collect()
         assert kept() < 16 << 10
         receive(server, greeting())
-        server.data_to_send()
+        server.outputs()
         gc.collect()
         assert kept() < 16 << 10
     extensions = {one.name: dict(one.properties) for one in server.extensions}
@@ -215,7 +215,7 @@ def test_what_is_kept_for_a_vendors_extension_is_counted_with_what_it_takes__NB_
     with grown() as kept:
         for _ in range(2):
             receive(server, telling())
-            server.data_to_send()
+            server.outputs()
         gc.collect()
         taken = kept()
     assert server.established

@@ -7,6 +7,7 @@ from dataclasses import astuple
 
 import pytest
 
+from tests.doubles import due
 from tests.micromsg2.sessions import BATCH, receive
 from tests.micromsg2.streams import ack, client_with, message, messages, said, server_with
 from twisted_msgproto.core.errors import ConfigurationError, Fault, LimitExceeded
@@ -66,9 +67,9 @@ def test_what_was_sent_first_is_waited_for_and_not_what_was_sent_last__MM_32() -
     client = client_with(BATCH + "9", ack_wait=5)
     client.send_run(encode_address("a"), [b""], now=10.0)
     client.send_run(encode_address("a"), [b""], now=12.0)
-    assert client.tick(12.0) == 15.0
-    client.data_to_send()
-    client.tick(15.0)
+    assert due(client, 12.0)[1] == 15.0
+    client.outputs()
+    client.advance(15.0)
     assert client.fault is not None
 
 
@@ -81,7 +82,7 @@ def test_what_was_sent_first_is_waited_for_and_not_what_was_sent_last__MM_32() -
         lambda one, place: one.resumed(50.0),
         lambda one, place: one.advance(50.0),
         lambda one, place: one.not_safe(place, 50.0),
-        lambda one, place: one.receive_data(b"", 50.0),
+        lambda one, place: one.receive(b"", 50.0),
     ],
     ids=["made_safe", "drain", "paused", "resumed", "advance", "not_safe", "receive_data"],
 )
@@ -134,7 +135,7 @@ def test_without_an_ack_extension_nothing_is_acknowledged__MM_18() -> None:
     assert isinstance(event, MessagesReceived)
     server.made_safe(event.place, 0.0)
     server.drain(1.0)
-    assert server.data_to_send() == b""
+    assert server.outputs() == b""
 
 
 def test_a_fault_keeps_the_first_32_octets_of_what_was_not_understood__MM_17() -> None:

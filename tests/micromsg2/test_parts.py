@@ -223,7 +223,7 @@ def test_a_payload_above_our_own_limit_is_not_sent() -> None:
     client = client_with(BATCH + "2", payload_octets=10)
     with pytest.raises(LimitExceeded):
         client.send("a", bytes(11))
-    assert (client.in_flight, client.data_to_send()) == (0, b"")
+    assert (client.in_flight, client.outputs()) == (0, b"")
     assert client.send("a", bytes(10)) == 1
     few = client_with(payload_parts=1)
     with pytest.raises(LimitExceeded):

@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from tests.doubles import due
 from tests.micromsg2.sessions import BATCH, at, broken, parts, receive
 from tests.micromsg2.streams import (
     ack,
@@ -143,13 +144,13 @@ def test_an_ack_covers_messages_across_the_wrap() -> None:
     client, server = pair(proposal(BATCH + "5"))
     for first in range(0, 65533, 5):
         client.send_run(encode_address("a"), [b""] * min(5, 65533 - first))
-        octets = client.data_to_send()
+        octets = client.outputs()
         safe(server, receive(server, octets))
         server.drain(0.0)
-        receive(client, server.data_to_send())
+        receive(client, server.outputs())
     assert client.in_flight == 0
     assert client.send_run(encode_address("a"), [b""] * 5) == [65534, 65535, 1, 2, 3]
-    client.data_to_send()
+    client.outputs()
     (event,) = receive(client, ack(3))
     assert event == MessagesAcknowledged([65534, 65535, 1, 2, 3])
     assert client.in_flight == 0
@@ -161,7 +162,7 @@ def test_without_acks_numbers_are_carried_and_not_looked_at() -> None:
     events = receive(server, b"".join(message(number) for number in (5, 5, 0, 65535, 9)))
     assert [row[0] for row in flatten(events)] == [5, 5, 0, 65535, 9]  # type: ignore[index]
     safe(server, events)
-    assert server.data_to_send() == b""
+    assert server.outputs() == b""
     assert server.unacknowledged == 0
     assert server.counters.repeats == 0
 
@@ -220,7 +221,7 @@ def test_an_error_of_ours_begins_with_a_code_and_is_bounded() -> None:
     server.break_off("shutdown", "bye")
     assert said(server) == ["shutdown: bye"]
     server.break_off("shutdown", "again")
-    assert server.data_to_send() == b""
+    assert server.outputs() == b""
 
 
 @pytest.mark.parametrize(("more", "end"), [(-1, "x"), (0, "x"), (1, "…")])
@@ -258,12 +259,12 @@ def test_a_payload_which_stays_unfinished_is_given_up(octets: bytes) -> None:
     server = server_with()
     receive(server, octets, 10.0)
     assert server.held == 1
-    assert server.tick(10.0) == 130.0
+    assert due(server, 10.0)[1] == 130.0
     server.paused(20.0)
-    assert server.tick(200.0) is None
+    assert due(server, 200.0)[1] is None
     server.resumed(200.0)
-    assert server.tick(319.0) == 320.0
-    assert server.tick(320.0) is None
+    assert due(server, 319.0)[1] == 320.0
+    assert due(server, 320.0)[1] is None
     assert server.fault is not None
     assert server.fault.reason == "idle-timeout"
     assert said(server) == [server.fault.text]
@@ -273,7 +274,7 @@ def test_a_quiet_connection_may_stay() -> None:
     """MM-32: between frames there is no hurry"""
     server = server_with()
     receive(server, message(1), 10.0)
-    assert server.tick(10.0) is None
+    assert due(server, 10.0)[1] is None
     server.paused(20.0)
     server.resumed(30.0)
     assert "idle" not in server.deadlines
@@ -283,11 +284,11 @@ def test_the_idle_limit_can_be_turned_off() -> None:
     """MM-32: also for a payload in the middle of which reading was paused"""
     server = server_with(idle_close=0)
     receive(server, b"\0", 10.0)
-    assert server.tick(10.0) is None
+    assert due(server, 10.0)[1] is None
     server.paused(20.0)
     server.resumed(30.0)
     assert "idle" not in server.deadlines
-    assert server.tick(1000.0) is None
+    assert due(server, 1000.0)[1] is None
     assert server.fault is None
 
 
@@ -295,19 +296,19 @@ def test_a_peer_which_never_acknowledges_is_left_if_the_limit_says_so() -> None:
     """MM-32"""
     patient = client_with(BATCH + "2")
     patient.send("a", b"")
-    assert patient.tick(0.0) is None
+    assert due(patient, 0.0)[1] is None
     client = client_with(BATCH + "2", ack_wait=5)
-    assert client.tick(0.0) is None
+    assert due(client, 0.0)[1] is None
     client.send_run(encode_address("a"), [b"", b""], now=10.0)
-    assert client.tick(10.0) == 15.0
+    assert due(client, 10.0)[1] == 15.0
     receive(client, ack(1), 12.0)
-    assert client.tick(15.0) == 17.0
+    assert due(client, 15.0)[1] == 17.0
     client.paused(16.0)
-    assert client.tick(30.0) is None
+    assert due(client, 30.0)[1] is None
     client.resumed(31.0)
-    assert client.tick(31.0) == 36.0
-    client.data_to_send()
-    client.tick(36.0)
+    assert due(client, 31.0)[1] == 36.0
+    client.outputs()
+    client.advance(36.0)
     assert client.fault is not None
     assert client.fault.reason == "ack-timeout"
 
@@ -335,13 +336,13 @@ def side_in(role: str, state: Side) -> Session:
         if state is Side.FAILED:
             both[role].break_off("test", "over")
         elif state is Side.CLOSED:
-            both[role].connection_lost()
+            both[role].lost(0.0)
     elif state is Side.ANSWERED:
-        server.receive_data(handshake("batch-ack"), 0.0)
+        server.receive(handshake("batch-ack"), 0.0)
     elif role == "client" and state is Side.OPENING:
         client.open()
     side = both[role]
-    side.data_to_send()
+    side.outputs()
     assert side.state is state
     return side
 
@@ -374,7 +375,7 @@ def test_every_frame_in_every_state_leads_where_the_table_says(
         assert fault(events).reason == "protocol-error"
         assert "not allowed in state" in fault(events).text
         assert side.state is Side.FAILED
-    side.connection_lost()
+    side.lost(0.0)
     assert side.state is Side.CLOSED
 
 
@@ -442,7 +443,7 @@ def play(chunks: list[bytes]) -> tuple[list[object], list[str], int]:
     """Events, the ERRORs which were written, and the last ack, when all becomes safe at the end."""
     server = server_with("json;dotnet;pub-sub;" + BATCH + "50")
     server.send_run(encode_address("a"), [b"1"] * 4)
-    server.data_to_send()
+    server.outputs()
     events = [event for chunk in chunks for event in receive(server, chunk)]
     assert not any(isinstance(event, Fault) for event in events[:-1])
     output = written(server)

@@ -75,7 +75,7 @@ class Broker:
 
     def collect(self, events: Sequence[ServerEvent] = ()) -> list[ServerEvent]:
         self.events += events
-        for messages in self.server.data_to_send():
+        for messages in self.server.outputs():
             for peer, *frames in messages:
                 self.sent.setdefault(peer, []).append(frames)
         return list(events)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.doubles import unanswered
 from twisted_msgproto.core.machine import events as events_of
 from twisted_msgproto.mtl.machine import Client
 from twisted_msgproto.mtl.terms.events import (
@@ -64,7 +65,7 @@ class Asked:
     @property
     def sent(self) -> list[tuple[str, dict[str, Any]]]:
         found = []
-        for empty, name, body in self.client.data_to_send():
+        for empty, name, body in self.client.outputs():
             assert empty == b""  # what a plain REQ puts on the wire
             found.append((name.decode().removeprefix("Connection."), json.loads(body)))
         return found
@@ -75,7 +76,7 @@ class Asked:
 
     def reply(self, code: int, **body: Any) -> list[Any]:
         frames = [b"", *control.encode_reply(code, **body)]
-        return self.client.receive_parts(frames, self.now)
+        return self.client.receive([frames], self.now)
 
     def wait(self, seconds: float) -> list[Any]:
         self.now += seconds
@@ -334,7 +335,7 @@ def test_a_flow_may_ask_for_its_lease_again() -> None:
     asked.client.release(first)
     asked.names.clear()
     asked.client.renew(first, 0.0)
-    assert asked.client.next_deadline is None
+    assert asked.client.deadline is None
 
 
 @pytest.mark.parametrize(
@@ -356,7 +357,7 @@ def test_three_sockets_of_two_and_a_half_seconds_each() -> None:
     """MT-28"""
     asked = Asked()
     number = asked.client.open("host", 0.0)
-    assert asked.client.next_deadline == 2.5
+    assert asked.client.deadline == 2.5
     assert asked.wait(2.4) == []
     for _ in range(2):
         asked.names.clear()
@@ -365,7 +366,7 @@ def test_three_sockets_of_two_and_a_half_seconds_each() -> None:
     assert asked.wait(2.5) == [SocketDropped(), RequestTimedOut(number)]
     assert asked.names == []
     assert asked.client.counters["sockets_dropped"] == 3
-    assert asked.client.next_deadline is None
+    assert asked.client.deadline is None
     asked.client.open("host", asked.now)
     assert asked.wait(2.5) == [SocketDropped()]
 
@@ -474,7 +475,7 @@ def test_what_is_no_reply_or_not_asked_for_is_dropped_and_counted() -> None:
     asked = Asked()
     asked.client.open("host", 0.0)
     for frames in ([b"x"], [b"", b"2", b"{}"], [b"", b"200", b"["]):
-        assert asked.client.receive_parts(frames, 0.0) == []
+        assert asked.client.receive([frames], 0.0) == []
     asked.reply(201)
     assert asked.reply(201) == []
     assert asked.client.counters["dropped:nobody-asked"] == 1
@@ -501,9 +502,9 @@ def test_a_closed_client_says_whose_requests_are_not_answered() -> None:
     first, _ = asked.ready("a", "b")
     asked.client.renew(first, 0.0)
     numbers = [asked.client.profile("test", 0.0), asked.client.profile("queue", 0.0)]
-    assert asked.client.connection_lost() == [first, *numbers]
-    assert asked.client.next_deadline is None
-    assert Client().connection_lost() == []
+    assert unanswered(asked.client) == [first, *numbers]
+    assert asked.client.deadline is None
+    assert unanswered(Client()) == []
 
 
 @pytest.mark.parametrize("state", ClientState)
@@ -545,11 +546,11 @@ def test_a_closed_client_is_finished_and_holds_nothing__MT_28() -> None:
     asked.reply(401)  # Open, Profile and the lease are to be done anew
     assert asked.client.snapshot()["waiting"] == 4
     assert not asked.client.finished
-    asked.client.connection_lost()
+    asked.client.lost(0.0)
     assert asked.client.finished
     assert asked.client.snapshot()["waiting"] == 0
     assert asked.names == []
-    assert asked.client.connection_lost() == []
+    assert unanswered(asked.client) == []
 
 
 def test_a_drained_client_is_finished_when_its_request_is_answered__MT_28() -> None:
@@ -629,6 +630,6 @@ def test_a_success_that_belongs_to_another_request_is_no_answer_and_other_codes_
     for code, answers in ((200, 0), (202, 0), (299, 0), (300, 1)):
         asked = Asked()
         asked.client.open("host", 0.0)
-        assert len(asked.client.receive_parts([b"", b"%d" % code, b"{}"], 0.0)) == answers
+        assert len(asked.client.receive([[b"", b"%d" % code, b"{}"]], 0.0)) == answers
         assert asked.client.counters["dropped:another-answer"] == 1 - answers
         assert len(asked.reply(201, **READY)) == 1 - answers

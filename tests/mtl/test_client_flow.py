@@ -51,10 +51,10 @@ class Flowing:
 
     @property
     def sent(self) -> list[data.DataCommand]:
-        return [data.decode(*frames) for frames in self.flow.data_to_send()]
+        return [data.decode(*frames) for frames in self.flow.outputs()]
 
     def get(self, *commands: data.DataCommand) -> list[Any]:
-        return self.flow.receive_parts([data.encode(command) for command in commands], self.now)
+        return self.flow.receive([data.encode(command) for command in commands], self.now)
 
     def wait(self, seconds: float) -> list[Any]:
         end, found = self.now + seconds, []
@@ -110,7 +110,7 @@ def test_every_command_in_every_state(
         flowing.open()
     if state is ClientFlowState.CLOSED:
         flowing.flow.close()
-    flowing.flow.data_to_send()
+    flowing.flow.outputs()
     events = flowing.get(command)
     kind = type(command)
     assert flowing.flow.state is state
@@ -134,7 +134,7 @@ def test_ill_formed_messages_are_dropped_and_counted() -> None:
     """MT-13"""
     flowing = reader()
     for frames in ([], [b"\x08"], [b"\x08", b"", b""], [b"", b""], [b"\x08\0", b""]):
-        assert flowing.flow.receive_parts([frames], 0.0) == []
+        assert flowing.flow.receive([frames], 0.0) == []
     assert sum(flowing.flow.counters.values()) == 5
 
 

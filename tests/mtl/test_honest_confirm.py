@@ -193,11 +193,11 @@ def test_a_reader_rejects_what_it_cannot_read_before_it_confirms() -> None:
     for name, bad in with_sequence(2).items():
         flow = ClientFlow(reads=True, confirm=True, limits=Limits.of(CLIENT_LIMITS))
         flow.renew("0" * 40, 0.0)
-        flow.data_to_send()
-        flow.receive_parts([data.encode(data.Response(1, 200))], 0.0)
-        flow.receive_parts([frames(1), bad, frames(3)], 0.0)
+        flow.outputs()
+        flow.receive([data.encode(data.Response(1, 200))], 0.0)
+        flow.receive([frames(1), bad, frames(3)], 0.0)
         flow.confirm(3, True, 0.0)
-        sent = [data.decode(*message) for message in flow.data_to_send()]
+        sent = [data.decode(*message) for message in flow.outputs()]
         assert sent == [Reject(2), Confirm(3, True)], name
-    flow.receive_parts([[b"\5\0\0", b""]], 0.0)
+    flow.receive([[b"\5\0\0", b""]], 0.0)
     assert flow.state.name != "OPEN"

@@ -48,7 +48,7 @@ def test_an_ill_formed_content_is_rejected_once__MT_13() -> None:
     flowing = reader()
     header = data.encode(Content(7, "a"))[0]
     for expected in ([Reject(7)], []):
-        assert flowing.flow.receive_parts([[header[:-1], b""]], flowing.now) == []
+        assert flowing.flow.receive([[header[:-1], b""]], flowing.now) == []
         assert flowing.sent == expected
 
 
@@ -272,7 +272,7 @@ def test_the_older_name_of_receive_does_the_same() -> None:
         peer = broker.flow("Writer")
         parts = [[peer, *data.encode(Ping())]]
         if name == "old":
-            broker.collect(broker.server.receive_parts(Channel.DATA, parts, broker.now))
+            broker.collect(broker.server.receive(Arrival(Channel.DATA, parts), broker.now))
         else:
             broker.receive(Channel.DATA, *parts)
         assert broker.got(peer) == [data.Pong()]
@@ -440,7 +440,7 @@ def test_of_a_server_that_was_lost_nothing_is_due_and_nothing_is_sent__MT_30() -
     broker.server.receive(Arrival(Channel.CONTROL, [[reader, b"", b"x", b"{}"]]), broker.now)
     broker.server.made_safe(broker.events[-1].place, broker.now)  # type: ignore[union-attr]
     broker.server.lost(broker.now)
-    assert broker.server.data_to_send() == ([], [])
+    assert broker.server.outputs() == ([], [])
     assert broker.server.deadline is None
     assert not broker.server._stirred
 

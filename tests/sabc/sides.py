@@ -47,7 +47,7 @@ def msg(body: bytes = b"", *, final: bool = True, session: str | None = SESSION,
 
 def sent(side: Server | Client) -> list[Read | Fault]:
     """What a side wrote, read back."""
-    return decode([side.data_to_send()], lengths=side.lengths, part_octets=1 << 20)
+    return decode([side.outputs()], lengths=side.lengths, part_octets=1 << 20)
 
 
 def errors(side: Server | Client) -> list[tuple[str | None, str | None, bytes]]:
@@ -69,18 +69,18 @@ def open_server(*, lengths: bool = False, expires: float | None = None, **option
     framing = {"framing": "length"} if lengths else {}
     octets = encode(Connect({"client-id": "me", **framing}))
     (event,) = (
-        server.receive([octets], NOW) if options.get("framed") else server.receive_data(octets, NOW)
+        server.receive([octets], NOW) if options.get("framed") else server.receive(octets, NOW)
     )
     assert isinstance(event, ConnectReceived)
     server.accept(SESSION, expires=expires)
-    server.data_to_send()
+    server.outputs()
     return server
 
 
 def open_client(*, lengths: bool = False, framed: bool = False, **options: Any) -> Client:
     client = Client(framed=framed, **options)
     client.connect("me", now=NOW)
-    client.data_to_send()
+    client.outputs()
     framing = {"framing": "length"} if lengths else {}
     octets = encode(Connected({"session-id": SESSION, **framing}))
     events = client.receive([octets] if framed else octets, NOW)
@@ -113,40 +113,40 @@ def requests(events: list[Event]) -> list[tuple[str, bytes, bool]]:
 def talk(sender: Client | Server, receiver: Client | Server, framed: bool) -> list[Event]:
     if framed:
         return [e for f in sender.outputs() for e in receiver.receive([f], NOW)]
-    return receiver.receive_data(sender.data_to_send(), NOW)
+    return receiver.receive(sender.outputs(), NOW)
 
 
 def server_in(state: Serving) -> Server:
     server = Server()
     server.connection_made(NOW)
     if state is Serving.CLOSED:
-        server.connection_lost()
+        server.lost(0.0)
     if state in (Serving.AWAITING, Serving.CLOSED):
         return server
-    server.receive_data(vectors.CONNECT, NOW)
+    server.receive(vectors.CONNECT, NOW)
     if state is Serving.AUTHENTICATING:
         return server
     server.accept(SESSION)
     if state is Serving.DRAINING:
-        server.receive_data(msg(b"in work", msg_id="work"), NOW)
-        server.receive_data(vectors.DISCONNECT, NOW)
-    server.data_to_send()
+        server.receive(msg(b"in work", msg_id="work"), NOW)
+        server.receive(vectors.DISCONNECT, NOW)
+    server.outputs()
     return server
 
 
 def client_in(state: Connecting) -> Client:
     client = Client()
     if state is Connecting.CLOSED:
-        client.connection_lost()
+        client.lost(0.0)
     if state in (Connecting.IDLE, Connecting.CLOSED):
         return client
     client.connect("me", now=NOW)
     if state is Connecting.WAITING:
         return client
-    client.receive_data(vectors.CONNECTED, NOW)
+    client.receive(vectors.CONNECTED, NOW)
     if state is Connecting.DRAINING:
         client.disconnect(NOW)
-    client.data_to_send()
+    client.outputs()
     return client
 
 

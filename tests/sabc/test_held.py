@@ -59,7 +59,7 @@ def deal(server: Server, octets: Iterable[bytes]) -> None:
                 server.made_safe(event.place, NOW)
                 if event.kind == REQUEST:
                     server.acknowledge(event.ids)
-        server.data_to_send()
+        server.outputs()
 
 
 @pytest.mark.parametrize(

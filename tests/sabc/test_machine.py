@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.doubles import due
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.machine import IllegalTransition
 from twisted_msgproto.core.machine import events as table_events
@@ -77,7 +78,7 @@ def test_a_server_takes_in_each_state_what_its_table_says(
     # SA-05, SA-12, SA-13, SA-27
     server = server_in(state)
     assert server.state is state
-    events = server.receive_data(FRAMES[kind], NOW)
+    events = server.receive(FRAMES[kind], NOW)
     if state is Serving.CLOSED:
         assert events == []
     elif kind in SERVER[state]:
@@ -100,8 +101,8 @@ def test_a_client_takes_in_each_state_what_its_table_says(
     # SA-05, SA-13
     client = client_in(state)
     assert client.state is state
-    client.data_to_send()
-    events = client.receive_data(FRAMES[kind], NOW)
+    client.outputs()
+    events = client.receive(FRAMES[kind], NOW)
     if state is Connecting.CLOSED:
         assert events == []
     elif kind in CLIENT[state]:
@@ -127,14 +128,14 @@ def test_a_verb_in_the_wrong_state_is_the_callers_fault(
     state: Serving | Connecting, verb: str
 ) -> None:
     side = server_in(state) if isinstance(state, Serving) else client_in(state)
-    side.data_to_send()
+    side.outputs()
     allowed = state in (Serving.OPEN, Serving.DRAINING, Connecting.OPEN)
     if allowed:
         VERBS[verb](side)
     else:
         with pytest.raises(IllegalTransition, match="MessageSent"):
             VERBS[verb](side)
-        assert side.data_to_send() == b""
+        assert side.outputs() == b""
 
 
 def test_the_other_verbs_have_their_states_too() -> None:
@@ -168,14 +169,14 @@ def test_connect_is_granted_with_a_session() -> None:
     # SA-07, SA-08, SA-09, SA-26
     server = Server()
     server.connection_made(NOW)
-    (event,) = server.receive_data(
+    (event,) = server.receive(
         crlf("CONNECT\nclient-id::me\nclient-passcode::secret\nx::y\nframing::length\n\n"), NOW
     )
     assert event == ConnectReceived("me", "secret", {"x": "y"})
     assert "secret" not in repr(event)
     assert server.state is Serving.AUTHENTICATING
     server.accept(SESSION, expires=NOW + 60.5, headers={"z": "w"})
-    assert server.data_to_send() == crlf(
+    assert server.outputs() == crlf(
         f"CONNECTED\nsession-id::{SESSION}\nsession-expiry::Mon, 12 Jan 1970 13:47:40 GMT\n"
         "framing::length\nz::w\n\n^@"
     )
@@ -201,11 +202,11 @@ def test_a_client_connects_and_sees_its_session() -> None:
     # SA-02, SA-09, SA-11, SA-26
     client = Client()
     client.connect("me", "secret", now=NOW, headers={"x": "y"})
-    assert client.data_to_send() == crlf(
+    assert client.outputs() == crlf(
         "CONNECT\nclient-id::me\nclient-passcode::secret\nframing::length\n"
         "message-octets::1048576\nx::y\n\n^@"
     )
-    (event,) = client.receive_data(
+    (event,) = client.receive(
         crlf(
             f"CONNECTED\nsession-id::{SESSION}\nsession-expiry::Tue, 01 Jun 2017 21:47:38 GMT\n"
             "framing::length\nz::w\n\n"
@@ -227,18 +228,18 @@ def test_lengths_need_both_sides_and_a_stream(ours: bool, framed: bool) -> None:
     server = Server(framed=True)
     server.receive([vectors.CONNECT], NOW)
     server.accept(SESSION)
-    assert b"framing" not in server.data_to_send()
+    assert b"framing" not in server.outputs()
     client = Client(framed=True)
     client.connect("me", now=NOW)
-    assert b"framing" not in client.data_to_send()
+    assert b"framing" not in client.outputs()
 
 
 def test_connect_without_headers_is_anonymous() -> None:
     # SA-02, SA-07
     server = Server()
-    assert server.receive_data(b"CONNECT\r\n\r\n", NOW) == [ConnectReceived(None, None, {})]
+    assert server.receive(b"CONNECT\r\n\r\n", NOW) == [ConnectReceived(None, None, {})]
     server = Server(authenticates=True)
-    (fault,) = server.receive_data(b"CONNECT\r\n\r\n", NOW)
+    (fault,) = server.receive(b"CONNECT\r\n\r\n", NOW)
     assert isinstance(fault, Fault)
     assert codes(server) == ["400"]
 
@@ -255,7 +256,7 @@ def test_a_date_that_is_none_is_counted_and_the_session_lives(date: str) -> None
     client = Client()
     client.connect("me", now=NOW)
     octets = encode(Connected({"session-id": SESSION, "session-expiry": date}))
-    (event,) = client.receive_data(octets, NOW)
+    (event,) = client.receive(octets, NOW)
     assert isinstance(event, SessionGranted)
     assert event.expires is None
     assert client.counters.odd_expiries == 1
@@ -266,7 +267,7 @@ def test_connected_without_a_session_id_is_no_answer() -> None:
     for headers in ({"a": "b"}, {"session-id": ""}):
         client = Client()
         client.connect("me", now=NOW)
-        (fault,) = client.receive_data(encode(Connected(headers)), NOW)
+        (fault,) = client.receive(encode(Connected(headers)), NOW)
         assert isinstance(fault, Fault)
         assert fault.reason == "session-id"
 
@@ -277,21 +278,21 @@ def test_a_refusal_says_nothing_and_the_client_may_try_again_but_not_for_ever() 
     server.connection_made(NOW)
     for attempt in range(3):
         client.connect("me", "wrong", now=NOW)
-        server.receive_data(client.data_to_send(), NOW)
+        server.receive(client.outputs(), NOW)
         assert not server.closed
         server.reject(NOW)
-        (event,) = client.receive_data(server.data_to_send(), NOW)
+        (event,) = client.receive(server.outputs(), NOW)
         assert event == ConnectRefused("403", "Access Forbidden")
         assert client.state is Connecting.IDLE
         assert server.closed is (attempt == 2)
-    assert server.receive_data(vectors.CONNECT, NOW) == []
+    assert server.receive(vectors.CONNECT, NOW) == []
 
 
 def test_a_second_connect_is_refused_while_one_waits_and_ever_after() -> None:
     # SA-27
     for state in (Serving.AUTHENTICATING, Serving.OPEN, Serving.DRAINING):
         server = server_in(state)
-        assert isinstance(server.receive_data(vectors.CONNECT, NOW)[-1], Fault)
+        assert isinstance(server.receive(vectors.CONNECT, NOW)[-1], Fault)
         assert codes(server) == ["400"]
         assert server.closed
 
@@ -310,7 +311,7 @@ def test_before_connect_nothing_else_is_read(octets: bytes) -> None:
     # SA-27; frames before authentication: a broker's hole (FAULTS)
     server = Server()
     server.connection_made(NOW)
-    (fault,) = server.receive_data(octets + vectors.CONNECT, NOW)
+    (fault,) = server.receive(octets + vectors.CONNECT, NOW)
     assert isinstance(fault, Fault)
     assert codes(server) == ["401"]
 
@@ -319,25 +320,24 @@ def test_connect_has_to_come_in_time() -> None:
     # SA-27
     server = Server()
     server.connection_made(NOW)
-    assert server.tick(NOW) == NOW + 10
-    assert server.tick(NOW + 10) is None
-    (fault,) = server.due_events()
+    assert due(server, NOW)[1] == NOW + 10
+    (fault,), deadline = due(server, NOW + 10)
+    assert deadline is None
     assert isinstance(fault, Fault)
     assert codes(server) == ["408"]
     assert server.closed
     client = Client()
     client.connect("me", now=NOW)
-    assert client.tick(NOW + 1) == NOW + 10
-    client.tick(NOW + 10)
-    assert [type(event) for event in client.due_events()] == [Fault]
-    assert open_server().tick(NOW + 11) is None
+    assert due(client, NOW + 1)[1] == NOW + 10
+    assert [type(event) for event in client.advance(NOW + 10)] == [Fault]
+    assert due(open_server(), NOW + 11)[1] is None
 
 
 def test_a_refusal_gives_new_time() -> None:
     # SA-27
     server = server_in(Serving.AUTHENTICATING)
     server.reject(NOW + 9)
-    assert server.tick(NOW + 9) == NOW + 19
+    assert due(server, NOW + 9)[1] == NOW + 19
 
 
 # ── Sessions ────────────────────────────────────────────────────────────────────────────────────
@@ -349,7 +349,7 @@ def test_a_wrong_session_id_closes(session: str | None, command: str) -> None:
     # SA-10
     server = open_server()
     head = "" if session is None else f"session-id::{session}\r\n"
-    (fault,) = server.receive_data(f"{command}\r\n{head}x::y\r\n\r\n\0".encode(), NOW)
+    (fault,) = server.receive(f"{command}\r\n{head}x::y\r\n\r\n\0".encode(), NOW)
     assert isinstance(fault, Fault)
     assert fault.reason == "session-id"
     assert SESSION not in str(fault)
@@ -359,19 +359,18 @@ def test_a_wrong_session_id_closes(session: str | None, command: str) -> None:
 def test_an_error_may_lack_the_session_but_not_have_another() -> None:
     # SA-10
     server = open_server()
-    (event,) = server.receive_data(vectors.FORBIDDEN, NOW)
+    (event,) = server.receive(vectors.FORBIDDEN, NOW)
     assert event == ErrorReceived("403", b"Access Forbidden", {"error-code": "403"})
-    (fault,) = server.receive_data(crlf("ERROR\nsession-id::other\n\n^@"), NOW)
+    (fault,) = server.receive(crlf("ERROR\nsession-id::other\n\n^@"), NOW)
     assert isinstance(fault, Fault)
 
 
 def test_a_session_expires() -> None:
     # SA-11
     server = open_server(expires=NOW + 100)
-    assert server.tick(NOW) == NOW + 100
-    assert server.tick(NOW + 100) is None
-    assert server.due_events() == [SessionExpired()]
-    assert server.data_to_send() == vectors.DISCONNECTING + b"\0"
+    assert due(server, NOW)[1] == NOW + 100
+    assert due(server, NOW + 100) == ([SessionExpired()], None)
+    assert server.outputs() == vectors.DISCONNECTING + b"\0"
     assert server.closed
 
 
@@ -379,32 +378,30 @@ def test_an_expired_session_reads_nothing_more() -> None:
     # SA-10: even if the clock was not looked at meanwhile
     for frame in (vectors.HOLA, vectors.DISCONNECT):
         server = open_server(expires=NOW + 100)
-        (fault,) = server.receive_data(frame, NOW + 100)
+        (fault,) = server.receive(frame, NOW + 100)
         assert isinstance(fault, Fault)
         assert fault.reason == "session-expired"
         assert codes(server) == ["401"]
     client = open_client()
     client.expires = NOW
-    client.receive_data(vectors.HOLA, NOW + 1)  # only the server ends a session
+    client.receive(vectors.HOLA, NOW + 1)  # only the server ends a session
     assert not client.closed
 
 
 def test_disconnecting_ends_either_side_at_once() -> None:
     # SA-13
     for side in (open_server(), open_client()):
-        assert side.receive_data(vectors.DISCONNECTING + vectors.HOLA, NOW) == [
-            DisconnectingReceived()
-        ]
+        assert side.receive(vectors.DISCONNECTING + vectors.HOLA, NOW) == [DisconnectingReceived()]
         assert side.closed
-        assert side.data_to_send() == b""
+        assert side.outputs() == b""
     for side in (open_server(), open_client()):
         side.stop()
-        assert side.data_to_send() == vectors.DISCONNECTING + b"\0"
+        assert side.outputs() == vectors.DISCONNECTING + b"\0"
         side.stop()
-        assert side.data_to_send() == b""
+        assert side.outputs() == b""
     server = Server()
     server.stop()
-    assert (server.data_to_send(), server.closed) == (b"", True)
+    assert (server.outputs(), server.closed) == (b"", True)
 
 
 # ── DISCONNECT ──────────────────────────────────────────────────────────────────────────────────
@@ -415,7 +412,7 @@ def test_disconnect_waits_for_the_answers() -> None:
     server, client = open_server(), open_client()
     ids = [client.request(b"x", n, NOW) for n in range(3)]
     client.disconnect(NOW)
-    events = server.receive_data(client.data_to_send(), NOW)
+    events = server.receive(client.outputs(), NOW)
     assert isinstance(events[-1], DisconnectReceived)
     assert server.state is Serving.DRAINING
     server.answer(ids[0], b"a")
@@ -423,7 +420,7 @@ def test_disconnect_waits_for_the_answers() -> None:
     assert not server.closed
     server.acknowledge(ids[2:])
     assert server.closed
-    events = client.receive_data(server.data_to_send(), NOW)
+    events = client.receive(server.outputs(), NOW)
     assert [type(e) for e in events] == [
         ResponsesReceived,
         RequestFailed,
@@ -436,15 +433,15 @@ def test_disconnect_waits_for_the_answers() -> None:
 def test_disconnect_without_work_closes_at_once() -> None:
     # SA-12
     server = open_server()
-    assert server.receive_data(vectors.DISCONNECT, NOW) == [DisconnectReceived()]
+    assert server.receive(vectors.DISCONNECT, NOW) == [DisconnectReceived()]
     assert server.closed
-    assert server.data_to_send() == vectors.DISCONNECTING + b"\0"
+    assert server.outputs() == vectors.DISCONNECTING + b"\0"
 
 
 def test_disconnect_waits_for_send_only_messages_in_work() -> None:
     # SA-12
     server = open_server()
-    server.receive_data(vectors.SEND_ONLY + vectors.DISCONNECT, NOW)
+    server.receive(vectors.SEND_ONLY + vectors.DISCONNECT, NOW)
     assert not server.closed
     server.settle(1)
     assert server.closed
@@ -453,10 +450,10 @@ def test_disconnect_waits_for_send_only_messages_in_work() -> None:
 def test_after_disconnect_no_further_message_is_taken() -> None:
     # SA-12: but answers to our own requests are, which the work may need
     server = open_server()
-    server.receive_data(vectors.HOLA + part(b"half", msg_id="h"), NOW)
+    server.receive(vectors.HOLA + part(b"half", msg_id="h"), NOW)
     id = server.request(b"?", "w", NOW)
-    server.data_to_send()
-    events = server.receive_data(
+    server.outputs()
+    events = server.receive(
         vectors.DISCONNECT
         + vectors.HELLO
         + msg(b"other half", msg_id="h")
@@ -474,18 +471,17 @@ def test_after_disconnect_no_further_message_is_taken() -> None:
 def test_the_drain_is_bounded() -> None:
     # SA-12
     server = open_server()
-    server.receive_data(vectors.HOLA + vectors.DISCONNECT, NOW)
-    assert server.tick(NOW) == NOW + 30
-    server.receive_data(vectors.DISCONNECT, NOW + 20)  # asking again gives no more time
-    assert server.tick(NOW + 30) is None
-    assert server.due_events() == [DrainTimedOut()]
-    assert server.data_to_send() == vectors.DISCONNECTING + b"\0"
+    server.receive(vectors.HOLA + vectors.DISCONNECT, NOW)
+    assert due(server, NOW)[1] == NOW + 30
+    server.receive(vectors.DISCONNECT, NOW + 20)  # asking again gives no more time
+    assert due(server, NOW + 30) == ([DrainTimedOut()], None)
+    assert server.outputs() == vectors.DISCONNECTING + b"\0"
 
 
 def test_a_server_drains_of_its_own_accord() -> None:
     # SA-12
     server = open_server()
-    server.receive_data(vectors.HOLA, NOW)
+    server.receive(vectors.HOLA, NOW)
     server.drain(NOW)
     assert server.state is Serving.DRAINING
     server.drain(NOW)
@@ -495,10 +491,9 @@ def test_a_server_drains_of_its_own_accord() -> None:
     server.drain(NOW)
     assert server.closed
     server = open_server(expires=NOW + 10)
-    server.receive_data(vectors.HOLA, NOW)
+    server.receive(vectors.HOLA, NOW)
     server.drain(NOW)
-    server.tick(NOW + 10)
-    assert server.due_events() == [SessionExpired()]
+    assert server.advance(NOW + 10) == [SessionExpired()]
 
 
 # ── what the sink says, and time ────────────────────────────────────────────────────────────────
@@ -526,7 +521,7 @@ def test_what_was_answered_before_does_not_fail_with_the_others() -> None:
     server = open_server()
     (event,) = server.receive(msg(b"x", msg_id="1") + msg(b"x", msg_id="2"), NOW)
     server.acknowledge(["1"])
-    server.data_to_send()
+    server.outputs()
     server.not_safe(event.place, NOW)  # type: ignore[union-attr]
     assert errors(server) == [("503", "2", b"not stored")]
 

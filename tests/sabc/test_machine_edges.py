@@ -43,7 +43,7 @@ def test_what_a_peer_may_not_send_is_refused_with_403_and_the_session_goes_on() 
     (quiet,) = places(server.receive(msg(b"b", msg_id="2", send_only="yes"), NOW))
     (answered,) = places(server.receive(msg(b"c", msg_id="3"), NOW))
     server.answer("3", b"C")
-    server.data_to_send()
+    server.outputs()
     for place in (request, quiet, answered):
         server.forbid(place, "not here")
     assert errors(server) == [("403", "1", b"not here"), ("403", "2", b"not here")]
@@ -57,11 +57,11 @@ def test_what_is_forbidden_or_lost_after_the_end_is_said_to_nobody() -> None:
     first, second = places(server.receive(msg(b"a", msg_id="1"), NOW)) + places(
         server.receive(msg(b"b", msg_id="2"), NOW)
     )
-    server.connection_lost()
-    server.data_to_send()
+    server.lost(0.0)
+    server.outputs()
     server.forbid(first, "not here")
     server.not_safe(second, NOW)
-    assert server.data_to_send() == b""
+    assert server.outputs() == b""
 
 
 def test_a_websocket_message_of_more_than_twice_the_limit_ends_the_session_once__SA_22() -> None:
@@ -107,10 +107,10 @@ def test_a_message_without_an_answer_that_is_given_up_half_way_leaves_no_request
     client = open_client(limits=limits(part_octets=4), lengths=True)
     outgoing = client.open_message(None, NOW)
     outgoing.write(b"abcdefghijklmnop")
-    client.data_to_send()
+    client.outputs()
     outgoing.abort()
     assert client.outstanding == 0
-    assert b"content-length::0" in client.data_to_send()
+    assert b"content-length::0" in client.outputs()
 
 
 def test_a_frame_that_is_not_whole_has_its_time_and_a_session_has_begun__SA_27() -> None:
@@ -174,7 +174,7 @@ def test_the_table_says_when_an_answer_may_be_sent_whatever_is_noted__SA_16(call
     }
     with pytest.raises(IllegalTransition):
         calls[call]()
-    assert server.data_to_send() == b""
+    assert server.outputs() == b""
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_session_expires_at_any_time_that_a_calendar_has__SA_11(date: str, val
 
 def test_a_connection_that_is_lost_within_a_message_keeps_nothing_of_it__NB_02() -> None:
     server = open_server(limits=limits(message_octets=1600))
-    server.receive_data(msg(b"x" * 1000, msg_id="1")[:-5], NOW)
+    server.receive(msg(b"x" * 1000, msg_id="1")[:-5], NOW)
     assert server._current.parts
     server.lost(NOW)
     assert not server._current.parts
@@ -223,7 +223,7 @@ def test_a_connection_that_is_lost_within_a_message_keeps_nothing_of_it__NB_02()
 def test_a_part_is_sent_as_soon_as_it_is_known_that_the_next_may_begin__SA_21() -> None:
     client = open_client(limits=limits(part_octets=4))
     client.open_message("w", NOW).write(b"abcd\0xyz")
-    assert client.data_to_send().endswith(b"\r\n\r\nabcd\0")
+    assert client.outputs().endswith(b"\r\n\r\nabcd\0")
 
 
 def test_the_end_of_a_frame_counts_for_twice_the_limit_too__SA_22() -> None:
@@ -253,7 +253,7 @@ def test_a_part_does_not_end_in_what_would_pass_for_a_head_with_the_next__SA_26(
     outgoing = client.open_message("w", NOW)
     outgoing.write(body)
     outgoing.finish()
-    assert [row[1] for row in requests(server.receive(client.data_to_send(), NOW))] == [body]
+    assert [row[1] for row in requests(server.receive(client.outputs(), NOW))] == [body]
 
 
 @pytest.mark.parametrize(("framed", "first"), [(False, 15), (True, 14)])
@@ -263,7 +263,7 @@ def test_a_part_is_no_longer_than_need_be__SA_26(framed: bool, first: int) -> No
     outgoing = client.open_message("w", NOW)
     outgoing.write(b"\r\nMESSAGE\r\na::\n" + b"c" * 20)
     outgoing.finish()
-    octets = b"".join(client.outputs()) if framed else client.data_to_send()
+    octets = b"".join(client.outputs()) if framed else client.outputs()
     parts = bytes(octets).split(b"MESSAGE\r\nsession-id")[1:]
     assert len(parts[0].partition(b"\r\n\r\n")[2]) == first
 
@@ -287,7 +287,7 @@ def test_whoever_sends_more_than_twice_the_limit_hears_of_which_message_it_was__
     """An answer has no id of its own."""
     server = open_server(limits=SMALL)
     names = {"ref_msg_id": server.request(b"?", "w", NOW)} if answer else {"msg_id": "1"}
-    server.data_to_send()
+    server.outputs()
     server.receive(msg(b"x" * 700, **names), NOW)
     ((code, ref, _),) = errors(server)
     assert (code, ref) == ("413", None if answer else "1")
@@ -304,7 +304,7 @@ def test_of_messages_that_were_unfinished_at_the_end_nothing_is_kept__SA_27() ->
     server = open_server()
     server.receive(part(b"begun", msg_id="1") + part(b"goes on", msg_id="1"), NOW)
     assert server._unfinished
-    server.connection_lost()
+    server.lost(0.0)
     assert not server._unfinished
     assert server.deadline is None
 
@@ -316,10 +316,10 @@ def test_a_finished_message_takes_nothing_more_and_is_finished_once__SA_18() -> 
     outgoing.finish()
     with pytest.raises(ValueError, match="finished"):
         outgoing.write(b"more")
-    sent = client.data_to_send()
+    sent = client.outputs()
     assert sent.count(b"MESSAGE") == 1
     outgoing.finish()
-    assert client.data_to_send() == b""
+    assert client.outputs() == b""
 
 
 def test_an_error_in_answer_to_connect_is_counted__SA_16() -> None:
@@ -339,8 +339,8 @@ def test_batches_with_the_same_messages_are_equal_whatever_was_made_of_them__SA_
 def test_what_waits_to_be_sent_goes_with_the_connection__NB_02(framed: bool) -> None:
     client = open_client(framed=framed)
     client.request(b"x", "waiter", NOW)
-    client.connection_lost()
-    assert not (client.outputs() if framed else client.data_to_send())
+    client.lost(0.0)
+    assert not client.outputs()
 
 
 def test_of_a_message_that_is_delivered_no_more_nothing_is_kept__NB_02() -> None:
@@ -372,7 +372,7 @@ def test_a_server_that_leaves_is_closed_when_its_last_request_is_answered__SA_12
     server = server_in(Serving.DRAINING)
     LAST_ANSWERS[verb](server)
     assert server.state is Serving.CLOSED
-    assert b"DISCONNECTING" in server.data_to_send()
+    assert b"DISCONNECTING" in server.outputs()
 
 
 @pytest.mark.parametrize("verb", ["abort", "finish"])

@@ -81,8 +81,8 @@ def test_the_same_octets_are_the_same_events(
 
     def run(chunks: list[bytes]) -> tuple[list[object], object, bytes]:
         server = open_server(limits=SMALL, lengths=lengths)
-        events = [e for chunk in chunks for e in server.receive_data(chunk, NOW)]
-        return flat(events), server.state, server.data_to_send()
+        events = [e for chunk in chunks for e in server.receive(chunk, NOW)]
+        return flat(events), server.state, server.outputs()
 
     whole = run([octets])
     assert run([octets[i : i + 1] for i in range(len(octets))]) == whole
@@ -101,7 +101,7 @@ def test_the_quick_way_and_the_long_way_are_one() -> None:
     # SA-16: what the quick way leaves alone is read the same
     for extra in ({}, {"a": "b"}):
         server = open_server()
-        events = server.receive_data(msg(b"x", msg_id="1", **extra), NOW)
+        events = server.receive(msg(b"x", msg_id="1", **extra), NOW)
         assert requests(events) == [("1", b"x", False)]
 
 
@@ -157,8 +157,8 @@ def test_many_at_once_are_read_as_one_by_one(odd: str, at: int, lengths: bool) -
     def run(chunks: list[bytes]) -> tuple[list[object], bytes]:
         bound = limits(message_octets=600, outstanding_requests=5, part_octets=600)
         server = open_server(limits=bound, lengths=lengths)
-        events = [e for chunk in chunks for e in server.receive_data(chunk, NOW)]
-        return flat(events), server.data_to_send()
+        events = [e for chunk in chunks for e in server.receive(chunk, NOW)]
+        return flat(events), server.outputs()
 
     whole = run([octets])
     assert run([octets[i : i + 1] for i in range(len(octets))]) == whole
@@ -170,34 +170,34 @@ def test_many_at_once_keep_the_bounds() -> None:
     # SA-27, SA-11
     octets = b"".join(msg(b"x", msg_id=str(n)) for n in range(6))
     server = open_server(limits=limits(outstanding_requests=4))
-    assert len(requests(server.receive_data(octets, NOW))) == 4
+    assert len(requests(server.receive(octets, NOW))) == 4
     assert codes(server) == ["429", "429"]
     server = open_server(expires=NOW + 1)
-    assert isinstance(server.receive_data(octets, NOW + 1)[-1], Fault)
+    assert isinstance(server.receive(octets, NOW + 1)[-1], Fault)
     assert server.unanswered == 0
     server = open_server(limits=limits(header_lines=1))
-    assert isinstance(server.receive_data(octets, NOW)[-1], Fault)
+    assert isinstance(server.receive(octets, NOW)[-1], Fault)
     server = open_server(lenient=True)
-    assert len(requests(server.receive_data(octets, NOW))) == 6
+    assert len(requests(server.receive(octets, NOW))) == 6
 
 
 def test_what_is_left_of_the_branches() -> None:
     # SA-05, SA-12, SA-16, SA-18, SA-22: the ways which no story above takes
     client = open_client()
-    assert isinstance(client.receive_data(b"HELLO\r\n", NOW)[-1], Fault)
+    assert isinstance(client.receive(b"HELLO\r\n", NOW)[-1], Fault)
     assert client.faulted
     assert not open_client().faulted
     # DISCONNECT with a message that is being skipped, and one that answers
     server = open_server()
     id = server.request(b"?", "w", NOW)
-    server.receive_data(part(b"a", msg_id="1", error_code="x"), NOW)
-    server.receive_data(part(b"a", ref_msg_id=id), NOW)
-    server.receive_data(vectors.HOLA + vectors.DISCONNECT, NOW)
-    server.data_to_send()
-    assert flat(server.receive_data(msg(b"b", ref_msg_id=id), NOW))[0][4] == b"ab"  # type: ignore[index]
+    server.receive(part(b"a", msg_id="1", error_code="x"), NOW)
+    server.receive(part(b"a", ref_msg_id=id), NOW)
+    server.receive(vectors.HOLA + vectors.DISCONNECT, NOW)
+    server.outputs()
+    assert flat(server.receive(msg(b"b", ref_msg_id=id), NOW))[0][4] == b"ab"  # type: ignore[index]
     # only cut messages to acknowledge
     server = open_server(limits=SMALL)
-    server.receive_data(msg(b"x" * 290, msg_id="1"), NOW)
+    server.receive(msg(b"x" * 290, msg_id="1"), NOW)
     server.acknowledge(["1"])
     (answer,) = sent(server)
     assert isinstance(answer, Read)
@@ -207,11 +207,11 @@ def test_what_is_left_of_the_branches() -> None:
     outgoing, other = client.open_message("w", NOW), client.open_message(None, NOW)
     outgoing.write(b"abc")
     client.stop()
-    client.data_to_send()
+    client.outputs()
     outgoing.write(b"def")
     outgoing.finish()
     other.abort()
-    assert client.data_to_send() == b""
+    assert client.outputs() == b""
 
 
 def test_each_answer_of_one_read_says_whether_it_was_cut() -> None:
@@ -221,7 +221,7 @@ def test_each_answer_of_one_read_says_whether_it_was_cut() -> None:
     long, short = b"x" * 400, b"x"
     bodies = [short, long, short, long, short]
     octets = b"".join(msg(body, ref_msg_id=id) for id, body in zip(ids, bodies, strict=True))
-    (event,) = client.receive_data(octets, NOW)
+    (event,) = client.receive(octets, NOW)
     assert event.truncated == [False, True, False, True, False]
 
 
@@ -241,14 +241,14 @@ def test_many_answers_leave_together() -> None:
         client = open_client(lengths=lengths)
         bodies = [b"a", b"", b"\0", b"x" * 400, b"b", b"cut"]
         ids = [client.request(b"y" * (290 if body == b"cut" else 1), body, NOW) for body in bodies]
-        server.receive_data(client.data_to_send(), NOW)
+        server.receive(client.outputs(), NOW)
         left = server.answer_all(ids, bodies)
         assert left == [ids[n] for n in ((1, 3, 5) if lengths else (1, 2, 3, 5))]
         for id in left:
             body = bodies[ids.index(id)]
             if lengths or body != b"\0":
                 server.answer(id, body)
-        events = flat(client.receive_data(server.data_to_send(), NOW))
+        events = flat(client.receive(server.outputs(), NOW))
         cut = events.pop()  # HO-01
         assert isinstance(cut, RequestFailed)
         assert (cut.waiter, cut.code) == (b"cut", "truncated")

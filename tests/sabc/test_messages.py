@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.doubles import due, unanswered
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.sabc.machine import Client, Server
 from twisted_msgproto.sabc.terms.events import (
@@ -42,7 +43,7 @@ from .vectors import SESSION, Read, crlf
 def test_a_request_is_answered() -> None:
     # SA-14, SA-16: the examples of the source
     server = open_server()
-    events = server.receive_data(vectors.HOLA + vectors.HELLO, NOW)
+    events = server.receive(vectors.HOLA + vectors.HELLO, NOW)
     assert flat(events) == [
         ("request", "000001", {}, b"Hola", False),
         ("request", "123123", {}, b"Hello", False),
@@ -50,9 +51,9 @@ def test_a_request_is_answered() -> None:
     assert len(events) == 1
     assert server.unanswered == 2
     server.answer("000001", b"Mundo!!!")
-    assert server.data_to_send() == vectors.MUNDO
+    assert server.outputs() == vectors.MUNDO
     server.answer("123123", b"OK")
-    assert server.data_to_send() == vectors.OK
+    assert server.outputs() == vectors.OK
     assert server.unanswered == 0
 
 
@@ -68,25 +69,25 @@ def test_an_acknowledgement_is_an_empty_answer() -> None:
             server.acknowledge(ids)
             events = [e for f in server.outputs() for e in client.receive([f], NOW)]
         else:
-            server.receive_data(client.data_to_send(), NOW)
+            server.receive(client.outputs(), NOW)
             server.acknowledge(ids)
-            events = client.receive_data(server.data_to_send(), NOW)
+            events = client.receive(server.outputs(), NOW)
         assert flat(events) == [("response", id, n, {}, b"", False) for n, id in enumerate(ids)]
 
 
 def test_send_only_wants_no_answer() -> None:
     # SA-17
     server = open_server()
-    events = server.receive_data(vectors.SEND_ONLY, NOW)
+    events = server.receive(vectors.SEND_ONLY, NOW)
     assert flat(events) == [("send-only", "888999", {}, b"OK", False)]
     assert server.unanswered == 0
     with pytest.raises(ValueError, match="waits for no answer"):
         server.answer("888999", b"")
-    events = server.receive_data(msg(b"", msg_id="1", send_only="YES"), NOW)
+    events = server.receive(msg(b"", msg_id="1", send_only="YES"), NOW)
     assert flat(events) == [("request", "1", {}, b"", False)]
     client = open_client()
     client.send_only(b"OK")
-    assert client.data_to_send() == vectors.SEND_ONLY.replace(b"888999", b"1")
+    assert client.outputs() == vectors.SEND_ONLY.replace(b"888999", b"1")
     assert client.outstanding == 0
 
 
@@ -96,7 +97,7 @@ def test_kinds_keep_their_order() -> None:
     octets = b"".join(
         msg(b"x", msg_id=str(n), **({"send_only": "yes"} if n in (2, 3) else {})) for n in range(6)
     )
-    events = server.receive_data(octets, NOW)
+    events = server.receive(octets, NOW)
     assert [(e.kind, e.ids) for e in events if isinstance(e, MessagesReceived)] == [
         ("request", ["0", "1"]),
         ("send-only", ["2", "3"]),
@@ -107,7 +108,7 @@ def test_kinds_keep_their_order() -> None:
 def test_free_headers_pass_through() -> None:
     # SA-06
     server = open_server()
-    events = server.receive_data(msg(b"x", msg_id="1", colour="red", content_length="7"), NOW)
+    events = server.receive(msg(b"x", msg_id="1", colour="red", content_length="7"), NOW)
     assert flat(events) == [("request", "1", {"colour": "red", "content-length": "7"}, b"x", False)]
     server.answer("1", b"y", headers={"size": "XL"})
     (answer,) = sent(server)
@@ -123,7 +124,7 @@ def test_free_headers_pass_through() -> None:
 def test_an_application_sends_no_reserved_header(name: str) -> None:
     # SA-06
     server, client = open_server(), open_client()
-    server.receive_data(vectors.HOLA, NOW)
+    server.receive(vectors.HOLA, NOW)
     for verb in (
         lambda: client.request(b"", 1, NOW, headers={name: "x"}),
         lambda: client.send_only(b"", headers={name: "x"}),
@@ -135,7 +136,7 @@ def test_an_application_sends_no_reserved_header(name: str) -> None:
     ):
         with pytest.raises(ValueError, match="belongs to the protocol"):
             verb()
-    assert client.data_to_send() == server.data_to_send() == b""
+    assert client.outputs() == server.outputs() == b""
     assert client.outstanding == 0
     assert server.unanswered == 1
 
@@ -161,7 +162,7 @@ def test_an_application_cannot_inject(value: str) -> None:
         Client().connect("me", value, now=NOW)
     with pytest.raises(ValueError, match="header"):
         server_in(Serving.AUTHENTICATING).accept(value)
-    assert client.data_to_send() == b""
+    assert client.outputs() == b""
 
 
 def test_headers_above_the_bounds_are_not_sent() -> None:
@@ -175,7 +176,7 @@ def test_headers_above_the_bounds_are_not_sent() -> None:
         with pytest.raises(LimitExceeded):
             client.request(b"", 1, NOW, headers=headers)
     client.request(b"", 1, NOW, headers={f"h{n}": "" for n in range(26)})
-    open_server().receive_data(client.data_to_send(), NOW)
+    open_server().receive(client.outputs(), NOW)
 
 
 @pytest.mark.parametrize(("last", "sent"), [(944, True), (945, False)])
@@ -184,7 +185,7 @@ def test_headers_fill_a_block_but_for_what_is_ours__SA_27(last: int, sent: bool)
     headers = {f"h{n}": "x" * 945 for n in range(6)} | {"h6": "x" * last}  # 8192 - 1536 octets
     if sent:
         client.request(b"", 1, NOW, headers=headers)
-        assert requests(open_server().receive_data(client.data_to_send(), NOW))
+        assert requests(open_server().receive(client.outputs(), NOW))
     else:
         with pytest.raises(LimitExceeded, match="too long"):
             client.request(b"", 1, NOW, headers=headers)
@@ -211,7 +212,7 @@ def test_a_frame_that_makes_no_sense_costs_that_frame(name: str) -> None:
     # SA-06, SA-14, SA-17
     octets, ref = SEMANTIC[name]
     server = open_server()
-    events = server.receive_data(octets + vectors.HOLA, NOW)
+    events = server.receive(octets + vectors.HOLA, NOW)
     assert isinstance(events[0], FrameRefused)
     assert requests(events) == [("000001", b"Hola", False)]
     ((code, named, text),) = errors(server)
@@ -223,11 +224,11 @@ def test_a_frame_that_makes_no_sense_costs_that_frame(name: str) -> None:
 def test_misplaced_headers_on_connect_and_connected() -> None:
     # SA-06
     server = Server()
-    (event,) = server.receive_data(crlf("CONNECT\nsession-id::x\n\n"), NOW)
+    (event,) = server.receive(crlf("CONNECT\nsession-id::x\n\n"), NOW)
     assert isinstance(event, FrameRefused)
     assert server.state is Serving.AWAITING
     client = client_in(Connecting.WAITING)
-    (event,) = client.receive_data(crlf("CONNECTED\nsession-id::x\nmsg-id::1\n\n"), NOW)
+    (event,) = client.receive(crlf("CONNECTED\nsession-id::x\nmsg-id::1\n\n"), NOW)
     assert isinstance(event, FrameRefused)
     assert client.state is Connecting.WAITING
 
@@ -236,7 +237,7 @@ def test_an_error_takes_any_header() -> None:
     # SA-06, SA-23
     server = open_server()
     octets = crlf("ERROR\nclient-id::x\nmsg-more::yes\nsend-only::yes\n\nwhat\n\n^@")
-    (event,) = server.receive_data(octets, NOW)
+    (event,) = server.receive(octets, NOW)
     assert isinstance(event, ErrorReceived)
     assert (event.body, event.code) == (b"what", None)
 
@@ -257,7 +258,7 @@ def test_an_error_takes_any_header() -> None:
 def test_what_is_no_frame_closes(octets: bytes, reason: str) -> None:
     # SA-01, SA-02, SA-03, SA-04, SA-05, SA-06, SA-27
     server = open_server()
-    events = server.receive_data(vectors.HOLA + octets + vectors.HELLO, NOW)
+    events = server.receive(vectors.HOLA + octets + vectors.HELLO, NOW)
     assert requests(events) == [("000001", b"Hola", False)]
     assert isinstance(events[-1], Fault)
     assert events[-1].reason == reason
@@ -270,32 +271,32 @@ def test_what_is_no_frame_closes(octets: bytes, reason: str) -> None:
 def test_an_id_is_used_once_while_it_waits() -> None:
     # SA-15
     server = open_server()
-    events = server.receive_data(vectors.HOLA + msg(b"again", msg_id="000001"), NOW)
+    events = server.receive(vectors.HOLA + msg(b"again", msg_id="000001"), NOW)
     assert requests(events) == [("000001", b"Hola", False)]
     assert errors(server) == [("400", "000001", b"this msg-id waits for its answer")]
-    server.receive_data(msg(b"again", msg_id="000001", send_only="yes"), NOW)
+    server.receive(msg(b"again", msg_id="000001", send_only="yes"), NOW)
     assert codes(server) == ["400"]
     server.answer("000001", b"")
-    assert requests(server.receive_data(vectors.HOLA, NOW)) == [("000001", b"Hola", False)]
+    assert requests(server.receive(vectors.HOLA, NOW)) == [("000001", b"Hola", False)]
 
 
 def test_the_id_spaces_of_the_two_sides_are_two() -> None:
     # SA-15
     server = open_server()
     id = server.request(b"you?", "waiter", NOW)
-    assert requests(server.receive_data(msg(b"me", msg_id=id), NOW)) == [(id, b"me", False)]
-    events = server.receive_data(msg(b"yes", ref_msg_id=id), NOW)
+    assert requests(server.receive(msg(b"me", msg_id=id), NOW)) == [(id, b"me", False)]
+    events = server.receive(msg(b"yes", ref_msg_id=id), NOW)
     assert flat(events) == [("response", id, "waiter", {}, b"yes", False)]
 
 
 def test_a_response_to_nothing_is_ignored_and_counted() -> None:
     # SA-16
     server = open_server()
-    assert server.receive_data(msg(b"?", ref_msg_id="7"), NOW) == []
+    assert server.receive(msg(b"?", ref_msg_id="7"), NOW) == []
     parts = msg(b"a", final=False, ref_msg_id="8", msg_more="yes") + msg(b"b", ref_msg_id="8")
-    assert server.receive_data(parts, NOW) == []
+    assert server.receive(parts, NOW) == []
     assert server.counters.unknown_responses == 2
-    assert server.data_to_send() == b""
+    assert server.outputs() == b""
 
 
 @pytest.mark.parametrize("header", ["ref-msg-id", "message-id", "msg-id"])
@@ -304,9 +305,9 @@ def test_an_error_fails_the_request_it_names(header: str) -> None:
     client = open_client()
     id = client.request(b"", "waiter", NOW)
     octets = encode(Error({"error-code": "500", header: id}, b"no"))
-    assert client.receive_data(octets, NOW) == [RequestFailed(id, "waiter", "500", "no")]
+    assert client.receive(octets, NOW) == [RequestFailed(id, "waiter", "500", "no")]
     assert client.outstanding == 0
-    (event,) = client.receive_data(octets, NOW)
+    (event,) = client.receive(octets, NOW)
     assert isinstance(event, ErrorReceived)
 
 
@@ -316,9 +317,9 @@ def test_a_failed_request_is_answered_with_an_error() -> None:
         server = open_server(lengths=lengths)
         client = open_client(lengths=lengths)
         id = client.request(b"", "waiter", NOW)
-        server.receive_data(client.data_to_send(), NOW)
+        server.receive(client.outputs(), NOW)
         server.fail(id, 500, "request failed")
-        assert client.receive_data(server.data_to_send(), NOW) == [
+        assert client.receive(server.outputs(), NOW) == [
             RequestFailed(id, "waiter", "500", "request failed")
         ]
         with pytest.raises(ValueError, match="waits for no answer"):
@@ -329,7 +330,7 @@ def test_a_client_sends_errors_too() -> None:
     # SA-24
     server, client = open_server(lengths=True), open_client(lengths=True)
     client.send_error("E-7", "it rains", headers={"where": "here"})
-    (event,) = server.receive_data(client.data_to_send(), NOW)
+    (event,) = server.receive(client.outputs(), NOW)
     assert isinstance(event, ErrorReceived)
     assert (event.code, event.body, event.headers["where"]) == ("E-7", b"it rains", "here")
     assert not server.closed
@@ -347,18 +348,18 @@ def test_an_error_text_cannot_end_its_frame_early() -> None:
 def test_answers_after_the_end_are_nobodys() -> None:
     # SA-13
     server = open_server()
-    server.receive_data(vectors.HOLA, NOW)
+    server.receive(vectors.HOLA, NOW)
     server.stop()
-    server.data_to_send()
+    server.outputs()
     server.answer("000001", b"x")
     server.acknowledge(["000001"])
     server.fail("000001", 500, "x")
-    assert server.data_to_send() == b""
+    assert server.outputs() == b""
 
 
 def test_acknowledging_nothing_or_twice() -> None:
     server = open_server()
-    server.receive_data(vectors.HOLA, NOW)
+    server.receive(vectors.HOLA, NOW)
     server.acknowledge([])
     server.acknowledge(["000001"])
     with pytest.raises(ValueError, match="waits for no answer"):
@@ -370,12 +371,10 @@ def test_requests_time_out() -> None:
     client = open_client()
     client.request(b"", "a", NOW)
     client.request(b"", "b", NOW, seconds=5)
-    assert client.tick(NOW) == NOW + 5
-    assert client.tick(NOW + 5) == NOW + 60
-    assert client.due_events() == [RequestsTimedOut(["2"], ["b"])]
-    assert client.tick(NOW + 60) is None
-    assert client.due_events() == [RequestsTimedOut(["1"], ["a"])]
-    client.receive_data(msg(b"late", ref_msg_id="1"), NOW + 61)
+    assert due(client, NOW)[1] == NOW + 5
+    assert due(client, NOW + 5) == ([RequestsTimedOut(["2"], ["b"])], NOW + 60)
+    assert due(client, NOW + 60) == ([RequestsTimedOut(["1"], ["a"])], None)
+    client.receive(msg(b"late", ref_msg_id="1"), NOW + 61)
     assert client.counters.unknown_responses == 1
 
 
@@ -385,7 +384,7 @@ def test_a_forgotten_request_has_no_answer() -> None:
     id = client.request(b"", "a", NOW)
     assert client.forget(id) == "a"
     assert client.forget(id) is None
-    assert client.receive_data(msg(b"late", ref_msg_id=id), NOW) == []
+    assert client.receive(msg(b"late", ref_msg_id=id), NOW) == []
 
 
 def test_outstanding_requests_are_bounded_in_both_directions() -> None:
@@ -398,8 +397,8 @@ def test_outstanding_requests_are_bounded_in_both_directions() -> None:
     with pytest.raises(LimitExceeded):
         client.request(b"", 1, NOW)
     client.send_only(b"")
-    server.receive_data(client.data_to_send(), NOW)
-    events = server.receive_data(msg(b"", msg_id="9"), NOW)
+    server.receive(client.outputs(), NOW)
+    events = server.receive(msg(b"", msg_id="9"), NOW)
     assert [type(event) for event in events] == [FrameRefused]
     assert errors(server)[0][:2] == ("429", "9")
     assert not server.closed
@@ -409,15 +408,15 @@ def test_who_waits_when_the_connection_is_lost() -> None:
     client = open_client()
     client.request(b"", "a", NOW)
     client.request(b"", "b", NOW)
-    assert client.connection_lost() == [("1", "a"), ("2", "b")]
+    assert unanswered(client) == [("1", "a"), ("2", "b")]
     assert client.closed
-    assert client.tick(NOW) is None
+    assert due(client, NOW)[1] is None
 
 
 def test_a_snapshot_shows_no_secret() -> None:
     # SA-10
     server = open_server(expires=NOW + 5)
-    server.receive_data(vectors.HOLA, NOW)
+    server.receive(vectors.HOLA, NOW)
     assert server.snapshot() == {
         "state": "OPEN",
         "framing": "mark",

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles import due
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.sabc.terms.events import (
     ErrorReceived,
@@ -47,7 +48,7 @@ from .vectors import SESSION, Read, crlf, cut
 def test_the_parts_of_the_example_become_one_message() -> None:
     # SA-18, SA-19
     server = open_server()
-    events = server.receive_data(vectors.PART_1 + vectors.PART_2 + vectors.PART_3, NOW)
+    events = server.receive(vectors.PART_1 + vectors.PART_2 + vectors.PART_3, NOW)
     assert requests(events) == [("123456", vectors.WHOLE_BODY, False)]
     server = open_server(framed=True)
     found = []
@@ -67,7 +68,7 @@ def test_messages_interleave() -> None:
         + msg(b"y", msg_id="2")
         + msg(b"c", msg_id="1")
     )
-    assert requests(server.receive_data(octets, NOW)) == [
+    assert requests(server.receive(octets, NOW)) == [
         ("3", b"between", False),
         ("2", b"xy", False),
         ("1", b"abc", False),
@@ -77,7 +78,7 @@ def test_messages_interleave() -> None:
 def test_send_only_on_the_first_part_is_enough() -> None:
     # SA-17
     server = open_server()
-    events = server.receive_data(
+    events = server.receive(
         part(b"a", msg_id="1", send_only="yes", x="1") + msg(b"b", msg_id="1", y="2"), NOW
     )
     assert flat(events) == [("send-only", "1", {"x": "1", "y": "2"}, b"ab", False)]
@@ -87,12 +88,12 @@ def test_responses_come_in_parts_too() -> None:
     # SA-19
     client = open_client()
     id = client.request(b"", "w", NOW)
-    events = client.receive_data(part(b"a", ref_msg_id=id) + msg(b"b", ref_msg_id=id), NOW)
+    events = client.receive(part(b"a", ref_msg_id=id) + msg(b"b", ref_msg_id=id), NOW)
     assert flat(events) == [("response", id, "w", {}, b"ab", False)]
     id = client.request(b"", "w", NOW)
-    client.receive_data(part(b"a", ref_msg_id=id) + NUDGE, NOW)
+    client.receive(part(b"a", ref_msg_id=id) + NUDGE, NOW)
     client.forget(id)
-    assert client.receive_data(msg(b"b", ref_msg_id=id), NOW) == []
+    assert client.receive(msg(b"b", ref_msg_id=id), NOW) == []
     assert client.counters.unknown_responses == 1
 
 
@@ -106,7 +107,7 @@ def test_a_frame_without_end_and_without_more_is_discarded(framed: bool) -> None
         frame = Message(named, body, final=final)
         if framed:
             return server.receive([encode(frame)], NOW)
-        return server.receive_data(encode(frame, lengths=True), NOW)
+        return server.receive(encode(frame, lengths=True), NOW)
 
     assert receive(b"a", False, msg_id="1", msg_more="yes") == []
     first = receive(b"lost", False, msg_id="1")
@@ -129,29 +130,29 @@ def test_unfinished_messages_are_bounded() -> None:
     # SA-19, SA-27: the 17th
     server = open_server()
     octets = b"".join(part(b"a", msg_id=str(n)) for n in range(17)) + msg(b"z", msg_id="x")
-    events = server.receive_data(octets, NOW)
+    events = server.receive(octets, NOW)
     assert requests(events) == [("x", b"z", False)]
     assert next(e for e in events if isinstance(e, FrameRefused)).id == "16"
     assert errors(server)[0][:2] == ("429", "16")
     # what is left of it does not pass for a message
-    assert server.receive_data(part(b"b", msg_id="16") + msg(b"tail", msg_id="16"), NOW) == []
+    assert server.receive(part(b"b", msg_id="16") + msg(b"tail", msg_id="16"), NOW) == []
     for n in range(16):
-        events = server.receive_data(msg(b"b", msg_id=str(n)), NOW)
+        events = server.receive(msg(b"b", msg_id=str(n)), NOW)
         assert requests(events) == [(str(n), b"ab", False)]
-    assert requests(server.receive_data(msg(b"new", msg_id="16"), NOW)) == [("16", b"new", False)]
+    assert requests(server.receive(msg(b"new", msg_id="16"), NOW)) == [("16", b"new", False)]
 
 
 def test_refused_messages_which_go_on_are_bounded_too() -> None:
     # SA-27
     server = open_server(limits=limits(unfinished_messages=2))
     octets = b"".join(part(b"a", msg_id=str(n)) for n in range(6)) + vectors.HOLA
-    events = server.receive_data(octets, NOW)
+    events = server.receive(octets, NOW)
     assert isinstance(events[-1], Fault)
     assert events[-1].reason == "unfinished-messages"
     assert codes(server) == ["429"] * 4
     server = open_server(limits=limits(unfinished_messages=1))
     octets = part(b"a", ref_msg_id="1") + part(b"a", ref_msg_id="2") + vectors.HOLA
-    assert isinstance(server.receive_data(octets, NOW)[-1], Fault)
+    assert isinstance(server.receive(octets, NOW)[-1], Fault)
 
 
 def test_a_refused_part_spoils_its_message() -> None:
@@ -164,35 +165,31 @@ def test_a_refused_part_spoils_its_message() -> None:
         + msg(b"d", msg_id="1")
         + msg(b"new", msg_id="1")
     )
-    events = server.receive_data(octets, NOW)
+    events = server.receive(octets, NOW)
     assert requests(events) == [("1", b"new", False)]
     assert codes(server) == ["400"]
-    events = server.receive_data(
-        part(b"a", msg_id="2", error_code="x") + msg(b"b", msg_id="2"), NOW
-    )
+    events = server.receive(part(b"a", msg_id="2", error_code="x") + msg(b"b", msg_id="2"), NOW)
     assert requests(events) == []
-    events = server.receive_data(part(b"no id") + vectors.HOLA, NOW)
+    events = server.receive(part(b"no id") + vectors.HOLA, NOW)
     assert requests(events) == [("000001", b"Hola", False)]
 
 
 def test_parts_that_stop_coming_are_given_up() -> None:
     # SA-27
     server = open_server()
-    server.receive_data(part(b"a", msg_id="1") + msg(b"x", msg_id="2"), NOW)
+    server.receive(part(b"a", msg_id="1") + msg(b"x", msg_id="2"), NOW)
     server.answer("2", b"")
-    server.data_to_send()
-    assert server.tick(NOW) == NOW + 60
-    server.receive_data(part(b"b", msg_id="1") + msg(b"x", msg_id="3"), NOW + 50)
-    assert server.tick(NOW + 60) == NOW + 110
-    assert server.due_events() == []
-    assert server.tick(NOW + 110) == NOW + 170
-    assert server.due_events() == [MessageAbandoned("1")]
+    server.outputs()
+    assert due(server, NOW)[1] == NOW + 60
+    server.receive(part(b"b", msg_id="1") + msg(b"x", msg_id="3"), NOW + 50)
+    assert due(server, NOW + 60) == ([], NOW + 110)
+    assert due(server, NOW + 110) == ([MessageAbandoned("1")], NOW + 170)
     assert errors(server)[0][:2] == ("408", "1")
     # late parts are no message of their own, until it is forgotten altogether
-    assert server.receive_data(msg(b"c", msg_id="1"), NOW + 111) == []
-    server.receive_data(part(b"a", msg_id="4") + msg(b"x", msg_id="5"), NOW + 120)
-    server.tick(NOW + 180)
-    assert server.tick(NOW + 240) is None
+    assert server.receive(msg(b"c", msg_id="1"), NOW + 111) == []
+    server.receive(part(b"a", msg_id="4") + msg(b"x", msg_id="5"), NOW + 120)
+    server.advance(NOW + 180)
+    assert due(server, NOW + 240)[1] is None
     assert server.snapshot()["unfinished"] == 0
 
 
@@ -200,21 +197,19 @@ def test_a_frame_that_stops_coming_is_given_up() -> None:
     # SA-27: nothing of it is delivered when it goes on
     server = open_server(lengths=True)
     octets = encode(Message({"session-id": SESSION, "msg-id": "1"}, b"abcdef"), lengths=True)
-    server.receive_data(octets[:-8], NOW)
-    assert server.tick(NOW) == NOW + 60
-    assert server.tick(NOW + 60) == NOW + 120
-    assert server.due_events() == [MessageAbandoned("1")]
-    assert server.tick(NOW + 120) == NOW + 180
-    assert server.receive_data(octets[-8:], NOW + 121) == []
-    assert server.tick(NOW + 200) is None
-    server.receive_data(b"ERROR\r\ncontent-length::5\r\n\r\n", NOW)
-    server.tick(NOW + 60)
-    assert server.due_events() == [MessageAbandoned(None)]
+    server.receive(octets[:-8], NOW)
+    assert due(server, NOW)[1] == NOW + 60
+    assert due(server, NOW + 60) == ([MessageAbandoned("1")], NOW + 120)
+    assert due(server, NOW + 120)[1] == NOW + 180
+    assert server.receive(octets[-8:], NOW + 121) == []
+    assert due(server, NOW + 200)[1] is None
+    server.receive(b"ERROR\r\ncontent-length::5\r\n\r\n", NOW)
+    assert server.advance(NOW + 60) == [MessageAbandoned(None)]
     client = open_client()
     id = client.request(b"", "w", NOW)
-    client.receive_data(part(b"a", ref_msg_id=id) + NUDGE, NOW)
-    client.data_to_send()
-    client.tick(NOW + 60)
+    client.receive(part(b"a", ref_msg_id=id) + NUDGE, NOW)
+    client.outputs()
+    client.advance(NOW + 60)
     assert errors(client)[-1][:2] == ("408", None)  # our ids are not the server's
 
 
@@ -227,7 +222,7 @@ def test_the_worked_example_is_cut_at_its_limit() -> None:
     whole = None
     for chunks in ([stream], [stream[i : i + 1] for i in range(len(stream))], cut(stream, 170)):
         server = open_server(limits=SMALL)
-        events = [e for chunk in chunks for e in server.receive_data(chunk, NOW)]
+        events = [e for chunk in chunks for e in server.receive(chunk, NOW)]
         ((id, body, truncated),) = requests(events)
         assert (id, truncated) == ("123456", True)
         assert vectors.WHOLE_BODY.startswith(body)
@@ -263,7 +258,7 @@ def test_no_character_is_cut(place: int) -> None:
     for character in ("ä", "日", "🜚"):
         body = b"x" * place + character.encode() * (400 // len(character.encode()))
         server = open_server(limits=SMALL)
-        ((_, got, truncated),) = requests(server.receive_data(msg(body, msg_id="1"), NOW))
+        ((_, got, truncated),) = requests(server.receive(msg(body, msg_id="1"), NOW))
         assert truncated
         text = got.decode()
         assert body.decode().startswith(text)
@@ -275,7 +270,7 @@ def test_characters_are_whole_when_the_next_head_is_above_the_limit() -> None:
     server = open_server(limits=SMALL)
     first = part(b"x" * 205 + "日".encode()[:2], msg_id="1")
     assert 250 < len(first) <= 300
-    events = server.receive_data(first + msg("日".encode()[2:], msg_id="1"), NOW)
+    events = server.receive(first + msg("日".encode()[2:], msg_id="1"), NOW)
     assert requests(events) == [("1", b"x" * 205, True)]
 
 
@@ -284,7 +279,7 @@ def test_a_complete_body_is_not_trimmed_when_only_its_end_mark_is_above() -> Non
     server = open_server(limits=SMALL)
     head = len(msg(b"", msg_id="1")) - 1
     body = b"x" * (299 - head) + b"\xe6"
-    assert requests(server.receive_data(msg(body, msg_id="1"), NOW)) == [("1", body, True)]
+    assert requests(server.receive(msg(body, msg_id="1"), NOW)) == [("1", body, True)]
 
 
 def smuggling() -> bytes:
@@ -307,9 +302,7 @@ def test_what_is_cut_off_is_never_read_as_frames(framing: str) -> None:
         events = [e for frame in frames for e in server.receive([frame], NOW)]
     else:
         stream = b"".join(frames)
-        events = [
-            e for i in range(len(stream)) for e in server.receive_data(stream[i : i + 1], NOW)
-        ]
+        events = [e for i in range(len(stream)) for e in server.receive(stream[i : i + 1], NOW)]
     assert [(id, t) for id, _, t in requests(events)] == [("1", True), ("2", False)]
 
 
@@ -317,12 +310,12 @@ def test_a_cut_message_is_delivered_at_its_true_end_without_its_later_parts() ->
     # SA-22
     server = open_server(limits=SMALL)
     stream = part(b"x" * 250, msg_id="1") + part(b"y" * 20, msg_id="1")
-    assert requests(server.receive_data(stream + NUDGE, NOW)) == []
-    ((id, body, truncated),) = requests(server.receive_data(msg(b"tail", msg_id="1"), NOW))
+    assert requests(server.receive(stream + NUDGE, NOW)) == []
+    ((id, body, truncated),) = requests(server.receive(msg(b"tail", msg_id="1"), NOW))
     assert truncated
     assert b"x" * 200 in body and b"tail" not in body
     server.answer(id, b"")
-    assert requests(server.receive_data(msg(b"new", msg_id="1"), NOW)) == [("1", b"new", False)]
+    assert requests(server.receive(msg(b"new", msg_id="1"), NOW)) == [("1", b"new", False)]
 
 
 @pytest.mark.parametrize("framing", ["mark", "more", "length"])
@@ -333,7 +326,7 @@ def test_twice_the_limit_closes_and_nothing_of_it_is_delivered(framing: str) -> 
     if framing == "more":
         headers["msg-more"] = "yes"
     octets = encode(Message(headers, b"x" * 20_000), lengths=framing == "length")[:-5]
-    events = server.receive_data(octets, NOW)
+    events = server.receive(octets, NOW)
     assert requests(events) == []
     assert isinstance(events[-1], Fault)
     assert events[-1].reason == "message-octets"
@@ -346,20 +339,20 @@ def test_parts_add_up_to_twice_the_limit() -> None:
     # SA-22
     server = open_server(limits=SMALL)
     stream = b"".join(part(b"x" * 10, msg_id="1") for _ in range(20))
-    events = server.receive_data(stream, NOW)
+    events = server.receive(stream, NOW)
     assert isinstance(events[-1], Fault)
     # so do frames which are skipped
     server = open_server(limits=SMALL)
-    assert isinstance(server.receive_data(msg(b"x" * 600, a="b"), NOW)[-1], Fault)
+    assert isinstance(server.receive(msg(b"x" * 600, a="b"), NOW)[-1], Fault)
     server = open_server(limits=SMALL)
-    server.receive_data(encode(Error({"a": "b"}, b"x" * 601)), NOW)
+    server.receive(encode(Error({"a": "b"}, b"x" * 601)), NOW)
     assert server.closed
 
 
 def test_an_option_refuses_what_is_too_large() -> None:
     # SA-22
     server = open_server(limits=SMALL, refuse_oversize=True)
-    events = server.receive_data(msg(b"x" * 280, msg_id="1") + vectors.HOLA, NOW)
+    events = server.receive(msg(b"x" * 280, msg_id="1") + vectors.HOLA, NOW)
     assert requests(events) == [("000001", b"Hola", False)]
     assert errors(server)[0][:2] == ("413", "1")
     assert server.unanswered == 1
@@ -368,13 +361,13 @@ def test_an_option_refuses_what_is_too_large() -> None:
 def test_a_message_is_too_large_as_soon_as_it_is__SA_22() -> None:
     """Not only when its end has come: a sixteenth above the limit is enough."""
     server = open_server(limits=limits(message_octets=16_000), refuse_oversize=True)
-    server.receive_data(msg(b"x" * 17_100, msg_id="1")[:-5], NOW)
+    server.receive(msg(b"x" * 17_100, msg_id="1")[:-5], NOW)
     assert errors(server)[0][:2] == ("413", "1")
 
 
 def test_a_message_of_more_than_twice_the_limit_is_held_no_longer__SA_22__NB_02() -> None:
     server = open_server(limits=SMALL)
-    server.receive_data(msg(b"x" * 700, msg_id="1")[:-5], NOW)
+    server.receive(msg(b"x" * 700, msg_id="1")[:-5], NOW)
     assert server.fault is not None
     assert server.held == 0
 
@@ -383,11 +376,11 @@ def test_a_cut_response_and_a_cut_error() -> None:
     # SA-22, SA-23
     client = open_client(limits=SMALL)
     id = client.request(b"", "w", NOW)
-    events = client.receive_data(msg(b"x" * 280, ref_msg_id=id), NOW)
+    events = client.receive(msg(b"x" * 280, ref_msg_id=id), NOW)
     ((_, _, _, _, body, truncated),) = flat(events)  # type: ignore[misc]
     assert truncated
     assert len(body) < 280
-    (event,) = client.receive_data(encode(Error({"a": "b"}, b"x" * 400)), NOW)
+    (event,) = client.receive(encode(Error({"a": "b"}, b"x" * 400)), NOW)
     assert isinstance(event, ErrorReceived)
     assert len(event.body) < 300
 
@@ -398,7 +391,7 @@ def test_cut_columns_are_marked_row_by_row() -> None:
     stream = b"".join(msg(b"x" * size, msg_id=str(n)) for n, size in enumerate((1, 290, 1))) + msg(
         b"", msg_id="9", a="b"
     )
-    (event,) = server.receive_data(stream, NOW)
+    (event,) = server.receive(stream, NOW)
     assert isinstance(event, MessagesReceived)
     assert event.truncated == [False, True, False, False]
     server.acknowledge(event.ids)
@@ -414,7 +407,7 @@ def test_cut_columns_are_marked_row_by_row() -> None:
     stream = b"".join(
         msg(b"x" * size, ref_msg_id=id) for id, size in zip(ids, (1, 290, 1), strict=True)
     )
-    (answer,) = client.receive_data(stream, NOW)
+    (answer,) = client.receive(stream, NOW)
     assert isinstance(answer, ResponsesReceived)
     assert answer.truncated == [False, True, False]
 
@@ -422,7 +415,7 @@ def test_cut_columns_are_marked_row_by_row() -> None:
 def test_failing_a_cut_request_says_so() -> None:
     # SA-16, SA-22
     server = open_server(limits=SMALL)
-    server.receive_data(msg(b"x" * 290, msg_id="1"), NOW)
+    server.receive(msg(b"x" * 290, msg_id="1"), NOW)
     server.fail("1", 500, "no")
     (frame,) = sent(server)
     assert isinstance(frame, Read)
@@ -432,7 +425,7 @@ def test_failing_a_cut_request_says_so() -> None:
 def test_a_cut_request_too_many_is_refused() -> None:
     # SA-22, SA-27
     server = open_server(limits=limits(message_octets=300, outstanding_requests=1))
-    events = server.receive_data(vectors.HOLA + msg(b"x" * 290, msg_id="2"), NOW)
+    events = server.receive(vectors.HOLA + msg(b"x" * 290, msg_id="2"), NOW)
     assert requests(events) == [("000001", b"Hola", False)]
     assert errors(server)[0][:2] == ("429", "2")
 
@@ -573,14 +566,14 @@ def test_a_message_that_was_not_begun_leaves_no_trace() -> None:
     outgoing = client.open_message("w", NOW)
     outgoing.write(b"abc")
     outgoing.abort()
-    assert client.data_to_send() == b""
+    assert client.outputs() == b""
     assert client.outstanding == 0
     outgoing = client.open_message(None, NOW)
     outgoing.write(b"abc")
-    client.connection_lost()
+    client.lost(0.0)
     outgoing.write(b"def")
     outgoing.finish()
-    assert client.data_to_send() == b""
+    assert client.outputs() == b""
 
 
 def test_open_messages_are_bounded() -> None:
@@ -606,7 +599,7 @@ def test_a_body_with_our_own_session_in_it_is_not_split_where_a_reader_would_err
             outgoing.write(bytes([octet]))
     client = open_client(limits=limits(part_octets=20), lengths=True)
     client.send_only(body)
-    ((_, _, _, got, _),) = flat(open_server(lengths=True).receive_data(client.data_to_send(), NOW))  # type: ignore[misc]
+    ((_, _, _, got, _),) = flat(open_server(lengths=True).receive(client.outputs(), NOW))  # type: ignore[misc]
     assert got == body
 
 
@@ -615,16 +608,16 @@ def test_a_part_never_begins_behind_the_end_of_what_came() -> None:
     client = open_client(limits=limits(part_octets=4))
     outgoing = client.open_message("w", NOW)
     outgoing.write(b"abcd" + b"\0" * 20)
-    assert client.data_to_send() == b""
+    assert client.outputs() == b""
     outgoing.write(b"efgh")
     outgoing.finish()
-    ((_, _, _, body, _),) = flat(open_server().receive_data(client.data_to_send(), NOW))  # type: ignore[misc]
+    ((_, _, _, body, _),) = flat(open_server().receive(client.outputs(), NOW))  # type: ignore[misc]
     assert body == b"abcd" + b"\0" * 20 + b"efgh"
 
 
 @pytest.mark.parametrize("octets", [1, 15])
 def test_a_limit_below_every_message_refuses_each_with_413__SA_22(octets: int) -> None:
     server = open_server(limits=limits(message_octets=octets))
-    (fault,) = server.receive_data(msg(b"x" * 100, msg_id="1"), NOW)
+    (fault,) = server.receive(msg(b"x" * 100, msg_id="1"), NOW)
     assert isinstance(fault, Fault)
-    assert b"error-code::413" in server.data_to_send()
+    assert b"error-code::413" in server.outputs()

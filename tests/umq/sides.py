@@ -1,5 +1,6 @@
 """Both machines in any state, what they are sent, and how they refuse it."""
 
+from tests.doubles import due
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.umq import wire
 from twisted_msgproto.umq.machine.sides import Client, Server
@@ -17,7 +18,7 @@ def server(**changes):
     machine = Server(limits(**changes), 0.0)
     machine.receive_text("H1:", 0.0)
     machine.welcome()
-    machine.data_to_send()
+    machine.outputs()
     return machine
 
 
@@ -26,7 +27,7 @@ def client(**changes):
     machine = Client(limits(**changes), 0.0)
     machine.hello()
     machine.receive_text("W1:", 0.0)
-    machine.data_to_send()
+    machine.outputs()
     return machine
 
 
@@ -48,11 +49,11 @@ def refused(machine, *messages, code=3, reason=None):
     assert found[-1].code == code
     assert reason is None or found[-1].reason == reason
     assert machine.fault is found[-1]
-    assert machine.closed and machine.next_deadline() is None
-    assert machine.data_to_send()[-1].startswith(f"F0:{code} ")
+    assert machine.closed and machine.deadline is None
+    assert machine.outputs()[-1].startswith(f"F0:{code} ")
     assert feed(machine, "C9:x", b"x", "H1:") == []
-    assert machine.data_to_send() == []
-    assert machine.tick(1e9) is None and machine.due_events() == []
+    assert machine.outputs() == []
+    assert due(machine, 1e9) == ([], None)
     return found[:-1]
 
 
@@ -73,8 +74,8 @@ def at(state):
         if state is ClientState.OPEN:
             feed(machine, "W1:")
     if state.name == "CLOSED":
-        machine.connection_lost()
-    machine.data_to_send()
+        machine.lost(0.0)
+    machine.outputs()
     assert machine.state is state
     return machine
 

@@ -17,7 +17,7 @@ def test_a_machine_counts_shows_and_says_each_step__UM_04__UM_09__UM_11__UM_14()
 
     def figures() -> dict[str, Any]:
         counted = {f"counted {name}": count for name, count in asdict(machine.counters).items()}
-        own = {"whole": machine.whole, "deadline": machine.next_deadline()}
+        own = {"whole": machine.whole, "deadline": machine.deadline}
         assert machine.held == machine.snapshot()["held_octets"]
         return {**counted, **machine.snapshot(), **own}
 
@@ -122,10 +122,10 @@ def test_a_client_that_decides_by_itself_has_all_the_time_for_it__UM_07() -> Non
     for decides in (False, True):
         machine = Client(limits(), 0.0, decides=decides)
         machine.hello()
-        assert machine.next_deadline() is not None
+        assert machine.deadline is not None
         machine.receive(["W1:"], 1.0)
-        assert machine.next_deadline() is None
+        assert machine.deadline is None
         assert machine.advance(1e6) == []
         if decides:
             machine.accept(1e6)
-        assert (machine.closed, machine.next_deadline()) == (False, None)
+        assert (machine.closed, machine.deadline) == (False, None)

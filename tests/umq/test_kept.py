@@ -33,7 +33,7 @@ def opened(every, **changes):
     machine = Server(limits(**changes), 0.0, every=every)
     machine.receive_text("H1:", 0.0)
     machine.welcome()
-    machine.data_to_send()
+    machine.outputs()
     return machine
 
 
@@ -51,7 +51,7 @@ def test_calls_of_all_sessions_have_one_bound_and_a_good_one_is_served__NB_02():
     hog, good = opened(every), opened(every)
     assert len(feed(hog, *(f"C{number}:{'x' * 30_000}" for number in range(1, 4)))) == 3
     assert feed(hog, "C4:" + "x" * 30_000, "C5:x" + "x" * 9000) == [KeptTooMuch("call")] * 2
-    assert hog.data_to_send() == [f"E4:{REFUSED}", f"E5:{REFUSED}"]
+    assert hog.outputs() == [f"E4:{REFUSED}", f"E5:{REFUSED}"]
     assert hog.counters.calls_refused == 2
     assert [type(event) for event in feed(good, "C1:" + "y" * 20_000)] == [CallReceived]
     assert every.octets == 110_000 + 4 * KEPT_WEIGHT_OCTETS
@@ -84,14 +84,14 @@ def test_a_call_without_an_id_is_answered_without_one__UM_02():
     machine = opened(Kept(LIMIT))
     assert feed(machine, "C:x") == [CallReceived("", "x")]
     machine.result("", "y")
-    assert machine.data_to_send() == ["R:y"]
+    assert machine.outputs() == ["R:y"]
 
 
 def test_of_a_lost_session_nothing_is_sent__UM_05():
     machine = opened(Kept(LIMIT))
     machine.call("x")
     machine.lost(1.0)
-    assert machine.data_to_send() == []
+    assert machine.outputs() == []
 
 
 def test_attachments_of_a_call_count_and_it_is_refused_if_they_are_too_large__NB_02():
@@ -102,7 +102,7 @@ def test_attachments_of_a_call_count_and_it_is_refused_if_they_are_too_large__NB
     assert [type(event) for event in feed(one, bytes(LIMIT - 2000))] == [CallReceived]
     assert feed(other, "C1:" + "x" * 5000)
     assert feed(one, bytes(3000)) == [KeptTooMuch("call")]
-    assert one.data_to_send() == [f"E2:{REFUSED}"]
+    assert one.outputs() == [f"E2:{REFUSED}"]
     assert one.calls_serving == 1
     assert every.octets == counted(one) + counted(other)
 
@@ -126,7 +126,7 @@ def test_too_many_attributes_end_the_session_that_has_more_than_its_share__NB_02
     told, fault = feed(hog, "S:b=" + "x" * 1000)
     assert told == KeptTooMuch("new attribute")
     assert type(fault) is UmqFault and fault.text == "too many attributes: process-kept-octets"
-    assert hog.data_to_send()[-1].startswith("F0:8 ")
+    assert hog.outputs()[-1].startswith("F0:8 ")
     assert every.octets == counted(good) + counted(hog)  # until its connection has gone
     hog.kept.clear()
     # A value in the place of another counts once, and one that is taken away does not.
@@ -234,7 +234,7 @@ def test_a_hello_is_kept_while_the_application_decides__NB_02():
     assert [len(events) for _, events in hogs[:2]] == [1, 2]
     machine, (told, fault) = hogs[1]
     assert told == KeptTooMuch("log-in") and fault.reason == "process-kept-octets"
-    assert machine.data_to_send() == ["F0:8 too many log-ins wait: process-kept-octets"]
+    assert machine.outputs() == ["F0:8 too many log-ins wait: process-kept-octets"]
     good, events = hello(every, "H1:user:password")
     assert events == [HelloReceived(1, "user:password")]
     assert 60_000 < every.octets < LIMIT

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.doubles import unanswered
 from tests.umq.sides import EXAMPLES, at, client, feed, refused, server
 from twisted_msgproto.core.machine import IllegalTransition, events
 from twisted_msgproto.umq import wire
@@ -78,7 +79,7 @@ def test_verbs_of_the_session_need_an_open_session(state, verb):
     else:
         with pytest.raises(IllegalTransition):
             VERBS[verb](machine)
-        assert machine.data_to_send() == []
+        assert machine.outputs() == []
 
 
 @pytest.mark.parametrize("state", [*ClientState, *ServerState], ids=str)
@@ -97,10 +98,10 @@ def test_fatal_may_be_said_in_any_state_and_is_the_last_word(state):
     """UM-08."""
     machine = at(state)
     machine.fatal(Code.REJECTED, "no")
-    assert machine.data_to_send() == ([] if state.name == "CLOSED" else ["F0:1 no"])
+    assert machine.outputs() == ([] if state.name == "CLOSED" else ["F0:1 no"])
     assert machine.closed
     machine.fatal(1, "again")
-    assert machine.data_to_send() == []
+    assert machine.outputs() == []
 
 
 def test_snapshots_are_plain():
@@ -128,9 +129,9 @@ def test_fatal_is_the_last_event(text, code, message):
     """UM-08."""
     machine = client()
     machine.call("x", waiter="me")
-    machine.data_to_send()
+    machine.outputs()
     assert feed(machine, text) == [FatalReceived(code, message)]
     assert machine.closed
-    assert machine.connection_lost() == ["me"]
+    assert unanswered(machine) == ["me"]
     assert feed(machine, "R1:x") == []
-    assert machine.data_to_send() == []
+    assert machine.outputs() == []

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.doubles import due
 from tests.umq.sides import client, feed, limits, refused, server
 from twisted_msgproto.core.errors import LimitExceeded
 from twisted_msgproto.core.kept import KEPT_WEIGHT_OCTETS
@@ -98,7 +99,7 @@ def test_an_update_behind_its_topics_close_is_an_unknown_one():
         TopicUpdated(1, "a", [b"1"]),
         TopicClosed(1),
     ]
-    assert machine.data_to_send() == ["U1:"]
+    assert machine.outputs() == ["U1:"]
 
 
 def test_updates_which_wait_when_their_topic_is_unsubscribed_are_dropped():
@@ -108,7 +109,7 @@ def test_updates_which_wait_when_their_topic_is_unsubscribed_are_dropped():
     feed(machine, "A1:T1:a", "D1:")
     machine.unsubscribe(1)
     assert feed(machine, "A1:C1:x", b"1", b"2") == [CallReceived("1", "x", [b"2"])]
-    assert machine.data_to_send() == ["U1:"]
+    assert machine.outputs() == ["U1:"]
     assert machine.snapshot()["closing"] == 0
 
 
@@ -163,21 +164,19 @@ def test_attachments_which_do_not_come_are_fatal_3():
     """UM-19: 60 s from the announcement or from the last filled slot."""
     machine = server()
     feed(machine, "A3:C1:x", now=10.0)
-    assert machine.next_deadline() == 70.0
+    assert machine.deadline == 70.0
     feed(machine, b"1", now=60.0)
     feed(machine, "A1:C2:x", now=61.0)
-    assert machine.tick(70.0) == 120.0
-    assert machine.due_events() == []
+    assert due(machine, 70.0) == ([], 120.0)
     feed(machine, "-:lost", now=119.0)
-    assert machine.tick(178.9) == 179.0
-    assert machine.tick(179.0) is None
-    (fault,) = machine.due_events()
+    assert due(machine, 178.9)[1] == 179.0
+    (fault,), deadline = due(machine, 179.0)
+    assert deadline is None
     assert (fault.reason, fault.code) == ("attachment-seconds", 3)
-    assert machine.data_to_send()[-1].startswith("F0:3 ")
+    assert machine.outputs()[-1].startswith("F0:3 ")
     machine = server()
     feed(machine, "A1:C1:x", b"1", now=5.0)
-    assert machine.tick(65.0) is None
-    assert machine.due_events() == []
+    assert due(machine, 65.0) == ([], None)
     feed(machine, "A1:C2:x", now=100.0)
     machine.paused(101.0)  # nothing is read: that nothing comes means nothing
     assert machine.advance(500.0) == []
@@ -189,8 +188,7 @@ def test_each_announcement_has_its_whole_time__UM_19():
     machine = server()
     feed(machine, "A1:C1:x", b"1", now=0.0)
     feed(machine, "A1:C2:x", now=50.0)  # the deadline of the first is still set
-    assert machine.tick(60.0) == 110.0
-    assert machine.due_events() == []
+    assert due(machine, 60.0) == ([], 110.0)
 
 
 def test_attachments_one_by_one_on_request():
@@ -256,13 +254,13 @@ def test_slots_are_sent_in_order_whenever_they_are_filled():
     machine.call("x", [first, b"2"])
     machine.call("y", [third])
     machine.call("z")
-    assert machine.data_to_send() == ["A2:C1:x", "A1:C2:y", "C3:z"]
+    assert machine.outputs() == ["A2:C1:x", "A1:C2:y", "C3:z"]
     machine.fill(third, b"3")
     machine.fill(third, b"again")
-    assert machine.data_to_send() == []
+    assert machine.outputs() == []
     machine.fill_error(first, "lost")
     machine.fill_error(first, "again")
-    assert machine.data_to_send() == ["-:lost", b"2", b"3"]
+    assert machine.outputs() == ["-:lost", b"2", b"3"]
 
 
 def test_a_slot_which_is_not_filled_in_time_is_replaced():
@@ -271,15 +269,15 @@ def test_a_slot_which_is_not_filled_in_time_is_replaced():
     slot, other = Slot(), Slot()
     machine.clock = 10.0
     machine.call("x", [b"1", slot, other])
-    machine.data_to_send()
-    assert machine.next_deadline() == 55.0
-    assert machine.tick(54.0) == 55.0
-    assert machine.tick(55.0) == 100.0
-    assert machine.data_to_send() == ["-:the attachment is not there in time"]
+    machine.outputs()
+    assert machine.deadline == 55.0
+    assert due(machine, 54.0)[1] == 55.0
+    assert due(machine, 55.0)[1] == 100.0
+    assert machine.outputs() == ["-:the attachment is not there in time"]
     machine.fill(slot, b"late")
     machine.fill(other, b"3")
-    assert machine.data_to_send() == [b"3"]
-    assert machine.tick(100.0) is None
+    assert machine.outputs() == [b"3"]
+    assert due(machine, 100.0)[1] is None
 
 
 def test_our_own_attachments_are_limited_and_nothing_is_sent():
@@ -294,12 +292,12 @@ def test_our_own_attachments_are_limited_and_nothing_is_sent():
         machine.call("x", ["text"])
     with pytest.raises(UnicodeEncodeError):
         machine.call("\ud800")
-    assert machine.data_to_send() == [] and machine.calls_pending == 0
+    assert machine.outputs() == [] and machine.calls_pending == 0
     slot = Slot()
     machine.call("x", [slot])
     with pytest.raises(LimitExceeded):
         machine.fill(slot, b"x" * 11)
-    assert machine.data_to_send() == ["A1:C1:x", "-:the attachment is too large"]
+    assert machine.outputs() == ["A1:C1:x", "-:the attachment is too large"]
 
 
 @pytest.mark.parametrize("wrong", [b"octets", bytearray(b"octets"), 5, None])
@@ -313,7 +311,7 @@ def test_what_is_no_text_is_never_sent_as_its_repr(wrong):
     ):
         with pytest.raises(TypeError):
             verb()
-    assert machine.data_to_send() == [] and machine.calls_pending == 0
+    assert machine.outputs() == [] and machine.calls_pending == 0
 
 
 def test_a_refused_answer_may_be_given_again():
@@ -322,7 +320,7 @@ def test_a_refused_answer_may_be_given_again():
     with pytest.raises(LimitExceeded):
         machine.result("1", "", [b"x" * 11])
     machine.error("1", "too large")
-    assert machine.data_to_send() == ["E1:too large"]
+    assert machine.outputs() == ["E1:too large"]
 
 
 def test_hello_and_welcome_may_have_attachments_of_ours():
@@ -330,21 +328,21 @@ def test_hello_and_welcome_may_have_attachments_of_ours():
     c, s = Client(), Server(limits(hello_attachments=1))
     slot = Slot()
     c.hello("h", [slot])
-    feed(s, *c.data_to_send())
+    feed(s, *c.outputs())
     c.fill(slot, b"key")
-    assert feed(s, *c.data_to_send()) == [HelloReceived(1, "h", [b"key"])]
+    assert feed(s, *c.outputs()) == [HelloReceived(1, "h", [b"key"])]
     s.welcome("w", [b"sig"])
-    assert feed(c, *s.data_to_send()) == [WelcomeReceived(1, "w", [b"sig"])]
+    assert feed(c, *s.outputs()) == [WelcomeReceived(1, "w", [b"sig"])]
 
 
 def test_after_the_end_slots_send_nothing():
     machine = client()
     slot = Slot()
     machine.call("x", [slot])
-    machine.connection_lost()
-    machine.data_to_send()
+    machine.lost(0.0)
+    machine.outputs()
     machine.fill(slot, b"x")
-    assert machine.data_to_send() == []
+    assert machine.outputs() == []
 
 
 def test_the_text_of_a_failed_attachment_counts_and_has_a_bound__NB_02():

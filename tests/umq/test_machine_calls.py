@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.doubles import due, unanswered
 from tests.umq.sides import client, feed, refused, server
 from twisted_msgproto.core.errors import LimitExceeded
 from twisted_msgproto.umq.machine.attachments import SLOTS_OCTETS, WAITING_OCTETS
@@ -21,17 +22,17 @@ def test_calls_are_answered_by_value_with_the_id_as_it_was_sent():
     machine = server()
     assert feed(machine, "C005AX12:How are you?") == [CallReceived("005AX12", "How are you?")]
     machine.result("5AX12", "Fine", [b"a"])
-    assert machine.data_to_send() == ["A1:R005AX12:Fine", b"a"]
+    assert machine.outputs() == ["A1:R005AX12:Fine", b"a"]
     feed(machine, "C:x")
     machine.error("0", "I'm teapot")
-    assert machine.data_to_send() == ["E:I'm teapot"]
+    assert machine.outputs() == ["E:I'm teapot"]
 
 
 def test_our_calls_count_from_1_and_share_one_space_with_callbacks():
     """UM-09, UM-11."""
     machine = client()
     assert [machine.call("a"), machine.callback(4454, "b"), machine.call("c")] == [1, 2, 3]
-    assert machine.data_to_send() == ["C1:a", "B2:3FQ:b", "C3:c"]
+    assert machine.outputs() == ["C1:a", "B2:3FQ:b", "C3:c"]
 
 
 def test_answers_find_their_waiters_in_any_order():
@@ -72,7 +73,7 @@ def test_an_id_may_be_used_again_after_its_answer():
     for _ in range(3):
         feed(machine, "C1:x")
         machine.result("1", "y")
-    assert machine.data_to_send() == ["R1:y"] * 3
+    assert machine.outputs() == ["R1:y"] * 3
     assert machine.calls_serving == 0
 
 
@@ -90,7 +91,7 @@ def test_a_flood_of_calls_is_refused_with_8_and_costs_nothing():
     machine = server(calls=2)
     found = feed(machine, "C1:x", "C2:x", "A1:C3:x", "C4:x", b"gone", "C4:x")
     assert [event.id for event in found] == ["1", "2"]
-    assert [text[:5] for text in machine.data_to_send()] == ["E3:8 ", "E4:8 ", "E4:8 "]
+    assert [text[:5] for text in machine.outputs()] == ["E3:8 ", "E4:8 ", "E4:8 "]
     assert machine.counters.calls_refused == 3
     machine.result("1", "")
     assert len(feed(machine, "C5:x")) == 1
@@ -101,7 +102,7 @@ def test_calls_are_limited_by_their_weight_too():
     machine = server(calls_octets=100)
     feed(machine, "A1:C1:" + "x" * 50, b"x" * 60)
     assert feed(machine, "C2:x") == []
-    assert machine.data_to_send() == ["E2:8 too many calls are pending"]
+    assert machine.outputs() == ["E2:8 too many calls are pending"]
     machine.error("1", "done")
     assert len(feed(machine, "C3:x")) == 1
 
@@ -110,11 +111,11 @@ def test_our_own_calls_are_limited_and_nothing_is_sent():
     """UM-20."""
     machine = client(own_calls=1)
     machine.call("x")
-    machine.data_to_send()
+    machine.outputs()
     for verb in (machine.call, lambda text: machine.callback(1, text)):
         with pytest.raises(LimitExceeded):
             verb("y")
-    assert machine.data_to_send() == []
+    assert machine.outputs() == []
     feed(machine, "R1:")
     assert machine.call("z") == 2
 
@@ -125,14 +126,13 @@ def test_a_call_which_is_not_answered_expires_and_its_late_answer_is_ignored():
     machine.call("a", waiter="a", deadline=30.0)
     machine.call("b", waiter="b", deadline=20.0)
     machine.call("c", waiter="c")
-    assert machine.next_deadline() == 20.0
-    assert machine.tick(20.0) == 30.0
-    assert machine.due_events() == [CallExpired(2, "b")]
+    assert machine.deadline == 20.0
+    assert due(machine, 20.0) == ([CallExpired(2, "b")], 30.0)
     assert feed(machine, "R2:late") == []
     assert feed(machine, "R1:x") == [ResultReceived(1, "a", "x")]
-    assert machine.tick(1000.0) is None
-    assert machine.connection_lost() == ["c"]
-    assert machine.connection_lost() == []
+    assert due(machine, 1000.0)[1] is None
+    assert unanswered(machine) == ["c"]
+    assert unanswered(machine) == []
 
 
 @pytest.mark.parametrize("how", ["cancel", "expire"])
@@ -146,8 +146,7 @@ def test_a_call_may_end_while_its_answers_attachments_are_on_their_way(how):
         assert machine.cancel(1)
         assert not machine.cancel(1)
     else:
-        machine.tick(20.0)
-        assert machine.due_events() == [CallExpired(1, "a")]
+        assert machine.advance(20.0) == [CallExpired(1, "a")]
     objects = 2 * SLOTS_OCTETS + WAITING_OCTETS
     assert machine.snapshot()["held_octets"] == 1 + objects  # of R2's payload
     assert feed(machine, b"2", b"3") == [ResultReceived(2, "b", "y", [b"3"])]
@@ -175,9 +174,9 @@ def test_callbacks_stay_until_they_are_unregistered():
         CallbackReceived("64", 2, "x", [b"y"]),
     ]
     machine.unregister_callback(first)
-    machine.data_to_send()
+    machine.outputs()
     assert feed(machine, "A1:B65:1:x", b"discarded", "B66:2:y") == [CallbackReceived("66", 2, "y")]
-    assert machine.data_to_send() == ["E65:2 callback not found"]
+    assert machine.outputs() == ["E65:2 callback not found"]
     assert machine.register_callback() == 3
     assert machine.calls_serving == 3
 

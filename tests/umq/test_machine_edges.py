@@ -15,9 +15,9 @@ def test_a_websocket_message_above_its_limit_is_answered_with_f_once__UM_19():
     machine = server()
     (fault,) = machine.oversized(1.0)
     assert type(fault) is UmqFault and fault.reason == "websocket-message-octets"
-    assert [text[:3] for text in machine.data_to_send()] == ["F0:"]
+    assert [text[:3] for text in machine.outputs()] == ["F0:"]
     assert machine.oversized(2.0) == []
-    assert machine.data_to_send() == []
+    assert machine.outputs() == []
 
 
 def test_a_server_that_stops_refuses_calls_and_ends_when_the_others_are_answered():
@@ -25,7 +25,7 @@ def test_a_server_that_stops_refuses_calls_and_ends_when_the_others_are_answered
     feed(machine, "C1:before")
     assert machine.drain(1.0) == []
     assert feed(machine, "C2:behind") == []
-    assert machine.data_to_send() == ["E2:8 the server stops"]
+    assert machine.outputs() == ["E2:8 the server stops"]
     assert not machine.finished
     machine.result("1", "done")
     assert machine.finished
@@ -61,12 +61,12 @@ def test_each_attachment_has_the_whole_time_to_be_filled__UM_04():
     machine.call("x", slots)
     machine.advance(8.0)
     machine.fill(slots[0], b"1")
-    machine.data_to_send()
+    machine.outputs()
     machine.advance(10.0)
-    assert machine.data_to_send() == []
+    assert machine.outputs() == []
     assert machine.deadline == 18.0
     machine.advance(18.0)
-    assert machine.data_to_send()[0].startswith("-:")
+    assert machine.outputs()[0].startswith("-:")
 
 
 def test_a_side_has_to_say_what_a_complete_message_does():
@@ -104,7 +104,7 @@ def test_each_topic_that_closes_has_its_own_time__UM_14():
     machine.unsubscribe(first)
     feed(machine, "T2:x", now=30.0)
     machine.unsubscribe(second)
-    machine.data_to_send()
+    machine.outputs()
     machine.advance(70.0)
     assert machine.snapshot()["closing"] == 1
     machine.advance(machine.deadline)

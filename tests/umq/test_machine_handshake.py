@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.doubles import due
 from tests.umq.sides import client, feed, limits, refused, server
 from twisted_msgproto.core.machine import IllegalTransition
 from twisted_msgproto.umq.machine.sides import Client, Server
@@ -21,12 +22,12 @@ def test_the_hand_shake():
     """UM-06, UM-07: payloads are handed on, the server answers with its own version."""
     c, s = Client(), Server()
     c.hello("let me in")
-    (text,) = c.data_to_send()
+    (text,) = c.outputs()
     assert text == "H1:let me in"
     assert feed(s, text) == [HelloReceived(1, "let me in")]
-    assert s.data_to_send() == []
+    assert s.outputs() == []
     s.welcome("you are in")
-    (text,) = s.data_to_send()
+    (text,) = s.outputs()
     assert text == "W1:you are in"
     assert feed(c, text) == [WelcomeReceived(1, "you are in")]
     assert c.opened and s.opened
@@ -38,7 +39,7 @@ def test_the_server_lowers_the_version(hello, welcome):
     machine = Server()
     feed(machine, hello)
     machine.welcome()
-    assert machine.data_to_send() == [welcome]
+    assert machine.outputs() == [welcome]
 
 
 @pytest.mark.parametrize("hello", ["H:", "H0:", "H000:x"])
@@ -52,7 +53,7 @@ def test_a_client_refuses_a_version_above_its_own_or_below_1(welcome):
     """UM-07."""
     machine = Client()
     machine.hello()
-    machine.data_to_send()
+    machine.outputs()
     refused(machine, welcome, code=5, reason="version")
 
 
@@ -60,7 +61,7 @@ def test_a_client_may_offer_more_and_get_less():
     """UM-07."""
     machine = Client()
     machine.hello("", version=3)
-    assert machine.data_to_send() == ["H3:"]
+    assert machine.outputs() == ["H3:"]
     assert feed(machine, "W2:") == [WelcomeReceived(2, "")]
 
 
@@ -114,14 +115,14 @@ def test_a_client_says_hello_once__UM_06():
     machine.hello()
     with pytest.raises(IllegalTransition):
         machine.hello()
-    assert machine.data_to_send() == ["H1:"]
+    assert machine.outputs() == ["H1:"]
 
 
 def test_a_server_welcomes_once__UM_07():
     machine = server()
     with pytest.raises(IllegalTransition):
         machine.welcome()
-    assert machine.data_to_send() == []
+    assert machine.outputs() == []
 
 
 def test_codes_have_the_numbers_of_the_reference__UM_08():
@@ -172,25 +173,24 @@ def test_no_hello_and_no_welcome_in_time_is_fatal(make):
     machine = make(limits(), 100.0)
     if make is Client:
         machine.hello()
-    assert machine.next_deadline() == 110.0
-    assert machine.tick(109.9) == 110.0
-    assert machine.due_events() == []
-    assert machine.tick(110.0) is None
-    (fault,) = machine.due_events()
+    assert machine.deadline == 110.0
+    assert due(machine, 109.9) == ([], 110.0)
+    (fault,), deadline = due(machine, 110.0)
+    assert deadline is None
     assert (fault.reason, fault.code) == ("hello-seconds", 1)
-    assert machine.data_to_send()[-1].startswith("F0:1 ")
+    assert machine.outputs()[-1].startswith("F0:1 ")
 
 
 def test_the_hand_shake_stops_its_clock():
     """UM-20."""
-    assert server().next_deadline() is None
-    assert client().next_deadline() is None
-    assert [make().next_deadline() for make in (Client, Server)] == [10.0, 10.0]
+    assert server().deadline is None
+    assert client().deadline is None
+    assert [make().deadline for make in (Client, Server)] == [10.0, 10.0]
     machine = Server()
     feed(machine, "H1:")
-    assert machine.next_deadline() == 10.0  # HO-07: our own application has its time too
+    assert machine.deadline == 10.0  # HO-07: our own application has its time too
     machine.welcome()
-    assert machine.next_deadline() is None
+    assert machine.deadline is None
 
 
 def test_an_application_which_does_not_decide_in_time_is_no_reason_to_wait_for_ever():

@@ -77,7 +77,7 @@ def test_the_reference_servers_part_is_what_our_server_says():
         if direction == "<-":
             for event in feed(machine, message):
                 application(machine, event)
-            said += machine.data_to_send()
+            said += machine.outputs()
     assert said == expected
 
 
@@ -110,18 +110,18 @@ def test_the_sources_callback_example():
     c, s = client(), server()
     work = c.register_callback()
     c.call(f"I am ready, please send me a work as ID={wire.base36(work)}")
-    (ready,) = feed(s, *c.data_to_send())
+    (ready,) = feed(s, *c.outputs())
     s.result(ready.id, "accepted")
     done = s.register_callback()
     s.callback(work, f"here is a work. Send me result as ID={wire.base36(done)}")
-    accepted, job = feed(c, *s.data_to_send())
+    accepted, job = feed(c, *s.outputs())
     assert (accepted.payload, job.callback) == ("accepted", work)
     c.result(job.id, "accepted")
     c.callback(done, "Work done")
-    answer, result = feed(s, *c.data_to_send())
+    answer, result = feed(s, *c.outputs())
     assert (answer.payload, result.payload) == ("accepted", "Work done")
     s.result(result.id, "Thank you!")
-    assert feed(c, *s.data_to_send())[0].payload == "Thank you!"
+    assert feed(c, *s.outputs())[0].payload == "Thank you!"
 
 
 # ── Fuzz ────────────────────────────────────────────────────────────────────────────────────────
@@ -171,7 +171,7 @@ def test_any_stream_gives_documented_events_and_one_last_fault(make, data):
         found += feed(machine, message)
     ends = [event for event in found if isinstance(event, UmqFault | FatalReceived)]
     assert ends == ([found[-1]] if machine.closed and found else [])
-    out = machine.data_to_send()
+    out = machine.outputs()
     assert sum(isinstance(text, str) and text.startswith("F") for text in out) <= 1
     decode = wire.Decoder(limits()).decode
     assert not any(isinstance(decode(text), UmqFault) for text in out if isinstance(text, str))

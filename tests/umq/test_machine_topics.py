@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.doubles import due
 from tests.umq.sides import client, feed, refused, server
 from twisted_msgproto.core.errors import LimitExceeded
 from twisted_msgproto.umq.terms.events import (
@@ -36,9 +37,9 @@ def test_an_update_for_an_unknown_topic_is_answered_with_one_unsubscribe():
     """UM-12, UM-14."""
     machine = client()
     assert feed(machine, "T9A8Z:x", "T09A8Z:x", "A1:T9A8Z:x", b"discarded") == []
-    assert machine.data_to_send() == ["U9A8Z:"]
+    assert machine.outputs() == ["U9A8Z:"]
     assert feed(machine, "D9A8Z:", "T9A8Z:again") == []
-    assert machine.data_to_send() == ["U9A8Z:"]
+    assert machine.outputs() == ["U9A8Z:"]
 
 
 def test_after_unsubscribing_late_updates_are_dropped_in_silence_for_a_while():
@@ -48,14 +49,14 @@ def test_after_unsubscribing_late_updates_are_dropped_in_silence_for_a_while():
     machine.unsubscribe(first)
     machine.unsubscribe(first)
     machine.unsubscribe(second)
-    assert machine.data_to_send() == ["U1:", "U2:"]
+    assert machine.outputs() == ["U1:", "U2:"]
     assert feed(machine, "T1:late", "D1:", "D1:", "T2:late") == []
-    assert machine.data_to_send() == []
+    assert machine.outputs() == []
     assert machine.counters.late_updates == 2
-    assert machine.next_deadline() == 60.0
-    assert machine.tick(60.0) is None
+    assert machine.deadline == 60.0
+    assert due(machine, 60.0)[1] is None
     assert feed(machine, "T2:far too late") == []
-    assert machine.data_to_send() == ["U2:"]
+    assert machine.outputs() == ["U2:"]
 
 
 def test_closing_topics_are_bounded():
@@ -64,7 +65,7 @@ def test_closing_topics_are_bounded():
     for number in range(100):
         feed(machine, f"T{number}:x")
     assert machine.snapshot()["closing"] == 3
-    assert len(machine.data_to_send()) == 100
+    assert len(machine.outputs()) == 100
 
 
 def test_subscriptions_are_limited():
@@ -80,13 +81,13 @@ def test_a_publisher_uses_the_id_it_was_given_and_answers_unsubscribe_once():
     machine = server()
     topic = machine.open_topic("9A8Z")
     machine.publish(topic, "update1", [b"a"])
-    assert machine.data_to_send() == ["A1:T9A8Z:update1", b"a"]
+    assert machine.outputs() == ["A1:T9A8Z:update1", b"a"]
     assert feed(machine, "U9A8Z:", "U9A8Z:") == [TopicUnsubscribed(topic)]
-    assert machine.data_to_send() == ["D9A8Z:"]
+    assert machine.outputs() == ["D9A8Z:"]
     with pytest.raises(ValueError):
         machine.publish(topic, "late")
     machine.close_topic(topic)
-    assert machine.data_to_send() == []
+    assert machine.outputs() == []
 
 
 def test_a_publisher_closes_a_topic_once():
@@ -95,9 +96,9 @@ def test_a_publisher_closes_a_topic_once():
     topic = machine.open_topic("A")
     machine.close_topic(topic)
     machine.close_topic(topic)
-    assert machine.data_to_send() == ["DA:"]
+    assert machine.outputs() == ["DA:"]
     assert feed(machine, "UA:") == []
-    assert machine.data_to_send() == []
+    assert machine.outputs() == []
 
 
 def test_topics_are_limited_and_their_ids_checked():
@@ -169,7 +170,7 @@ def test_attributes_of_ours():
     machine = client()
     machine.set_attribute("key", "va=lue", [b"a"])
     machine.unset_attribute("key")
-    assert machine.data_to_send() == ["A1:S:key=va=lue", b"a", "X:key"]
+    assert machine.outputs() == ["A1:S:key=va=lue", b"a", "X:key"]
     with pytest.raises(ValueError):
         machine.set_attribute("a=b", "c")
 
@@ -179,14 +180,14 @@ def test_few_topics_that_were_never_ours_are_remembered__NB_02():
     machine = server()
     ids = [f"{number}X" for number in range(1, 1000)]
     feed(machine, *(f"T{id}:x" for id in ids))
-    assert machine.data_to_send() == [f"U{id}:" for id in ids]
+    assert machine.outputs() == [f"U{id}:" for id in ids]
     assert machine.snapshot()["closing"] == 64
     feed(machine, *(f"T{id}:x" for id in ids))
-    assert machine.data_to_send() == [f"U{id}:" for id in ids[64:]]
+    assert machine.outputs() == [f"U{id}:" for id in ids[64:]]
     # Topics that were ours end as ever, however many they are.
     numbers = [machine.subscribe() for _ in range(200)]
     for number in numbers:
         machine.unsubscribe(number)
-    machine.data_to_send()
+    machine.outputs()
     feed(machine, *(f"T{base36(number)}:late" for number in numbers))
-    assert machine.data_to_send() == []
+    assert machine.outputs() == []

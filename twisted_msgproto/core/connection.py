@@ -197,36 +197,5 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
     def snapshot(self) -> dict[str, object]:
         """Return the state as plain values without secrets, for status pages and for people."""
 
-    # ── as it was called before; for one release ────────────────────────────────────────────────
-
-    _ticked: list[Event]  # there is one only where ``tick`` was called
-
-    def receive_data(self, inputs: Inputs, now: float) -> list[Event]:
-        """Do what ``receive`` does: this is its older name."""
-        return self.receive(inputs, now)
-
-    def data_to_send(self) -> Outputs:
-        """Do what ``outputs`` does: this is its older name."""
-        return self.outputs()
-
-    def tick(self, now: float) -> float | None:
-        """As ``advance``, but it returns the deadline; the events wait for ``due_events()``."""
-        events = self.advance(now)
-        if events:
-            self._ticked = self.due_events() + events
-        return self.deadline
-
-    def due_events(self) -> list[Event]:
-        """Take the events that ``tick`` brought."""
-        events: list[Event] = getattr(self, "_ticked", [])
-        self._ticked = []
-        return events
-
-    def connection_lost(self) -> list[Any]:
-        """As ``lost``, but it returns the work that was not answered, as plain values."""
-        return [
-            work for event in self.lost(0.0) if isinstance(event, WorkLost) for work in event.work
-        ]
-
 
 __all__ = ["Connection", "WorkLost"]

@@ -10,9 +10,6 @@ from .session import Session, SessionHooks
 from .sink import DurableSink, IMessageSink
 from .timer import MachineTimer
 
-IngestHooks = SessionHooks
-"""This is the older name."""
-
 __all__ = [
     "Access",
     "Counters",
@@ -20,7 +17,6 @@ __all__ = [
     "DurableSink",
     "IAuthoriser",
     "IMessageSink",
-    "IngestHooks",
     "Link",
     "MachineTimer",
     "MsgprotoServerFactory",

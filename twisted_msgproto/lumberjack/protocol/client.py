@@ -132,11 +132,6 @@ class LumberjackClient(ClientLink):
     _unanswered: list[Parcel]
     _progress: int  # events acknowledged since the owner was told; -1: no sign of life
 
-    @property
-    def writer(self) -> Writer:
-        """Return the older name of ``machine``."""
-        return self.machine
-
     # ── hooks for subclasses ────────────────────────────────────────────────────────────────────
 
     def sessionEstablished(self) -> None:
@@ -180,8 +175,6 @@ class LumberjackClient(ClientLink):
         ticket.add(parcel)
         self.look()
         return ticket
-
-    stop = ClientLink.close  # the older name
 
     def endInOrder(self) -> None:
         """Send what waits and await its acks; then :meth:`_settle` ends the connection."""

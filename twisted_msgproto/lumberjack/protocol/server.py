@@ -72,11 +72,6 @@ class LumberjackServer(Session):
     )
     refusalEnds = "; closed without ack"
 
-    @property
-    def reader(self) -> Reader:
-        """Return the older name of ``machine``."""
-        return self.machine
-
     def makeMachine(self) -> Reader:
         """Return a reader with the factory's limits."""
         return Reader(self.factory.limits)

@@ -138,11 +138,6 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         return self._machine.state
 
     @property
-    def next_deadline(self) -> float | None:
-        """Return the older name of ``deadline``."""
-        return self.deadline
-
-    @property
     def unfinished(self) -> bool:
         """A verb has failed at once, and ``receive`` or ``advance`` has its event."""
         return bool(self._events)
@@ -278,11 +273,10 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         """Read messages of the control socket: an empty frame, a status, a body each."""
         events: list[ClientEvent] = []
         for frames in inputs:
-            events += self.receive_parts(frames, now)
+            events += self._receive_reply(frames, now)
         return events + self._take_events()
 
-    def receive_parts(self, frames: Sequence[bytes], now: float) -> list[ClientEvent]:
-        """As ``receive`` with one message; the older name, for one release."""
+    def _receive_reply(self, frames: Sequence[bytes], now: float) -> list[ClientEvent]:
         task = self._current
         try:
             reply = parse_reply(frames, self._limits)

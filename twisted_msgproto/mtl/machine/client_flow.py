@@ -253,8 +253,9 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         return self._incoming.settle(sequence, multiple)
 
     def close(self) -> list[int]:
-        """As ``lost``, but it returns the numbers."""
-        return self.connection_lost()
+        """End the flow; return the numbers of what nobody has answered."""
+        lost = (event for event in self.lost(0.0) if isinstance(event, WorkLost))
+        return [number for event in lost for number in event.work]
 
     def drain(self, now: float) -> list[ClientFlowEvent]:
         """The flow is ``finished`` when what was sent is answered; send no more."""
@@ -331,12 +332,6 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         return out
 
     # ── messages in ─────────────────────────────────────────────────────────────────────────────
-
-    def receive_parts(
-        self, messages: Iterable[Sequence[bytes]], now: float
-    ) -> list[ClientFlowEvent]:
-        """As ``receive``; the older name, for one release."""
-        return self.receive(messages, now)
 
     def receive(self, inputs: Iterable[Sequence[bytes]], now: float) -> list[ClientFlowEvent]:
         """Read messages of the flow's socket: header and body each."""

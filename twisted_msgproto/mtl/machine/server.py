@@ -25,7 +25,7 @@ Ill-formed messages are dropped and counted in ``counters`` under ``dropped:REAS
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Final
 
 from ...core.connection import WorkLost
@@ -37,11 +37,10 @@ from ..terms.states import FLOW, REFUSALS, FlowState, ReaderLeased, WriterLeased
 from ..wire import data
 from ..wire.data import PING, PONG, IllFormed
 from .flows import Flow, ReadingFlow, WritingFlow
-from .peers import UNKNOWN, Peer
+from .peers import UNKNOWN
 from .profile import Profile
 from .sending import Readers
 from .sessions import (
-    NOTHING_KNOWN,
     Arrival,
     Channel,
     May,
@@ -138,16 +137,6 @@ class Server(Readers):
         }
 
     # ── messages in ─────────────────────────────────────────────────────────────────────────────
-
-    def receive_parts(
-        self,
-        channel: Channel,
-        messages: Iterable[list[bytes]],
-        now: float,
-        peers: Mapping[bytes, Peer] = NOTHING_KNOWN,
-    ) -> list[ServerEvent]:
-        """Do what ``receive`` does; this is the older name, for one release."""
-        return self.receive(Arrival(channel, messages, peers), now)
 
     def receive(self, inputs: Arrival, now: float) -> list[ServerEvent]:
         """Read what a socket delivered at ``now``."""

@@ -484,10 +484,6 @@ class Peer(Arriving):
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
-    def next_deadline(self) -> float | None:
-        """Return the older name of ``deadline``."""
-        return self.deadline
-
     def advance(self, now: float) -> list[Event]:
         """Do what is due at ``now``."""
         self.clock = max(now, self.clock)

@@ -1,0 +1,17 @@
+"""What tests of every room put in a real thing's place, and how they ask a machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted_msgproto.core.connection import Connection, WorkLost
+
+
+def due(machine: Connection[Any, Any, Any], now: float) -> tuple[list[Any], float | None]:
+    """Let a machine do what is due; return its events and its next deadline."""
+    return machine.advance(now), machine.deadline
+
+
+def unanswered(machine: Connection[Any, Any, Any]) -> list[Any]:
+    """End a machine's connection; return the work that nobody answered, as plain values."""
+    return [one for event in machine.lost(0.0) if isinstance(event, WorkLost) for one in event.work]
