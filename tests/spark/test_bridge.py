@@ -96,10 +96,6 @@ def test_a_file_below_the_table_that_cannot_be_written_is_one_line(
         (["--conf", "x=1"], "--conf takes spark.KEY=VALUE"),
         (["--storage", "x"], "--storage takes KEY=VALUE"),
         (["--partition-by", "hour"], "--partition-by is day or protocol,day"),
-        (["--format", "delta"], "--format is no more: a table is a Delta table"),
-        (["--checkpoint", "there"], "--checkpoint is no more: the table itself says"),
-        (["--accept-loss"], "--accept-loss is no more"),
-        (["--retired", "x"], "--retired is no more"),
     ],
 )
 def test_a_wrong_option_is_one_line(
@@ -141,14 +137,6 @@ def test_an_object_store_which_says_nothing_does_not_hold_up_a_signal__TB_10(
             process.signal(signal.SIGTERM)
             # Left alone it says after a minute that the store does not answer, and exits with 2.
             assert process.wait(seconds=START_SECONDS) in (0, -signal.SIGKILL)
-
-
-def test_a_table_of_the_first_design_is_one_line(
-    launch: Launcher, queue: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "table" / "_spark_metadata").mkdir(parents=True)
-    assert "first design" in refused(launch, queue)
-    assert QueueReader(queue).consumers() == {}
 
 
 def test_one_queue_at_two_places_is_one_line(launch: Launcher, queue: Path, tmp_path: Path) -> None:

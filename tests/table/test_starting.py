@@ -73,15 +73,6 @@ def test_only_some_columns_partition_a_table(columns: list[str]) -> None:
         check_partitioning(columns)
 
 
-def test_a_table_of_the_first_design_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    log = tmp_path / "t" / "_spark_metadata"
-    log.mkdir(parents=True)
-    (log / "0").write_text("v1\n")
-    line = refused(tmp_path / "t")
-    assert "first design" in line
-    assert "--table NEW --start begin" in line
-
-
 def test_a_directory_that_this_user_may_not_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,12 +82,6 @@ def test_a_directory_that_this_user_may_not_read_is_refused(
     monkeypatch.setattr(Path, "is_dir", refuse)
     with pytest.raises(ConfigurationError, match=r"--table .* cannot be read: Permission denied$"):
         is_new(str(tmp_path), {})
-
-
-def test_a_delta_table_of_the_first_design_is_refused_too(tmp_path: Path) -> None:
-    without_day = pa.schema([part for part in TABLE_SCHEMA if part.name != "day"])
-    write_deltalake(str(tmp_path / "t"), without_day.empty_table())
-    assert "first design" in refused(tmp_path / "t")
 
 
 def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:

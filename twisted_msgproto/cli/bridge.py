@@ -18,14 +18,6 @@ DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|milliseconds?|seconds?|m
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 """This maps a unit, by its first letter but for milliseconds, to its seconds."""
 
-GONE = {
-    "--format": "a table is a Delta table now, which every Delta reader knows",
-    "--checkpoint": "the table itself says how far it has landed, there is no other checkpoint",
-    "--accept-loss": "a gateway which the table does not know begins with --start begin",
-    "--retired": "a gateway which is gone is no longer named with --queue, and that is all",
-}
-"""These were options of the first design; the text says what to do instead."""
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``msgproto bridge``."""
@@ -88,8 +80,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a setting of Spark; repeatable",
     )
     add("--json-log", action="store_true", help="print one JSON object a line")
-    for option in GONE:
-        add(option, nargs="?", const="", dest=f"gone_{option[2:]}", help=argparse.SUPPRESS)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -97,9 +87,6 @@ def run(arguments: argparse.Namespace) -> int:
     from twisted_msgproto.spark.bridge import BridgeOptions, run_bridge
     from twisted_msgproto.table.plan import ROWS_MAX
 
-    for option, instead in GONE.items():
-        if getattr(arguments, f"gone_{option[2:]}") is not None:
-            raise ConfigurationError(f"{option} is no more: {instead}")
     if arguments.max_rows is not None and arguments.max_rows < 1:
         raise ConfigurationError("--max-rows is a whole number from 1")
     return run_bridge(

@@ -29,16 +29,6 @@ from .properties import forgetting
 from .snapshot import read_version
 from .storage import LocalStorage, Storage, storage_at
 
-FIRST_DESIGN_LOG = "_spark_metadata"
-"""The log of a table by the first design's Parquet sink had this name."""
-
-FIRST_DESIGN = (
-    "the table {table} was written by the first design of the bridge, which kept its place in a "
-    "checkpoint; it stays readable as it is, and the bridge goes on in a new table: --table NEW "
-    "--start begin lands what the queue still holds, rows that are in both have the same gateway "
-    "and offset"
-)
-
 CONSUMER_DIGITS = 8
 """A consumer's default name has this many digits of the table's id: two tables do not trim each
 other's queue.
@@ -65,7 +55,7 @@ def open_table(
     ``day``).  Raises ConfigurationError or TableError with one line.
     """
     place = storage_at(location, storage)
-    check_first_design(place)
+    check_place(place)
     wanted = tuple(partition_by) if partition_by is not None else None
     check_partitioning(wanted or (DAY.name,))
     schema = TABLE_SCHEMA if schema is None else schema
@@ -84,7 +74,7 @@ def is_new(location: str, storage: Mapping[str, str]) -> bool:
     one.
     """
     place = storage_at(location, storage)
-    check_first_design(place)
+    check_place(place)
     return not exists(place)
 
 
@@ -97,17 +87,15 @@ def check_partitioning(partition_by: Sequence[str]) -> None:
         )
 
 
-def check_first_design(storage: Storage) -> None:
-    """Raises ConfigurationError for a table that the first design wrote, or that is none."""
+def check_place(storage: Storage) -> None:
+    """Raise ConfigurationError for a table's place that is no directory or cannot be read."""
     if not isinstance(storage, LocalStorage):
         return
     place = Path(storage.location)
     try:
-        first, other = (place / FIRST_DESIGN_LOG).is_dir(), place.exists() and not place.is_dir()
+        other = place.exists() and not place.is_dir()
     except OSError as error:
         raise ConfigurationError(f"--table {place} cannot be read: {error.strerror}") from error
-    if first:
-        raise ConfigurationError(FIRST_DESIGN.format(table=place))
     if other:
         raise ConfigurationError(f"--table {place} is not a directory")
 
@@ -118,8 +106,6 @@ def check_schema(table: Table, schema: pa.Schema) -> None:
     The table may have more columns if they may be null; they are null in what we land.
     """
     has = {column.name: column for column in table.schema}
-    if DAY.name not in has and {"gateway", "offset"} <= set(has):
-        raise ConfigurationError(FIRST_DESIGN.format(table=table.location))
     for column in schema:
         if column.name not in has:
             raise ConfigurationError(
