@@ -191,6 +191,8 @@ class SegmentLog:
         self.recovery = found.recovery
         """This was found at start."""
         self._first = next(reversed(self._sizes), self.end)
+        for line in consumers.bereft(self.committed(), self.begin):
+            self.recovery.lines.append(f"queue {directory}: {line}")
         names = read_whole(disk, os.path.join(directory, BROKER_NAMES))
         self._has_queues = names is not None and b"queue " in names
         self.incarnation = make_incarnation()
@@ -608,7 +610,7 @@ class SegmentLog:
     @staticmethod
     def _gone(path: str) -> QueueError:
         return QueueError(
-            f"{path} was removed, replaced or cut short while the gateway writes it; put it back, "
+            f"{path} was removed, replaced or cut short; put it back, "
             "or restart the gateway and run msgproto queue verify"
         )
 

@@ -118,6 +118,7 @@ def _consumers(directory: str, now: float) -> dict[str, Any]:
                 "name": name,
                 "offset": offset,
                 "behind_messages": max(described.end - offset, 0),
+                "lost_messages": max(described.begin - offset, 0),
                 "moved": moved,
                 "still_seconds": round(waits, 1),
             }
