@@ -67,7 +67,7 @@ def test_all_wait_for_room_on_the_disk(launch: Launcher, tmp_path: Path) -> None
             size = max(path.stat().st_size for path in five.queue.glob("*.segment"))
             resource.prlimit(five.server.pid, resource.RLIMIT_FSIZE, (size + 100, most))
             with sending(clients):
-                five.server.line("waiting for room", nth=fall)
+                five.server.line("nothing can be acknowledged", nth=fall)
                 assert not five.lost(clients.told())
                 resource.prlimit(five.server.pid, resource.RLIMIT_FSIZE, (usual, most))
         check(five, clients, TIMES, f"{TIMES} times without room")

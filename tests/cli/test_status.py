@@ -149,7 +149,7 @@ def test_health_and_figures_are_told_while_the_queue_has_no_room(launch: Launche
     with urlopen(f"{url}/healthz") as healthy:
         assert healthy.status == 200
     launch("send", "lumberjack", gateway.address("lumberjack"), "--count", "5000", "--size", "1000")
-    gateway.line("waiting for room")
+    gateway.line("nothing can be acknowledged")
     assert b"no consumer is registered" in refusal(f"{url}/healthz")
     with urlopen(f"{url}/status.json") as answered:
         assert json.load(answered)["safe"]["ok"] is False

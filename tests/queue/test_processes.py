@@ -135,13 +135,13 @@ def test_a_file_size_limit_stops_the_queue_and_it_resumes_when_that_is_gone(
     """Disk full for real, with short writes: RLIMIT_FSIZE."""
     process = started(LIMITED, tmp_path / "q", stdin=True)
     try:
-        process.line("waiting for room")
+        process.line("nothing can be acknowledged")
         assert process.process.stdin is not None
         process.process.stdin.write("\n")
         process.process.stdin.flush()
         match = process.line(r"acknowledged while full (\d+) end (\d+)")
         assert int(match[1]) == int(match[2]) < 200
-        process.line("there is room again")
+        process.line("messages are acknowledged again")
         assert process.line(r"errors (\d+)")[1] == "0"
         assert process.wait() == 0
         process.process.stdin.close()

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from twisted_msgproto.core.errors import QueueLocked
+from twisted_msgproto.queue.disk import Stat
 
 split = lru_cache(maxsize=10_000)(os.path.split)
 
@@ -158,7 +159,8 @@ class SimulatedDisk:
         self._faults.clear()
 
     def note(self, operation: str, path: str) -> None:
-        self.journal.append((operation, split(path)[1]))
+        if operation != "stat":
+            self.journal.append((operation, split(path)[1]))
         if self._faults:
             for index, (wanted, name, number) in enumerate(self._faults):
                 if wanted == operation and name in path:
@@ -290,6 +292,16 @@ class SimulatedDisk:
         with self.mutex:
             self.note("modified", path)
             return self._content(path).modified
+
+    def stat(self, path: str) -> Stat:
+        with self.mutex:
+            self.note("stat", path)
+            if path in self._names:
+                return Stat(0, hash(path), 0)
+            if path in self._locks:  # it is in no directory
+                return Stat(0, self.life, 0)
+            content = self._content(path)
+            return Stat(0, id(content), len(content.octets))
 
     def rename(self, old: str, new: str) -> None:
         with self.mutex:

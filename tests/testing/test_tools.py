@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -198,30 +199,34 @@ def test_a_safe_sink_is_safe_at_once() -> None:
 
 
 @pytest.mark.parametrize("step", ["write", "sync"])
-def test_a_broken_disk_fails_the_batch_at_hand(tmp_path: Path, step: str) -> None:
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_fails_lets_batches_wait(tmp_path: Path, step: str, number: int) -> None:
     disk = BrokenDisk()
-    writer = QueueWriter(tmp_path, disk=disk)
+    writer = QueueWriter(tmp_path, disk=disk, retry_delay=0.01)
     try:
+        disk.fail(step, name=".segment", errno=number, times=2)
+        before = disk.counts[step]
         assert put(writer, batch(0)) == [None]
-        disk.fail(step, errno=errno.EIO)
-        (error,) = put(writer, batch(1))
-        assert isinstance(error, QueueError)
-        assert put(writer, batch(2)) == [None]
+        assert disk.counts[step] >= before + 3
     finally:
         writer.close()
-    assert [row["message_id"] for row in rows(tmp_path)] == ["0", "2"]
+    assert [row["message_id"] for row in rows(tmp_path)] == ["0"]
 
 
-def test_a_full_disk_lets_batches_wait_until_there_is_room(tmp_path: Path) -> None:
+def test_a_step_that_hangs_goes_on_once_it_is_healed(tmp_path: Path) -> None:
     disk = BrokenDisk()
-    writer = QueueWriter(tmp_path, disk=disk)
-    try:
-        disk.fail("write", errno=errno.ENOSPC, times=2)
-        before = disk.counts["write"]
-        assert put(writer, batch(0)) == [None]
-        assert disk.counts["write"] >= before + 3
-    finally:
-        writer.close()
+    (tmp_path / "kept").touch()
+    (tmp_path / "gone").touch()
+    disk.hang("remove", name="gone")
+    disk.remove(str(tmp_path / "kept"))
+    removes = threading.Thread(target=disk.remove, args=[str(tmp_path / "gone")])
+    removes.start()
+    while disk.counts["remove"] < 2:
+        removes.join(0.001)
+    assert (tmp_path / "gone").exists()
+    disk.heal()
+    removes.join()
+    assert not (tmp_path / "gone").exists()
 
 
 def test_the_nth_step_fails_and_no_other() -> None:

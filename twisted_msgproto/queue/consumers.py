@@ -124,6 +124,20 @@ def read_all(disk: Disk, directory: str, queue_id: str) -> dict[str, int]:
     return found
 
 
+def bereft(committed: Mapping[str, int], begin: int) -> list[str]:
+    """Return a line for each consumer that needs messages below ``begin``, which are gone.
+
+    The writer trims what all consumers have committed, so somebody has removed these.
+    """
+    return [
+        f"messages {offset} to {begin} are in no segment, and the consumer {name!r} has committed "
+        f"only those below {offset}: somebody has removed segments, or the consumer's file; put "
+        "them back while the gateway is stopped, or the messages are lost"
+        for name, offset in committed.items()
+        if offset < begin
+    ]
+
+
 class Watch:
     """Notices consumers that have rows to commit and do not move.  Times are in seconds."""
 

@@ -11,7 +11,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from twisted_msgproto.core.errors import QueueLocked
 
@@ -29,6 +29,14 @@ PIECES_PER_WRITE_MAX = 512
 
 LOOK_SECONDS = 0.02
 """A writer tries its lock again after this time: :meth:`Disk.lock_holder` may have held it."""
+
+LOOK_S = 1.0
+"""A writer checks this often that its files are where readers, and the next start, will find them.
+"""
+LOST_LOCK_S = 2.5 * LOOK_S
+"""A start that has to make the lock file of a queue waits for this long: who holds the one that was
+removed notices that, and stops.
+"""
 
 COPY_OCTETS = 1 << 20
 """A file that is copied has this many octets of it in memory."""
@@ -66,6 +74,14 @@ class File(Protocol):
         """Close the file."""
 
 
+class Stat(NamedTuple):
+    """Says which file a path names: two paths with the same device and inode name one file."""
+
+    device: int
+    inode: int
+    octets: int
+
+
 class Disk(Protocol):
     """Gives access to directories and files.  Every call may raise OSError."""
 
@@ -86,6 +102,9 @@ class Disk(Protocol):
 
     def modified(self, path: str) -> int:
         """When a file was last written, µs since 1970 UTC; FileNotFoundError if there is none."""
+
+    def stat(self, path: str) -> Stat:
+        """Return which file or directory ``path`` names; FileNotFoundError if there is none."""
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file; a file that had the new name is replaced."""
@@ -258,6 +277,11 @@ class OSDisk:
         """See :class:`Disk`."""
         return os.stat(path).st_mtime_ns // 1000
 
+    def stat(self, path: str) -> Stat:
+        """See :class:`Disk`."""
+        found = os.stat(path)
+        return Stat(found.st_dev, found.st_ino, found.st_size)
+
     def rename(self, old: str, new: str) -> None:
         """See :class:`Disk`."""
         os.replace(old, new)
@@ -275,7 +299,9 @@ class OSDisk:
             os.close(descriptor)
 
     def lock(self, path: str, busy: str) -> Callable[[], None]:
-        """See :class:`Disk`."""
+        """See :class:`Disk`.  Waits if the file was removed from a queue that somebody may have."""
+        names = os.listdir(os.path.dirname(path))
+        removed = IDENTITY_FILE in names and os.path.basename(path) not in names
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         try:
             self._flock(descriptor)
@@ -283,6 +309,8 @@ class OSDisk:
             holder = self._holder(descriptor)
             os.close(descriptor)
             raise QueueLocked(f"{busy} (process {holder})") from None
+        if removed:
+            time.sleep(LOST_LOCK_S)
         with contextlib.suppress(OSError):  # a full disk: the lock holds without its text
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
@@ -318,6 +346,15 @@ class OSDisk:
 
 OS_DISK: Disk = OSDisk()
 """The queue uses this disk unless another is passed to it."""
+
+
+def exists(disk: Disk, path: str) -> bool:
+    """Return whether there is a file of this name."""
+    try:
+        disk.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:

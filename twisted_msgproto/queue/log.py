@@ -25,6 +25,7 @@ from .disk import (
     OS_DISK,
     Disk,
     File,
+    Stat,
     put_in_place,
     read_whole,
     renew_whole,
@@ -47,10 +48,19 @@ from .places import Places
 
 MAX_BYTES = 10 << 30
 SEGMENT_BYTES = 64 << 20
+LOCK_FILE = "lock"
+END_FILE = "end"
 BROKER_NAMES = os.path.join("broker", "names")
 """A queue with this file has a broker over it, or had one; see ``docs/broker-format.md``."""
 CHECK_OCTETS = 256 << 20
 """This much is checked before the queue accepts messages; the rest is checked later."""
+SEGMENTS_PER_LOOK = 8
+"""Each look at the files checks the sizes of this many older segments, in turn."""
+
+
+def _same(found: Stat | None, own: Stat) -> bool:
+    """Return whether what was found is the file that was opened."""
+    return found is not None and found[:2] == own[:2]
 
 
 def new_identity() -> Identity:
@@ -65,6 +75,10 @@ def new_incarnation() -> int:
 
 class Keeper(Protocol):
     """Needs messages of a log that all consumers have behind them: a broker's queues do."""
+
+    @property
+    def missing(self) -> str | None:
+        """Return which of its own files somebody has removed, and what to do; None if none."""
 
     def appended(self, segment: int, end: int, envelopes: int) -> None:
         """Note a group that is durable: this many of its messages are for queues.
@@ -117,9 +131,12 @@ class SegmentLog:
         # A file for the segment with this first offset was made, perhaps in vain.
         self._tried = -1
         self._frame_octets = 0
+        # Which files the names of this queue led to when they were opened.
+        self._own: dict[str, Stat] = {}
+        self._looked = 0
         self.publish_failures = 0
         """Ends that could not be published at once; see :meth:`publish_again`."""
-        self._unpublished = False
+        self._unpublished: OSError | None = None
         self.trimmed_segments = 0
         self.withheld = False
         """It is True if the last trim kept what no consumer needs, because of a broker's queues."""
@@ -148,10 +165,12 @@ class SegmentLog:
         disk, directory = self._disk, self.directory
         disk.make_directory(directory)
         self._unlock = disk.lock(
-            os.path.join(directory, "lock"), f"queue {directory} is open for writing already"
+            os.path.join(directory, LOCK_FILE), f"queue {directory} is open for writing already"
         )
         disk.make_directory(os.path.join(directory, consumers.DIRECTORY))
-        self._end_file = disk.open(os.path.join(directory, "end"), write=True)
+        self._end_file = disk.open(os.path.join(directory, END_FILE), write=True)
+        for path in (directory, *(os.path.join(directory, name) for name in (LOCK_FILE, END_FILE))):
+            self._own[path] = disk.stat(path)
         before = recovery.read_published(disk, directory)
         found = recovery.recover(
             disk, directory, make_identity=make_identity, check_octets=check_octets
@@ -172,6 +191,8 @@ class SegmentLog:
         self.recovery = found.recovery
         """This was found at start."""
         self._first = next(reversed(self._sizes), self.end)
+        for line in consumers.bereft(self.committed(), self.begin):
+            self.recovery.lines.append(f"queue {directory}: {line}")
         names = read_whole(disk, os.path.join(directory, BROKER_NAMES))
         self._has_queues = names is not None and b"queue " in names
         self.incarnation = make_incarnation()
@@ -180,6 +201,7 @@ class SegmentLog:
         # What has no messages is begun anew: perhaps neither its head nor its name is durable.
         if found.appendable and self.end > self._first and self._named(before):
             self._file = disk.open(self._path(self._first), write=True)
+            self._segment = disk.stat(self._path(self._first))
         else:
             try:
                 self._begin_segment()
@@ -319,7 +341,8 @@ class SegmentLog:
         Raises QueueFull when the disk or ``max_bytes`` is used up: nothing has changed, and the
         same group may be tried again at any time.  Raises OSError when the disk failed in another
         way: the group is not in the queue, its segment is abandoned, and the next append begins
-        another.
+        another.  Raises QueueError when the segment's name does not lead to its file any more:
+        nobody would find the group there.
         """
         octets = sum(FRAME_HEADER_OCTETS + encoded.octets for encoded in group)
         try:
@@ -328,6 +351,7 @@ class SegmentLog:
             self._write_lineage()
             file = self._writable(octets)
             position = self._sizes[self._first]
+            self._check_segment(position)
             pieces, end = self._framed(group)
             if file.write(position, pieces) < octets:
                 self._cut_back()
@@ -337,6 +361,7 @@ class SegmentLog:
             if self._nameless:
                 self._disk.sync_directory(self.directory)
                 self._nameless = False
+            self._check_segment(position + octets)
         except OSError as error:
             full = error.errno in NO_ROOM
             if full and not self._headless and not self._nameless:
@@ -441,6 +466,7 @@ class SegmentLog:
             if file.write(0, [header]) < len(header):
                 raise QueueFull(no_room)
             file.truncate(len(header))
+            self._segment = self._disk.stat(self._path(self.end))
         except (OSError, QueueFull) as error:
             if file is not None:
                 file.close()
@@ -501,7 +527,7 @@ class SegmentLog:
                 self._file.truncate(self._sizes[self._first])
 
     def _publish(self) -> None:
-        """Let readers go up to the end.  A failure only keeps them from it until the next time."""
+        """Let readers go up to the end; after a failure :meth:`publish_again` does."""
         published = Published(
             self.end,
             self._first,
@@ -512,18 +538,81 @@ class SegmentLog:
             self._frame_octets,
         ).packed()
         assert self._end_file is not None
+        self._unpublished = None
         try:
-            self._end_file.write(0, [published])
-        except OSError:
+            if self._end_file.write(0, [published]) < len(published):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
             self.publish_failures += 1
-            self._unpublished = True
-        else:
-            self._unpublished = False
+            self._unpublished = error
 
     def publish_again(self) -> None:
-        """Publish the end if the last try has failed: nobody may append for hours."""
-        if self._unpublished:
+        """Publish the end if the last try has failed.
+
+        Raises QueueError if this one fails too: what was appended is durable, and no reader sees
+        it.
+        """
+        if self._unpublished is not None:
             self._publish()
+        if self._unpublished is not None:
+            raise QueueError(
+                f"cannot write {os.path.join(self.directory, END_FILE)}: {self._unpublished}"
+            )
+
+    # -- whether its files are where others find them ---------------------------------------------
+
+    def look(self) -> None:
+        """Check that readers, and the next start, will find the files that are written here.
+
+        Raises QueueError, which says what is wrong and what to do, if somebody has removed,
+        replaced or cut one; OSError if the disk fails.  The file ``identity`` is written again.
+        """
+        for path, own in self._own.items():
+            if _same(self._named_by(path), own):
+                continue
+            if path.endswith(LOCK_FILE):
+                raise QueueError(
+                    f"{path} was removed or replaced, and another process may write this queue; "
+                    "restart the gateway"
+                )
+            raise self._gone(path)
+        self._version_durable = False
+        self._write_version()
+        names = set(self._disk.names(self.directory))
+        firsts = list(self._sizes)
+        for first in firsts:
+            if segment_name(first) not in names:
+                raise self._gone(self._path(first))
+        for _ in range(min(SEGMENTS_PER_LOOK, len(firsts))):
+            self._looked += 1
+            first = firsts[self._looked % len(firsts)]
+            found = self._named_by(self._path(first))
+            if found is None or found.octets < self._sizes[first]:
+                raise self._gone(self._path(first))
+        if self._file is not None:
+            self._check_segment(self._sizes[self._first])
+        if self.keeper is not None and self.keeper.missing is not None:
+            raise QueueError(self.keeper.missing)
+
+    def _check_segment(self, octets: int) -> None:
+        """Raise QueueError unless the segment's name leads to its file, with this many bytes."""
+        found = self._named_by(self._path(self._first))
+        if found is None or not _same(found, self._segment) or found.octets < octets:
+            raise self._gone(self._path(self._first))
+
+    def _named_by(self, path: str) -> Stat | None:
+        """Return which file ``path`` names; None if there is none."""
+        try:
+            return self._disk.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    @staticmethod
+    def _gone(path: str) -> QueueError:
+        return QueueError(
+            f"{path} was removed, replaced or cut short; put it back, "
+            "or restart the gateway and run msgproto queue verify"
+        )
 
     # -- trimming and checking --------------------------------------------------------------------
 

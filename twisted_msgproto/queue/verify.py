@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError
 
-from . import damage, lineage, recovery
+from . import consumers, damage, lineage, recovery
 from .columns import Assembly
 from .damage import Range
 from .disk import OS_DISK, Disk
@@ -114,6 +114,13 @@ def verify(directory: str | os.PathLike[str], *, disk: Disk = OS_DISK) -> Report
     firsts = recovery.segment_offsets(disk, reader.directory)
     newest = firsts[-1] if firsts else None
     report.begin = firsts[0] if firsts else report.end
+    # In this order: a living writer trims what is committed already.
+    committed = consumers.read_all(disk, reader.directory, reader.queue_id)
+    report.lines += consumers.bereft(committed, report.begin)
+    if report.end and not firsts:
+        report.lines.append(
+            f"there is no segment: of the messages below the end {report.end} none is left"
+        )
     if published is None and newest is not None:
         report.end = max(report.end, _recorded_end(disk, reader, newest))
     listed = segments(disk, reader.directory, report.end, report.unseen)

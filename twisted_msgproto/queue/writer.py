@@ -31,7 +31,7 @@ from . import log as segment_log
 from .columns import Encoded, encode
 from .consumers import Watch
 from .damage import Range
-from .disk import OS_DISK, Disk
+from .disk import LOOK_S, OS_DISK, Disk
 from .fair import FairQueue, GroupCost
 from .log import SegmentLog
 from .recovery import Recovery
@@ -48,7 +48,13 @@ ROW_OCTETS = 32
 texts.
 """
 RETRY_DELAY_S = 0.25
-"""A writer without space on the disk checks again after this many seconds."""
+"""What could not be written, for whatever reason, is tried again after this many seconds."""
+SILENT_S = 3.0
+"""A disk that has not answered for this many seconds is said not to answer."""
+SILENT_CHECK_S = 0.5
+"""Another thread checks this often whether the disk has answered."""
+TELL_S = 60.0
+"""The same thing is told at most this often."""
 USUAL_SYNC = "fdatasync"
 IDLE_S = 1.0
 """A writer with nothing to do checks this often whether something can be trimmed."""
@@ -120,12 +126,17 @@ class QueueWriter:
       larger, and the last batch of a group may go beyond the messages).  Groups of sessions that
       send in bulk are smaller on a slow disk.
     * ``commit_delay``: seconds to wait for more before a group is written; for slow disks.
-    * ``retry_delay``: seconds between checks for space when there is none.
+    * ``retry_delay``: seconds between attempts while nothing can be stored.
     * ``check_octets``: how much of the queue is checked before it accepts messages (the newest
       part; the rest is checked when there is nothing else to do).
-    * ``report``: called in the writer thread with one line when something happens that an operator
-      should know (first of all what the start has found: damage, a torn tail); default: the logger
-      ``twisted_msgproto.queue``.
+    * ``report``: called in a thread of the writer's with one line when something happens that an
+      operator should know (first of all what the start has found: damage, a torn tail); default:
+      the logger ``twisted_msgproto.queue``.
+
+    What cannot be stored is tried again until it can, or until the writer is closed: batches wait
+    meanwhile, :attr:`stalled` says why, and so does a line, once a minute.  That holds for a full
+    disk and for a broken one, for one that does not answer, and for files that somebody has
+    removed, replaced or cut: a batch is durable once readers, and the next start, can find it.
 
     A process that is forked from this one cannot write: what it submits raises QueueClosed.
     """
@@ -164,7 +175,12 @@ class QueueWriter:
         self.sync_name = disk.sync_name
         """This system call makes a group durable; it is reported if it is not the usual one."""
         self.stalled: str | None = None
-        """Why nothing is written at present (no room), or None."""
+        """Why nothing can be stored at present, in a few words, or None."""
+        self._stalled_told = False
+        # When the disk was asked for something, and whether somebody waits for its answer.
+        self._asked: tuple[float, bool] | None = None
+        self._look_at = 0.0
+        self._tell_at: dict[str, float] = {}
         self._changed = threading.Condition()
         self._waiting: FairQueue[_Entry] = FairQueue()  # not taken by the thread yet
         self._cost = GroupCost()
@@ -190,6 +206,8 @@ class QueueWriter:
         encode([MessageBatch("", "", 0, count=1, fields=[{"": ""}], body=[b""], message_id=[0])])
         self._thread = threading.Thread(target=self._run, name="msgproto-queue", daemon=True)
         self._thread.start()
+        self._ended = threading.Event()
+        threading.Thread(target=self._watch_disk, name="msgproto-queue-disk", daemon=True).start()
         _writers.add(self)
 
     # -- for any thread ---------------------------------------------------------------------------
@@ -332,6 +350,7 @@ class QueueWriter:
                 self._failure = error
             self._call_back([(entry, None) for entry in taken or ()], error)
         self._call_back(self._behind(), QueueClosed(f"the queue {self.directory} was closed"))
+        self._ended.set()
         self._log.close()
 
     def _orphan(self) -> None:  # pragma: no cover - runs in forked processes only
@@ -348,6 +367,7 @@ class QueueWriter:
         written or the time for it is up.
         """
         with self._changed:
+            self._asked = None
             if not self._waiting.entries and not self._closing:
                 self._idle = True
                 self._changed.wait(IDLE_S)
@@ -382,13 +402,14 @@ class QueueWriter:
 
     def _trim(self) -> None:
         """Remove what every consumer has behind it."""
+        self._asked = time.monotonic(), False
         try:
             self._log.trim()
             self._look_at_broker()
             self._look_at_consumers()
         except OSError as error:
             self._disk_errors += 1
-            self._report(f"queue {self.directory}: {error}")
+            self._tell("trimming", f"queue {self.directory}: {error}")
 
     def _look_at_broker(self) -> None:
         """Say once that a broker's queues keep the log, and that no broker runs to copy them."""
@@ -414,16 +435,19 @@ class QueueWriter:
             )
 
     def _tidy(self) -> None:
-        """Nothing waits: publish, trim, and check one segment that the start left out."""
-        self._log.publish_again()
+        """Nothing waits: look at the files, trim, and check one segment that the start left out."""
+        if self._attempt(self._look) is not None:
+            return
         self._trim()
+        self._asked = time.monotonic(), False
         try:
             lines = self._log.check_older()
         except OSError as error:
             self._disk_errors += 1
-            lines = [f"queue {self.directory}: {error}"]
-        for line in lines:
-            self._report(line)
+            self._tell("checking", f"queue {self.directory}: {error}")
+        else:
+            for line in lines:
+                self._report(line)
 
     def _behind(self) -> list[Result]:
         """Remove and return everything that was submitted and is not being written yet."""
@@ -431,12 +455,7 @@ class QueueWriter:
             return [(entry, None) for entry in self._waiting.clear()]
 
     def _commit(self, taken: list[_Entry]) -> None:
-        """Make a group durable and call back.
-
-        What was submitted behind a group that failed fails too: its submitter does not know yet,
-        and without that a session would stand in the queue with a gap.  So does what is submitted
-        while others are being told.
-        """
+        """Make a group durable and call back."""
         began, stalls = time.perf_counter(), self._stalls
         frames, results = self._encoded(taken)
         error = self._append(frames) if frames else None
@@ -444,9 +463,8 @@ class QueueWriter:
         if error is None and stalls == self._stalls:
             weight = sum(entry.weight() for entry in taken)
             self._cost.learn(weight, time.perf_counter() - began)
-        while results:
-            self._call_back(results, error, first)
-            results = self._behind() if error is not None else []
+        self._call_back(results, error, first)
+        results.clear()
         taken.clear()
         if time.monotonic() >= self._trim_at:
             self._trim_at = time.monotonic() + IDLE_S
@@ -491,35 +509,95 @@ class QueueWriter:
         return errors
 
     def _append(self, frames: list[Encoded]) -> BaseException | None:
-        """Append to the log, waiting for space as long as necessary; return the error if it
-        failed.
+        """Store a group, however long that takes; return an error if the writer is closed before.
+
+        It is stored when it is durable, published, and in files that others find.
         """
-        while True:
-            began = time.perf_counter()
-            try:
+        written = False
+        began = time.perf_counter()
+
+        def store() -> None:
+            nonlocal written, began
+            self._look()
+            if not written:
+                began = time.perf_counter()
                 self._log.append(frames)
-            except QueueFull as error:
-                if self.stalled is None:
-                    self._stalls += 1
-                    self._report(f"{error}; waiting for room")
-                self.stalled = str(error)
-                if self._give_up.wait(self._retry_delay_s):
-                    return QueueClosed(f"the queue {self.directory} was closed: {error}")
+                written = True
+                self._append_last_us = int((time.perf_counter() - began) * 1e6)
+            self._look()  # the sync may have taken long
+            self._log.publish_again()
+
+        while (error := self._attempt(store)) is not None:
+            if self._give_up.wait(self._retry_delay_s):
+                return QueueClosed(f"the queue {self.directory} was closed: {error}")
+            if isinstance(error, QueueFull):
                 self._trim()  # what was consumed meanwhile may be the room
-            except OSError as error:
-                self._disk_errors += 1
-                self._report(f"queue {self.directory}: a group was not written: {error}")
-                return QueueError(f"cannot write to the queue {self.directory}: {error}")
-            else:
-                break
-        self._append_last_us = int((time.perf_counter() - began) * 1e6)
         self._append_us += self._append_last_us
         self._groups += 1
         self._messages += sum(frame.count for frame in frames)
-        if self.stalled is not None:
-            self.stalled = None
-            self._report(f"queue {self.directory}: there is room again")
         return None
+
+    def _look(self) -> None:
+        """Check that the files are where others find them, and the end too, once a second."""
+        now = time.monotonic()
+        if self.stalled is not None or now >= self._look_at:
+            self._log.look()
+            self._log.publish_again()
+            self._look_at = now + LOOK_S
+
+    # -- why nothing can be stored ----------------------------------------------------------------
+
+    def _attempt(self, work: Callable[[], None]) -> QueueError | OSError | None:
+        """Do what waits for the disk; return what is wrong, which is told, or None."""
+        self._asked = time.monotonic(), True
+        try:
+            work()
+        except (QueueError, OSError) as error:
+            why = str(error)
+            if isinstance(error, OSError):
+                self._disk_errors += 1
+                why = f"cannot write to the queue {self.directory}: {error}"
+            with self._changed:
+                self._asked = None
+                self._stall(why)
+            self._tell_stalled(why)
+            return error
+        with self._changed:
+            self._asked = self.stalled = None
+            told, self._stalled_told = self._stalled_told, False
+        if told:
+            self._report(f"queue {self.directory}: messages are acknowledged again")
+        return None
+
+    def _stall(self, why: str) -> None:
+        """Note why nothing can be stored; only under the lock."""
+        self._stalls += self.stalled is None
+        self.stalled = why
+
+    def _tell_stalled(self, why: str) -> None:
+        if self._tell("storing", f"nothing can be acknowledged: {why}; trying again"):
+            self._stalled_told = True
+
+    def _watch_disk(self) -> None:
+        """Say so when the disk does not answer: the thread that asked it cannot."""
+        while not self._ended.wait(SILENT_CHECK_S):
+            with self._changed:
+                asked_at, missed = self._asked or (math.inf, False)
+                waits = time.monotonic() - asked_at
+                if waits < SILENT_S or not (missed or self._waiting_messages):
+                    continue
+                why = f"the disk of {self.directory} has not answered for {waits:.0f} s"
+                self._stall(why)
+            self._tell_stalled(why)
+
+    def _tell(self, about: str, line: str) -> bool:
+        """Report a line unless another one about this was reported within the last minute."""
+        now = time.monotonic()
+        if now < self._tell_at.get(about, -math.inf):
+            return False
+        self._tell_at[about] = now + TELL_S
+        self._report(line)
+        return True
 
     def _call_back(
         self, results: Sequence[Result], error: BaseException | None, first: int = 0

@@ -7,14 +7,26 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..queue.disk import OS_DISK, Disk, File
+from ..queue.disk import OS_DISK, Disk, File, Stat
 
 STEPS: Final = frozenset(
-    {"open", "write", "truncate", "sync", "rename", "remove", "sync_directory"}
+    {"open", "write", "truncate", "sync", "rename", "remove", "sync_directory", "stat"}
 )
 """These steps can be made to fail; they are methods of the queue's ``Disk`` and ``File``."""
+
+
+@dataclass
+class _Fault:
+    """Is what a step meets: an error, or no answer until it is healed."""
+
+    name: str
+    passes: int
+    times: int | None
+    errno: int | None
+    healed: threading.Event = field(default_factory=threading.Event)
 
 
 class BrokenDisk:
@@ -33,35 +45,65 @@ class BrokenDisk:
         self.sync_name = disk.sync_name
         self._disk = disk
         self._lock = threading.Lock()
-        self._failures: dict[str, tuple[int, int | None, int]] = {}
+        self._faults: dict[tuple[str, str], _Fault] = {}
 
     def fail(
-        self, step: str, *, nth: int = 1, times: int | None = 1, errno: int = errno_module.EIO
+        self,
+        step: str,
+        *,
+        name: str = "",
+        nth: int = 1,
+        times: int | None = 1,
+        errno: int = errno_module.EIO,
     ) -> None:
         """Let ``step`` raise OSError with ``errno``, at its ``nth`` call from now on.
 
-        It fails ``times`` times (None: until :meth:`heal`).  ``errno.ENOSPC`` is a full disk: the
-        queue waits for room.  ``errno.EIO`` is a broken one.  ValueError for an unknown step.
+        It fails ``times`` times (None: until :meth:`heal`), and only for files whose name ends with
+        ``name``.  Whatever the error is, the queue tries again.  ValueError for an unknown step.
         """
+        self._add(step, _Fault(name, nth - 1, times, errno))
+
+    def hang(self, step: str, *, name: str = "") -> None:
+        """Let ``step`` not return until :meth:`heal`, for files whose name ends with ``name``."""
+        self._add(step, _Fault(name, 0, None, None))
+
+    def _add(self, step: str, fault: _Fault) -> None:
         if step not in STEPS:
             raise ValueError(f"{step!r} is none of {', '.join(sorted(STEPS))}")
         with self._lock:
-            self._failures[step] = (self.counts[step] + nth, times, errno)
+            self._faults[step, fault.name] = fault
 
     def heal(self) -> None:
-        """Let nothing fail any more."""
+        """Let nothing fail any more, and what hangs go on."""
         with self._lock:
-            self._failures.clear()
+            for fault in self._faults.values():
+                fault.healed.set()
+            self._faults.clear()
 
     def look(self, step: str, path: str) -> None:
         """Count one step; OSError if it is to fail."""
         with self._lock:
             self.counts[step] += 1
-            first, times, number = self._failures.get(step, (0, 0, 0))
-            late = self.counts[step] - first
-            fails = first and late >= 0 and (times is None or late < times)
-        if fails:
-            raise OSError(number, os.strerror(number), path)
+            fault = self._met(step, path)
+        if fault is None:
+            return
+        if fault.errno is None:
+            fault.healed.wait()
+        else:
+            raise OSError(fault.errno, os.strerror(fault.errno), path)
+
+    def _met(self, step: str, path: str) -> _Fault | None:
+        for (failing, name), fault in self._faults.items():
+            if failing != step or not path.endswith(name):
+                continue
+            if fault.passes:
+                fault.passes -= 1
+            elif fault.times is None:
+                return fault
+            elif fault.times:
+                fault.times -= 1
+                return fault
+        return None
 
     def make_directory(self, path: str) -> None:
         """See :class:`~twisted_msgproto.queue.disk.Disk`."""
@@ -79,6 +121,11 @@ class BrokenDisk:
     def modified(self, path: str) -> int:
         """See :class:`~twisted_msgproto.queue.disk.Disk`."""
         return self._disk.modified(path)
+
+    def stat(self, path: str) -> Stat:
+        """See :class:`~twisted_msgproto.queue.disk.Disk`."""
+        self.look("stat", path)
+        return self._disk.stat(path)
 
     def rename(self, old: str, new: str) -> None:
         """See :class:`~twisted_msgproto.queue.disk.Disk`."""

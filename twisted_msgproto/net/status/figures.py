@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 
 from ..sink import DurableSink
 from ..traffic import BOUNDS
-from .store import queue_figures
+from .store import NOTHING_READ, read_figures, written_figures
 from .verdict import healthy, safe_and_landing
 
 Figures = dict[str, Any]
@@ -56,7 +56,7 @@ LATENCY_BOUNDS: Final = tuple(
 TEXT_MAX: Final = 200
 """A text that a peer has chosen is shown up to this length."""
 
-QUEUE_SECONDS: Final = 5.0
+QUEUE_SECONDS: Final = 3.0
 """The queue's disk has to answer within this time."""
 
 DISK_SILENT: Final = f"the disk does not answer within {QUEUE_SECONDS:g} s"
@@ -85,7 +85,8 @@ class GatewayFigures:
         self._kept_at = -inf
         self._gathering: list[Deferred[Figures]] | None = None
         self._reading: Deferred[Figures] | None = None
-        self._queue: Figures | None = None  # as it was read last
+        self._read_last: Mapping[str, Any] = NOTHING_READ
+        self._silent = False  # the disk has not answered in time
         self._searching = DeferredLock()
         self._cooperator = Cooperator(
             terminationPredicateFactory=lambda: lambda: True,
@@ -162,7 +163,11 @@ class GatewayFigures:
     # ── the queue ───────────────────────────────────────────────────────────────────────────────
 
     def _read_queue(self) -> Deferred[Figures | None]:
-        """Read the queue's figures in a thread; a disk that hangs is not asked twice."""
+        """Read the queue's files in a thread; a disk that hangs is not asked twice.
+
+        What the writer has in memory is from now, however long the disk takes: whether messages can
+        be acknowledged is known without it.
+        """
         sink = self._gateway.sink
         if not isinstance(sink, DurableSink):
             return succeed(None)
@@ -175,26 +180,33 @@ class GatewayFigures:
             self._reading = deferToThreadPool(
                 self._reactor,
                 self._reactor.getThreadPool(),
-                queue_figures,
-                writer,
+                read_figures,
+                writer.directory,
                 self._wallClock(),
             ).addBoth(self._read)
-        elif self._queue is not None:
-            return succeed({**self._queue, "unreadable": DISK_SILENT})
-        answer: Deferred[Figures | None] = Deferred()
+        elif self._silent:
+            return succeed({**written_figures(writer), **self._of_silent_disk()})
+        answer: Deferred[Mapping[str, Any]] = Deferred()
         self._reading.addBoth(_passed_to, answer)
         answer.addTimeout(QUEUE_SECONDS, self._reactor)
-        return answer.addErrback(self._silent)
+        return answer.addErrback(self._timed_out).addCallback(
+            lambda read: {**written_figures(writer), **read}
+        )
 
     def _read(self, result: Figures | Failure) -> Figures | Failure:
-        self._reading = None
+        self._reading, self._silent = None, False
         if not isinstance(result, Failure):
-            self._queue = result
+            self._read_last = result
         return result
 
-    def _silent(self, failure: Failure) -> Figures | None:
+    def _timed_out(self, failure: Failure) -> Figures:
         failure.trap(TimeoutError)
-        return None if self._queue is None else {**self._queue, "unreadable": DISK_SILENT}
+        self._silent = True
+        return self._of_silent_disk()
+
+    def _of_silent_disk(self) -> Figures:
+        """Return what was read last, and that it is old."""
+        return {**self._read_last, "unreadable": DISK_SILENT}
 
     # ── the connections ─────────────────────────────────────────────────────────────────────────
 

@@ -1,4 +1,4 @@
-"""Read the figures of a queue; this reads files, so it runs in a thread."""
+"""The figures of a queue: those in memory, and those that a thread reads from its files."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ CONSUMERS_SHOWN_MAX: Final = 100
 RANGES_SHOWN_MAX: Final = 100
 """At most this number of damaged ranges is shown."""
 
+NOTHING_READ: Final[Mapping[str, Any]] = {
+    "oldest": None,
+    "consumers": [],
+    "bridges": [],
+    "former": [],
+    "unreadable": None,
+}
+"""This is known of a queue whose disk has told nothing yet."""
+
 NEVER_REFUSES: Final[Mapping[str, Any]] = {
     "refusal": None,
     "stalled_because": None,
@@ -23,17 +32,10 @@ NEVER_REFUSES: Final[Mapping[str, Any]] = {
 """A queue that nobody writes is asked for nothing that it could refuse."""
 
 
-def queue_figures(writer: Any, now: float) -> dict[str, Any]:
-    """Return the figures of the queue that ``writer`` writes, as plain values.
-
-    ``now`` is in seconds since 1970 UTC.  What cannot be read is missing, and ``unreadable`` says
-    why.
-    """
-    from ...queue.below import numbered
-    from .bridging import bridges_of  # as the writer, it needs the packages of a queue
-
+def written_figures(writer: Any) -> dict[str, Any]:
+    """Return those figures of a queue that its ``writer`` has in memory, as plain values."""
     statistics = writer.statistics()
-    shown: dict[str, Any] = {
+    return {
         **statistics,
         "directory": writer.directory,
         "queue_id": writer.queue_id,
@@ -42,18 +44,26 @@ def queue_figures(writer: Any, now: float) -> dict[str, Any]:
         "damaged": [list(damage) for damage in writer.damaged[:RANGES_SHOWN_MAX]],
         "stalled_because": writer.stalled,
         "refusal": writer.refusal,
-        "oldest": None,
-        "consumers": [],
-        "bridges": [],
-        "former": [],
-        "unreadable": None,
+        **NOTHING_READ,
     }
+
+
+def read_figures(directory: str, now: float) -> dict[str, Any]:
+    """Return those figures of a queue that are read from its disk, which may take long.
+
+    ``now`` is in seconds since 1970 UTC.  What cannot be read is missing, and ``unreadable`` says
+    why.
+    """
+    from ...queue.below import numbered
+    from .bridging import bridges_of  # as the writer, it needs the packages of a queue
+
+    shown: dict[str, Any] = dict(NOTHING_READ)
     try:
-        disk = os.statvfs(writer.directory)
+        disk = os.statvfs(directory)
         shown["disk_free_octets"] = disk.f_bavail * disk.f_frsize
-        shown["bridges"] = bridges_of(writer.directory, now)
-        shown |= _consumers(writer.directory, now)
-        shown["former"] = former_queues(numbered(writer.directory), now)
+        shown["bridges"] = bridges_of(directory, now)
+        shown |= _consumers(directory, now)
+        shown["former"] = former_queues(numbered(directory), now)
     except Exception as error:  # the queue is closing, or its disk fails: the rest is still known
         shown["unreadable"] = f"{type(error).__name__}: {error}"
     return shown
@@ -108,6 +118,7 @@ def _consumers(directory: str, now: float) -> dict[str, Any]:
                 "name": name,
                 "offset": offset,
                 "behind_messages": max(described.end - offset, 0),
+                "lost_messages": max(described.begin - offset, 0),
                 "moved": moved,
                 "still_seconds": round(waits, 1),
             }

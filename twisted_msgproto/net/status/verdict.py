@@ -65,6 +65,12 @@ def _wrong(queue: Mapping[str, Any]) -> Iterator[str]:
     health = healthy(queue)
     if not health.ok:
         yield f"What was acknowledged is on disk.  {health.why}"
+    for consumer in queue["consumers"]:
+        if consumer.get("lost_messages"):
+            yield (
+                f"The queue has lost {consumer['lost_messages']} messages that the consumer"
+                f" {consumer['name']} had not committed: msgproto queue verify says which."
+            )
     if queue["unreadable"] is not None:
         yield f"The queue's files cannot be read: {queue['unreadable']}."
     if not queue["consumers"]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from twisted_msgproto.core.broker.terms import QueueName
 
-from ..disk import NO_ROOM, Disk, read_whole, replace_whole
+from ..disk import NO_ROOM, Disk, exists, read_whole, replace_whole
 from ..format import seal, unseal
 
 FILE = "names"
@@ -68,11 +68,15 @@ class Names:
             self._write({name: at for name, at in self.first.items() if name not in gone})
 
     def write(self) -> None:
-        """Write the file again if it was damaged, or missing though there are queues.
+        """Write the file again if it was damaged, or is missing though there are queues.
 
         Raises OSError.
         """
-        if self.damaged and (self.first or not self.missing):
+        if self.damaged:
+            wanted = bool(self.first) or not self.missing
+        else:
+            wanted = bool(self.first) and not exists(self._disk, self._path)
+        if wanted:
             self._write(self.first)
 
     def renew(self) -> None:

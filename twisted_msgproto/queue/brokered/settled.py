@@ -21,7 +21,7 @@ from twisted_msgproto.core.broker.terms import QueueName
 
 from ..checksum import crc32
 from ..damage import Range
-from ..disk import Disk, File, read_whole, replace_whole
+from ..disk import Disk, File, exists, read_whole, replace_whole
 from .marks import Marks, Moved, Segment, bit_ranges
 
 FILE = "settled"
@@ -241,6 +241,15 @@ class SettledFile:
             self.close()
             raise
         self._end += len(octets)
+
+    def removed(self) -> bool:
+        """Return whether somebody has removed the file that is written; the next write replaces
+        it.
+        """
+        if self._file is None or exists(self._disk, self._path):
+            return False
+        self.close()
+        return True
 
     def _replace(self, marks: Marks) -> None:
         self.close()

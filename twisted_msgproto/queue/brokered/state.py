@@ -92,6 +92,8 @@ class BrokerState:
         self._dirty = False  # the file ``settled`` is not what the marks say
         self._told: dict[str, int | None] = {}  # what fails, and the number of the error
         self._restored = self._closed = False
+        self.missing: str | None = None
+        """See :class:`~..log.Keeper`."""
         self.copied_messages = 0
         """This many messages were copied to the broker's own log."""
         disk, queue_id = log.disk, log.queue_id
@@ -311,10 +313,24 @@ class BrokerState:
                 self._tend()
 
     def _tend(self) -> None:
+        if self._file.removed():
+            self._dirty = True
         self._attempt("what is settled", self._write_settled)
         self._attempt("the names of queues", self._write_names)
+        self._attempt("its log", self._look)
         self._attempt("messages that wait for long", self._copy_wanted)
         self._attempt("old messages", self._trim)
+
+    def _look(self) -> None:
+        """Note whether copies are gone: unlike the other files they cannot be written again."""
+        try:
+            self._kept.log.look()
+        except QueueFull:
+            raise
+        except QueueError as error:
+            self.missing = str(error)
+        else:
+            self.missing = None
 
     def _attempt(self, what: str, work: Callable[[], None]) -> None:
         """Do some work; tell a failure once, and its end."""

@@ -1,0 +1,272 @@
+"""Clients of all five protocols, the page and the log while a gateway can store nothing.
+
+``docs/operations.md`` has the table that this measures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+import re
+import time
+import tomllib
+from collections.abc import Callable, Mapping
+from errno import EIO, EMFILE, ENOMEM, ENOSPC, EROFS
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+from twisted.internet import reactor as installed
+from twisted.internet.defer import gatherResults
+from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import TestCase
+
+from tests.tools.five import ANYWHERE, CLIENTS, SERVERS
+from twisted_msgproto import cli
+from twisted_msgproto.gateway import Configuration, serve, show_status
+from twisted_msgproto.net.gateway import Gateway
+from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.testing import BrokenDisk
+
+pytestmark = pytest.mark.slow
+reactor: Any = installed
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+NEW_SEGMENT = {"segment_bytes": 1}
+"""Each group begins a segment."""
+CHANGES = ("write", "truncate", "rename", "remove")
+
+
+class Way(NamedTuple):
+    """One way not to store: ``begin(disk, queue)`` returns what ends it."""
+
+    what: str
+    begin: Callable[[BrokenDisk, Path], Callable[[], object]]
+    options: Mapping[str, Any] = MappingProxyType({})
+    idle: bool = False
+    """It is noticed while nobody sends."""
+
+
+def failing(what: str, number: int, *steps: str, name: str = "", **options: Any) -> Way:
+    def begin(disk: BrokenDisk, queue: Path) -> Callable[[], object]:
+        for step in steps:
+            disk.fail(step, name=name, errno=number, times=None)
+        return disk.heal
+
+    return Way(what, begin, options)
+
+
+def hanging(what: str, step: str, **options: Any) -> Way:
+    def begin(disk: BrokenDisk, queue: Path) -> Callable[[], object]:
+        disk.hang(step)
+        return disk.heal
+
+    return Way(what, begin, options)
+
+
+def moved(what: str, name: str, *, replaced: bool = False) -> Way:
+    """Somebody moves the file that matches ``name`` away, and puts it back."""
+
+    def begin(disk: BrokenDisk, queue: Path) -> Callable[[], object]:
+        path = sorted(queue.parent.glob(f"{queue.name}/{name}" if name else queue.name))[-1]
+        aside = queue.parent / "aside"
+        path.rename(aside)
+        if replaced and aside.is_dir():
+            path.mkdir()
+        elif replaced:
+            path.write_bytes(aside.read_bytes())
+
+        def back() -> None:
+            if replaced and aside.is_dir():
+                path.rename(queue.parent / "other")
+            aside.replace(path)
+
+        return back
+
+    return Way(what, begin, idle=True)
+
+
+def cut(disk: BrokenDisk, queue: Path) -> Callable[[], object]:
+    path = sorted(queue.glob("*.segment"))[-1]
+    octets = path.read_bytes()
+    os.truncate(path, 10)
+
+    def back() -> None:
+        with path.open("r+b") as file:
+            file.write(octets)
+
+    return back
+
+
+WAYS = (
+    failing("The disk is full", ENOSPC, "write"),
+    failing("The disk is mounted read-only", EROFS, *CHANGES),
+    failing("Every write fails", EIO, "write"),
+    failing("Every sync fails", EIO, "sync"),
+    failing("The file `end` cannot be written", EIO, "write", name="/end"),
+    failing("There is no room to write the file `end`", ENOSPC, "write", name="/end"),
+    failing("No new segment can be made", EIO, "open", name=".segment", **NEW_SEGMENT),
+    failing("No file descriptor is left", EMFILE, "open", name=".segment", **NEW_SEGMENT),
+    failing("The kernel has no memory", ENOMEM, "open", name=".segment", **NEW_SEGMENT),
+    failing("The directory cannot be synced", EIO, "sync_directory", **NEW_SEGMENT),
+    hanging("A write hangs", "write"),
+    hanging("A sync hangs", "sync"),
+    hanging("The whole disk hangs", "stat"),
+    moved("The newest segment is removed or renamed", "*.segment"),
+    moved("The newest segment is replaced by a copy", "*.segment", replaced=True),
+    Way("The newest segment is cut short", cut, idle=True),
+    moved("The file `end` is removed", "end"),
+    moved("The file `lock` is removed", "lock"),
+    moved("The file `lock` is replaced", "lock", replaced=True),
+    moved("The directory is moved away", ""),
+    moved("The directory is replaced by another", "", replaced=True),
+)
+
+
+class Told(logging.Handler):
+    """Collects what the queue logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.all.append(record.getMessage())
+
+    @property
+    def lines(self) -> list[str]:
+        """Those about acknowledgements."""
+        return [line for line in self.all if "acknowledged" in line]
+
+
+class NotStored(TestCase):
+    """RD-53, RD-54, RD-55: nothing is acknowledged, all say so within seconds, and it heals."""
+
+    timeout = 1200
+
+    def setUp(self) -> None:
+        self.told = Told()
+        logger = logging.getLogger("twisted_msgproto.queue")
+        logger.addHandler(self.told)
+        self.addCleanup(logger.removeHandler, self.told)
+
+    async def test_each_way_not_to_store_is_told_and_heals(self) -> None:
+        rows = [await self.tried(way) for way in WAYS]
+        print("", *rows, sep="\n")
+        page = PAGE.read_text().splitlines()
+        self.assertEqual([row for row in rows if row not in page], [])
+
+    async def tried(self, way: Way) -> str:
+        """Return a row of the table: what all say while messages cannot be stored in this way."""
+        self.told.all.clear()
+        disk, directory = BrokenDisk(), Path(self.mktemp()).absolute()
+        directory.mkdir()
+        queue = directory / "queue"
+        gateway, ports = await self.gateway(queue, disk, way.options)
+        url = f"http://127.0.0.1:{ports['status'][0]}"
+        clients = [
+            (client, client.make(ports[client.server][client.nth - 1]))
+            for name, client in CLIENTS.items()
+            if "safe" not in name
+        ]
+        for _, service in clients:
+            service.startService()
+        try:
+            QueueReader(queue).register("spark")
+            await gatherResults([client.send(service, b"{}") for client, service in clients])
+            figures = await self.until(url, ok=True)
+            self.assertTrue(figures["safe"]["ok"], figures["safe"])
+            end = way.begin(disk, queue)
+            began = time.monotonic()
+            try:
+                if way.idle:
+                    await self.until(url, ok=False)
+                sent = [client.send(service, b'{"n":2}') for client, service in clients]
+                figures = await self.until(url, ok=False)
+                seconds = time.monotonic() - began
+                row = await self.row(way, url, figures, sent)
+            finally:
+                end()
+            await gatherResults(sent)
+            figures = await self.until(url, ok=True)
+            self.assertTrue(figures["safe"]["ok"], figures["safe"])
+            self.assertEqual(len(self.told.lines), 2, self.told.all)
+            self.assertIn("messages are acknowledged again", self.told.lines[1])
+            self.assertLess(len(self.told.all), 10, self.told.all)
+            print(f"figure: {way.what}: red after {seconds:.1f} s")
+        finally:
+            for _, service in clients:
+                await service.close()
+            await gateway.stopService()
+        return row
+
+    async def gateway(
+        self, queue: Path, disk: BrokenDisk, options: Mapping[str, Any]
+    ) -> tuple[Gateway, dict[str, list[int]]]:
+        """Return a gateway that runs, and the ports of each server and of the live page."""
+        text = SERVERS.format(queue=queue, **ANYWHERE)
+        tables = tomllib.loads(f'{text}[status]\nendpoint = "tcp:0:interface=127.0.0.1"\n')
+        configuration = Configuration(tables)
+        gateway = Gateway(reactor, str(queue), disk=disk, **options)
+        for server in serve(configuration.servers, gateway):
+            server.setServiceParent(gateway)
+        show_status(configuration, gateway)
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            gateway.startService()
+            while output.getvalue().count(" listening on ") <= len(ANYWHERE):
+                await deferLater(reactor, 0.01)
+        ports: dict[str, list[int]] = {}
+        for name, port in re.findall(r"(\w+) listening on \S+:(\d+)", output.getvalue()):
+            ports.setdefault(name, []).append(int(port))
+        return gateway, ports
+
+    async def until(self, url: str, *, ok: bool) -> Any:
+        """Return the figures once the gateway is healthy, or is not."""
+        while (await deferToThread(self.get, f"{url}/healthz"))[0] != (200 if ok else 503):
+            await deferLater(reactor, 0.05)
+        figures = json.loads((await deferToThread(self.get, f"{url}/status.json"))[1])
+        self.assertEqual(figures["healthy"]["ok"], ok)
+        return figures
+
+    @staticmethod
+    def get(url: str) -> tuple[int, str]:
+        try:
+            with urlopen(url) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    async def row(self, way: Way, url: str, figures: Any, sent: list[Any]) -> str:
+        waiting = sum(not one.called for one in sent)
+        status, why = await deferToThread(self.get, f"{url}/healthz")
+        _, metrics = await deferToThread(self.get, f"{url}/metrics")
+        values = dict(re.findall(r"^msgproto_(healthy|safe) (\S+)$", metrics, re.MULTILINE))
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            code = await deferToThread(cli.main, ["status", url])
+        self.assertIn(figures["healthy"]["why"][:40], why)
+        self.assertEqual(output.getvalue()[:3], "!! ")
+        self.assertFalse(figures["safe"]["ok"])
+        (line,) = self.told.lines
+        self.assertRegex(line, "^nothing can be acknowledged: .*; trying again$")
+        said = figures["safe"]["why"].removeprefix("What was acknowledged is on disk.  ")
+        for found, shown in (
+            (re.escape(str(Path(figures["queue"]["directory"]).parent)), "/srv"),
+            (r": '/srv\S+'", ""),
+            (r"\d{20}", "…"),
+            (r"\d+ s\b", "… s"),
+        ):
+            said = re.sub(found, shown, said)
+        return (
+            f"| {way.what} | {said} | {waiting} of {len(sent)} wait | {status} "
+            f"| {float(values['healthy']):g}, {float(values['safe']):g} | {code} "
+            f"| {len(self.told.lines)} |"
+        )

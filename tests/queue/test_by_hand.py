@@ -1,0 +1,184 @@
+"""Somebody removes, renames, replaces or cuts files of a queue while it is written."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.tools.queues import PATIENCE_SECONDS, Results, batch, ids, put, rows
+from twisted_msgproto.core.errors import QueueClosed
+from twisted_msgproto.queue import QueueReader, QueueWriter
+from twisted_msgproto.queue.verify import verify
+
+CONSUMED = 2
+"""The consumer has committed so many of the messages that a test begins with."""
+STORED = 6
+
+
+def segments(queue: Path) -> list[Path]:
+    return sorted(queue.glob("*.segment"))
+
+
+@contextmanager
+def a_writer(queue: Path) -> Iterator[tuple[QueueWriter, list[str]]]:
+    """A writer of a queue with a message in each segment, and what it reports from then on."""
+    told: list[str] = []
+    writer = QueueWriter(queue, segment_bytes=1, retry_delay=0.01, report=told.append)
+    try:
+        if writer.end == 0:
+            QueueReader(queue).register("spark")
+            for number in range(STORED):
+                assert put(writer, batch(number)) == [None]
+            QueueReader(queue).commit("spark", CONSUMED)
+        yield writer, told
+    finally:
+        writer.close(0.05)
+
+
+def stalled(writer: QueueWriter) -> str:
+    """Return why the writer stores nothing, once it does not."""
+    pause, waited = threading.Event(), 0.0
+    while writer.stalled is None:
+        assert waited < PATIENCE_SECONDS
+        pause.wait(0.01)
+        waited += 0.01
+    return writer.stalled
+
+
+def all_of_them(queue: Path) -> None:
+    for path in segments(queue):
+        path.unlink()
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, 100)
+
+
+LOSSES: dict[str, tuple[Callable[[Path], object], tuple[int, ...], str]] = {
+    "all segments": (all_of_them, (), f"messages {CONSUMED} to {STORED} are in no segment"),
+    "the oldest that is needed": (
+        lambda queue: [path.unlink() for path in segments(queue)[:-3]],
+        (3, 4, 5),
+        f"messages {CONSUMED} to 3 are in no segment",
+    ),
+    "one in the middle": (lambda queue: segments(queue)[-3].unlink(), (2, 4, 5), "offsets 3 to 4"),
+    "the newest": (lambda queue: segments(queue)[-1].unlink(), (2, 3, 4), "published is 6"),
+    "an older one, cut": (lambda queue: cut(segments(queue)[-3]), (2, 4, 5), "offsets 3 to 4"),
+    "the newest, cut": (lambda queue: cut(segments(queue)[-1]), (2, 3, 4), "offsets 5 to 6"),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_somebody_removed_is_told_and_verify_names_it(tmp_path: Path, loss: str) -> None:
+    """RD-54: nothing is acknowledged any more; a start goes on behind what is lost."""
+    remove, left, named = LOSSES[loss]
+    queue = tmp_path / "queue"
+    with a_writer(queue) as (writer, _):
+        remove(queue)
+        why = stalled(writer)
+        assert str(queue) in why
+        assert "was removed, replaced or cut short" in why
+        late = Results()
+        late.submit(writer, batch(100))
+        assert any(named in line for line in verify(queue).lines), verify(queue).lines
+    assert [type(error) for error in late.wait(1)] == [QueueClosed]
+    with a_writer(queue) as (writer, told):
+        assert put(writer, batch(STORED)) == [None]
+        lost = ("are in no segment", "damaged", "the epoch rises")
+        assert any(words in line for line in told for words in lost), told
+    assert set(ids(rows(queue))) >= {*left, STORED}
+    report = verify(queue)
+    assert not report.whole
+    assert report.damaged or any(named in line for line in report.lines)
+
+
+def test_a_group_is_not_acknowledged_into_a_segment_that_is_gone(tmp_path: Path) -> None:
+    """RD-54: not even within the second after somebody removed it."""
+    queue = tmp_path / "queue"
+    writer = QueueWriter(queue, retry_delay=0.01)
+    told: list[BaseException | None] = []
+    done = threading.Event()
+
+    def first(error: BaseException | None, offset: int | None) -> None:
+        segments(queue)[-1].unlink()  # and the next group comes at once
+
+    def second(error: BaseException | None, offset: int | None) -> None:
+        told.append(error)
+        done.set()
+
+    writer.submit(batch(0), first)
+    writer.submit(batch(1), lambda error, offset: writer.submit(batch(2), second))
+    stalled(writer)
+    assert not told
+    writer.close(0.05)
+    assert done.wait(PATIENCE_SECONDS)
+    assert [type(error) for error in told] == [QueueClosed]
+
+
+def test_two_writers_lose_nothing_when_the_lock_is_removed(tmp_path: Path) -> None:
+    """RD-54: who has lost the lock has noticed when the other one begins."""
+    queue = tmp_path / "queue"
+    with a_writer(queue) as (one, _):
+        (queue / "lock").unlink()
+        safe = list(range(STORED - 1))
+
+        def stored(error: BaseException | None, first: int | None) -> None:
+            if error is None:  # for a second at most
+                safe.append(len(safe))
+                one.submit(batch(len(safe)), stored)
+
+        stored(None, None)
+        with a_writer(queue) as (other, _):
+            assert put(other, batch(1000)) == [None]
+            assert "another process may write this queue" in stalled(one)
+            told = list(safe)
+        assert not one.close(0.05)
+    assert safe == told
+    # The last one may have been written before the loss was noticed, and is not acknowledged.
+    found = ids(rows(queue, CONSUMED))
+    assert found in ([*safe[CONSUMED:], *last, 1000] for last in ([], [len(safe)]))
+    assert verify(queue).whole
+
+
+def test_an_identity_that_is_removed_or_replaced_is_written_again(tmp_path: Path) -> None:
+    """RD-54"""
+    queue = tmp_path / "queue"
+    with a_writer(queue) as (writer, _):
+        octets = (queue / "identity").read_bytes()
+        for spoil in ((queue / "identity").unlink, lambda: (queue / "identity").write_bytes(b"x")):
+            spoil()
+            pause, waited = threading.Event(), 0.0
+            while not (queue / "identity").exists() or (queue / "identity").read_bytes() != octets:
+                assert waited < PATIENCE_SECONDS
+                pause.wait(0.01)
+                waited += 0.01
+        assert put(writer, batch(STORED)) == [None]
+    assert QueueReader(queue).end() == STORED + 1
+
+
+def test_the_broker_s_files_are_written_again_or_missed(tmp_path: Path) -> None:
+    """RD-54: the names and marks are in memory; copies of messages are nowhere else."""
+    queue = tmp_path / "queue"
+    with a_writer(queue) as (writer, _):
+        state = writer.broker()
+        state.restored()
+        state.declare({("space", "orders"): writer.end})  # type: ignore[dict-item]
+        state.settle([0])
+        state.tend()
+        for name in ("names", "settled"):
+            (queue / "broker" / name).unlink()
+            state.tend()
+            assert (queue / "broker" / name).exists(), name
+        assert put(writer, batch(STORED)) == [None]
+        (queue / "broker" / "log").rename(tmp_path / "away")
+        state.tend()
+        assert str(queue / "broker" / "log") in stalled(writer)
+        (tmp_path / "away").rename(queue / "broker" / "log")
+        state.tend()
+        assert put(writer, batch(STORED + 1)) == [None]
+        state.close()
