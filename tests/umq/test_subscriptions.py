@@ -293,7 +293,7 @@ class Renewal(TestCase):
                 test.pairs.append(both)
                 return succeed(both.ends["client"].protocol)
 
-        factory = UmqClientFactory("ws://server/", clock=self.clock)
+        factory = UmqClientFactory("ws://server/", limits={"backlog": 2}, clock=self.clock)
         self.service = UmqClientService(Endpoint(), factory, retryPolicy=lambda attempt: 1.0)
         self.service.startService()
         self.pairs[0].pump()
@@ -372,3 +372,19 @@ class Renewal(TestCase):
         self.assertEqual(self.successResultOf(ended), "unsubscribed")
         self.come_back()
         self.assertEqual(self.pairs[-1].server.machine.counters.calls, 0)
+
+    def test_sessions_bring_no_more_while_nobody_takes_what_came__NB_02(self):
+        """RD-25"""
+        renewed = self.service.subscribe(lambda id: f"topic {id}")
+        self.pump()
+        for number in range(20):
+            for _ in range(3):
+                self.publish(str(number))
+            self.come_back()
+        taken, end = taking(renewed)
+        self.assertTrue(2 <= len(taken) <= 8, taken)
+        self.pump()
+        self.publish("new")
+        self.assertEqual(taken[-1], "new")
+        end.cancel()
+        self.failureResultOf(end, CancelledError)

@@ -28,8 +28,7 @@ class Renewed(subscriptions.Renewed):
     from a queue comes again.  Its ``reason`` is one of those of
     :class:`~.subscriptions.Subscription`, but never ``"lost"``.
 
-    A new session does not subscribe while more octets than the limit ``unsafe-octets`` wait to be
-    iterated (``NB-02``).  It subscribes when half of them were iterated.
+    Of what waits to be iterated there may be as many octets as the limit ``unsafe-octets`` says.
 
     Attributes:
         destination: the name of the topic or queue.
@@ -44,7 +43,6 @@ class Renewed(subscriptions.Renewed):
         super().__init__(service, service.subscriptions, destination)
         self._arrivals = Arrivals(self._taken)
         self._most = service.factory.limits.integer("unsafe-octets")
-        self._postponed = False  # the session that stands was not asked yet
         self.destination = destination
         self.filter = filter
 
@@ -62,19 +60,8 @@ class Renewed(subscriptions.Renewed):
         super()._begin()
         self._arrivals.reopen()
 
-    def _renew(self, session: MicroMsg2Client) -> None:
-        self._postponed = self._arrivals.octets > self._most
-        if self._postponed:
-            self._begin()
-        else:
-            super()._renew(session)
-
-    def _taken(self) -> None:
-        if self._postponed and self._arrivals.octets <= self._most // 2:
-            self._postponed = False
-            session = self._service.session
-            if session is not None and self.reason is None:
-                self._renew(session)
+    def _share(self) -> float:
+        return self._arrivals.octets / self._most
 
     def _ask(self, session: MicroMsg2Client) -> Subscription:
         return session._subscribe(self.destination, self.filter, self._arrivals)

@@ -166,11 +166,6 @@ class ReadingFlow(Flow):
         if self.burst <= 0:
             self.exhausted[self] = None
 
-    def refill(self) -> None:
-        """The socket took what was sent: the next burst may come."""
-        self.burst = self.burst_limit
-        self.grant.profile.ready(self)
-
     def settle(self, sequence: int, multiple: bool) -> list[tuple[str, Stored]] | None:
         """Take what a Confirm or Reject covers, oldest first; None if it is invalid (``MT-20``).
 
@@ -186,6 +181,13 @@ class ReadingFlow(Flow):
         while unconfirmed and next(iter(unconfirmed)) <= sequence:
             settled.append(unconfirmed.popitem(last=False)[1])
         return settled
+
+    def restore(self, settled: list[tuple[str, Stored]]) -> None:
+        """Take back what was settled, because the profile could not hear of it.
+
+        The flow ends now, so sequences do not matter any more.
+        """
+        self.unconfirmed = OrderedDict(enumerate([*settled, *self.unconfirmed.values()]))
 
     def drain(self) -> list[tuple[str, Stored]]:
         """Take everything that is unconfirmed, oldest first: the peer is gone."""
@@ -238,6 +240,10 @@ class WritingFlow(Flow):
         window.receive(len(sequences))
         place = window.slice()
         window.mark(Slice(sequences, place, self.resources, self.properties, self.bodies))
+        self.discard()
+        return place
+
+    def discard(self) -> None:
+        """Forget the contents of the read under way."""
         self.sequences, self.resources, self.properties = [], [], []
         self.texts, self.bodies = [], []
-        return place

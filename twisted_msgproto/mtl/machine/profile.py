@@ -27,6 +27,10 @@ from .flows import Flow, ReadingFlow, Stored, WritingFlow
 class Profile:
     """Says what a server does with content; the base accepts all and delivers nothing.
 
+    What a method raises is logged and counted, and concerns the flow that it was called for alone:
+    contents that it was asked about are rejected, a Confirm is withheld until :meth:`congested` can
+    say, a reader's flow ends (``MT-13``, ``MT-20``).
+
     Attributes:
         name: in lower case, as clients select it in any case.
         confirmations: the values of ``confirm`` that it supports; another gets 501.

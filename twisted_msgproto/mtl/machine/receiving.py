@@ -32,16 +32,10 @@ class Writers(Sessions):
         self._flows: dict[bytes, Flow] = {}
         self._withheld: dict[WritingFlow, None] = {}
         self._written: dict[WritingFlow, None] = {}  # flows with contents of the read under way
-        self.profile_errors: list[Exception] = []  # what profiles have raised, for the log
-
-    def take_profile_errors(self) -> list[Exception]:
-        """What profiles have raised since this was asked last."""
-        errors, self.profile_errors = self.profile_errors, []
-        return errors
 
     def _end_failed(self, flow: Flow, error: Exception) -> None:
         """A profile cannot serve this flow."""
-        self.profile_errors.append(error)
+        self._profile_failed(error)
         if self._stands(flow):
             self.counters["flows_failed"] += 1
             self._end_flow(flow)
@@ -80,12 +74,17 @@ class Writers(Sessions):
         if type(resource) is int:
             self._refuse_content(flow, sequence, resource)
             return
-        if flow.grant.profile.bounded and not flow.grant.profile.has_room(
-            flow, resource, size + len(body)
-        ):
-            self.counters["contents_without_room"] += 1
-            self._refuse_content(flow, sequence, 403)
-            return
+        profile = flow.grant.profile
+        if profile.bounded:
+            try:
+                room = profile.has_room(flow, resource, size + len(body))
+            except Exception as error:
+                self._profile_failed(error)
+                room = False
+            if not room:
+                self.counters["contents_without_room"] += 1
+                self._refuse_content(flow, sequence, 403)
+                return
         if not flow.sequences:
             self._written[flow] = None
         flow.sequences.append(sequence)
@@ -123,8 +122,12 @@ class Writers(Sessions):
         resource = name or grant.only_resource
         if resource is None:
             return 400
-        if not grant.covers(resource):
-            return 403 if grant.profile.knows(grant.session.virtual_host, resource) else 404
+        try:
+            if not grant.covers(resource):
+                return 403 if grant.profile.knows(grant.session.virtual_host, resource) else 404
+        except Exception as error:
+            self._profile_failed(error)
+            return 403
         if not (grant.resources or self._may(grant.session, False, resource)):
             return 403
         kept, octets = flow.session.kept, name_weight(resource)
@@ -171,7 +174,18 @@ class Writers(Sessions):
         profile = flow.grant.profile
         envelopes = None
         if profile.enveloped:
-            envelopes = profile.envelopes(flow, resources, flow.properties)
+            try:
+                envelopes = profile.envelopes(flow, resources, flow.properties)
+                if envelopes is not None and len(envelopes) != count:
+                    raise ValueError(f"{len(envelopes)} envelopes for {count} contents")
+            except Exception as error:
+                self._profile_failed(error)
+                self.counters["contents_lost_by_profile"] += count
+                flow.discard()
+                if self._stands(flow):
+                    for sequence in sequences:
+                        self._refuse_content(flow, sequence, 403)
+                return
         place = flow.take()
         if profile.stored:
             self._events.append(
@@ -217,7 +231,7 @@ class Writers(Sessions):
             confirm = confirm if taken is None else taken
         if confirm is None:
             return
-        if self._stands(flow) and flow.grant.profile.congested(flow):
+        if self._stands(flow) and self._congested(flow):
             flow.withheld = confirm
             self._withheld[flow] = None
         else:
@@ -247,7 +261,7 @@ class Writers(Sessions):
                 try:
                     lost = profile.accept(flow, resources[start], stored) is False
                 except Exception as error:
-                    self.profile_errors.append(error)
+                    self._profile_failed(error)
                     lost = True
                 if not lost:
                     taken = sequences[end - 1]
@@ -278,5 +292,9 @@ class Writers(Sessions):
     def _release(self) -> None:
         """A profile has room again: writers whose Confirm was withheld may have it (MT-27)."""
         for flow in list(self._withheld):
-            if not flow.grant.profile.congested(flow):
+            if not self._congested(flow):
                 self._confirm(flow, None)
+
+    def _congested(self, flow: WritingFlow) -> bool:
+        """Return whether a Confirm is withheld: so it is, too, while the profile cannot say."""
+        return self._ask(True, flow.grant.profile.congested, flow)

@@ -15,7 +15,11 @@ from .receiving import Writers
 
 
 class Readers(Writers):
-    """Is the reading half of the data flows."""
+    """Is the reading half of the data flows.
+
+    A method of a profile that raises for a reader ends that flow: nobody knows what the profile
+    still has of it.  What it had goes back, and its client begins anew with another lease.
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Make it as :class:`.Sessions`."""
@@ -40,7 +44,13 @@ class Readers(Writers):
                 flow.commands.append(command.sequence)
                 summoned = command.resource in flow.summoned
                 if summoned:
-                    profile.dismiss(flow, command.resource)
+                    try:
+                        profile.dismiss(flow, command.resource)
+                    except Exception as error:
+                        self._respond(flow.peer, flow, command.sequence, 400)
+                        del flow.summoned[command.resource]
+                        self._end_failed(flow, error)
+                        return
                     del flow.summoned[command.resource]
                     flow.octets -= name_weight(command.resource)
                     flow.session.kept.remove(name_weight(command.resource))
@@ -52,33 +62,58 @@ class Readers(Writers):
                 if settled is None:
                     self._dropped("nothing-to-settle")
                     return
-                if isinstance(command, data.Reject):
-                    profile.rejected(flow, settled, command.recycle)
-                else:
-                    profile.confirmed(flow, settled)
-                profile.ready(flow)
+                try:
+                    if isinstance(command, data.Reject):
+                        profile.rejected(flow, settled, command.recycle)
+                    else:
+                        profile.confirmed(flow, settled)
+                except Exception as error:
+                    flow.restore(settled)
+                    self._end_failed(flow, error)
+                self._offer(flow)
 
     def _summon(self, flow: ReadingFlow, command: Any) -> None:
         """Follow a Summon (``MT-16``); the Response is sent before any content (``MT-18``)."""
         flow.commands.append(command.sequence)
         resource, profile = command.resource, flow.grant.profile
         octets = name_weight(resource)
-        if (
-            resource in flow.summoned
-            or not resource
-            or not flow.grant.covers(resource)
-            or not (flow.grant.resources or self._may(flow.session, True, resource))
-            or len(flow.summoned) >= self.limits.integer("lease-resources")
-            or not self._may_keep(flow.session, octets, "resource")
-            or not profile.summon(flow, resource)
-        ):
+        covered = bool(resource) and self._ask(False, flow.grant.covers, resource)
+        try:
+            refused = (
+                resource in flow.summoned
+                or not covered
+                or not (flow.grant.resources or self._may(flow.session, True, resource))
+                or len(flow.summoned) >= self.limits.integer("lease-resources")
+                or not self._may_keep(flow.session, octets, "resource")
+                or not profile.summon(flow, resource)
+            )
+        except Exception as error:
+            self._respond(flow.peer, flow, command.sequence, 400)
+            # Perhaps it has begun to serve it: it is told that this is over.
+            flow.summoned[resource] = data.encode_name(resource)
+            self._end_failed(flow, error)
+            return
+        if refused:
             self._respond(flow.peer, flow, command.sequence, 400)
             return
         flow.summoned[resource] = data.encode_name(resource)
         flow.octets += octets
         flow.session.kept.add(octets)
         self._respond(flow.peer, flow, command.sequence, 200)
-        profile.ready(flow)
+        self._offer(flow)
+
+    def _offer(self, flow: ReadingFlow) -> None:
+        """The flow may have space."""
+        if self._stands(flow):
+            try:
+                flow.grant.profile.ready(flow)
+            except Exception as error:
+                self._end_failed(flow, error)
+
+    def _refill(self, flow: ReadingFlow) -> None:
+        """The socket took what was sent: the next burst may come."""
+        flow.burst = flow.burst_limit
+        self._offer(flow)
 
     def refill(self, now: float) -> None:
         """Let unconfirmed readers have their next burst, because the sockets have sent what
@@ -88,7 +123,7 @@ class Readers(Writers):
         exhausted = list(self._exhausted)
         self._exhausted.clear()
         for flow in exhausted:
-            flow.refill()
+            self._refill(flow)
 
     def blocked(self, peer: bytes) -> None:
         """Note that the socket accepts no more for this peer: no content for it until
@@ -104,4 +139,4 @@ class Readers(Writers):
         flow = self._flows.get(peer)
         if isinstance(flow, ReadingFlow) and flow.blocked:
             flow.blocked = False
-            flow.refill()
+            self._refill(flow)

@@ -128,12 +128,16 @@ class Server(Readers):
     def snapshot(self) -> dict[str, object]:
         """Return the broker's figures as plain values; no identity and no lease is among them."""
         flows = self._flows.values()
+        nothing: dict[str, object] = {}
         return {
             "sessions": len(self._sessions),
             "leases": len(self._leases),
             "readers": sum(type(flow) is ReadingFlow for flow in flows),
             "writers": sum(type(flow) is WritingFlow for flow in flows),
-            "profiles": {name: profile.snapshot() for name, profile in self.profiles.items()},
+            "profiles": {
+                name: self._ask(nothing, profile.snapshot)
+                for name, profile in self.profiles.items()
+            },
         }
 
     # ── messages in ─────────────────────────────────────────────────────────────────────────────
@@ -183,7 +187,7 @@ class Server(Readers):
             flow.blocked = True
             self._exhausted.pop(flow, None)
             self._stirred.pop(flow, None)
-            profile.gone(flow, flow.drain(), self._closing or not flow.summoned)
+            self._ask(None, profile.gone, flow, flow.drain(), self._closing or not flow.summoned)
             flow.summoned.clear()
         else:
             assert isinstance(flow, WritingFlow)
@@ -389,6 +393,8 @@ class Server(Readers):
             self.counters["flows_silent"] += 1
             self._end_flow(flow)
             return
+        if flow in self._withheld and not self._congested(flow):
+            self._confirm(flow, None)  # the profile could not say when it was asked
         if flow.sent_at + self._heartbeat <= now:
             self._send(flow.peer, flow, PING)
         self._watch_flow(flow)

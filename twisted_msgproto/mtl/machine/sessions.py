@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import ceil, inf
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ...core.connection import Connection
 from ...core.deadlines import ManyDeadlines
@@ -51,6 +51,11 @@ TOKEN_OCTETS: Final = 20
 
 
 NOTHING_KNOWN: Final[Mapping[bytes, Peer]] = MappingProxyType({})
+
+T = TypeVar("T")
+
+PROFILE_ERRORS_MAX: Final = 16
+"""Of what profiles raise in one read this much is kept for the log; all of it is counted."""
 
 
 class Channel(Enum):
@@ -197,6 +202,27 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         self._now = 0.0
         self._peers: Mapping[bytes, Peer] = {}
         self._leaving: set[bytes] = set()  # what these connections sent may still come
+        self.profile_errors: list[Exception] = []  # what profiles have raised, for the log
+
+    # ── profiles that fail ──────────────────────────────────────────────────────────────────────
+
+    def take_profile_errors(self) -> list[Exception]:
+        """Return what profiles have raised since this was asked last."""
+        errors, self.profile_errors = self.profile_errors, []
+        return errors
+
+    def _profile_failed(self, error: Exception) -> None:
+        self.counters["profile_errors"] += 1
+        if len(self.profile_errors) < PROFILE_ERRORS_MAX:
+            self.profile_errors.append(error)
+
+    def _ask(self, otherwise: T, method: Callable[..., T], *arguments: Any) -> T:
+        """Return what a method of a profile returns, or ``otherwise`` when it raises."""
+        try:
+            return method(*arguments)
+        except Exception as error:
+            self._profile_failed(error)
+            return otherwise
 
     def sessions(self) -> list[Session]:
         """Return the sessions, oldest first."""
@@ -238,6 +264,9 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         except Invalid as error:
             reason = {"reason": str(error), **error.more}
             self._reply(peer, envelope, error.code, **reason)
+        except Exception as error:  # of a profile, or of what knows the virtual hosts
+            self._profile_failed(error)
+            self._reply(peer, envelope, 403, reason="the server cannot answer this")
         session = self._sessions.get(peer)
         if session is not None:
             self._watch(session)

@@ -72,9 +72,9 @@ class MtlClientService(Comeback[MtlClient]):
         self,
         resources: Sequence[str],
         confirm: str = "full",
-        received: Callable[[Received], object] = lambda content: None,
+        received: Callable[[Received], object] | None = None,
     ) -> Deferred[MtlReader]:
-        """A data flow that reads; waits as :meth:`writer` does."""
+        """A data flow that reads, as :meth:`.MtlClient.reader`; waits as :meth:`writer` does."""
         return self.perform(
             lambda client, left: client.reader(resources, confirm, received),
             seconds=self._seconds,

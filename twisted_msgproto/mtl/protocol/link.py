@@ -9,7 +9,7 @@ from twisted.cred.error import LoginFailed
 from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import connectionDone
-from twisted.logger import Logger
+from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -19,6 +19,7 @@ from ...core.message import MessageBatch
 from ...net import sasl
 from ...net.delivery import tell_not_stored
 from ...net.link import Link, SteadyLogger
+from ...net.peerlog import Topic
 from ...net.wires import Wire
 from ..machine import Arrival, Channel, Server, Session
 from ..machine.peers import Peer
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from .server import MtlServer, MtlServerFactory
 
 PROTOCOL: Final = "mtl"
+
+PROFILES: Final = Topic("more like it")
+"""Profiles that raise: they may do so for each content."""
 
 log = SteadyLogger(namespace="twisted_msgproto.mtl")
 
@@ -100,6 +104,21 @@ class SocketPair(Wire):
     def stop(self) -> None:
         """The sockets are closed and gone."""
         self._sockets.shutdown()
+
+
+def _alone(action: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """Follow one client's event so that what the application raises harms no other client's."""
+
+    def followed(link: BrokerLink, event: Any) -> None:
+        try:
+            action(link, event)
+        except Exception:
+            if isinstance(event, ContentReceived):
+                link._notSafe(event.place, Failure())
+            else:
+                log.failure("a client's event was not followed")
+
+    return followed
 
 
 class BrokerLink(Link):
@@ -245,13 +264,13 @@ class BrokerLink(Link):
         self._settle()
 
     actions: ClassVar = {
-        ContentReceived: _contentReceived,
-        AuthenticationRequested: _authenticationRequested,
-        SessionOpened: _sessionOpened,
+        ContentReceived: _alone(_contentReceived),
+        AuthenticationRequested: _alone(_authenticationRequested),
+        SessionOpened: _alone(_sessionOpened),
         SessionRefused: _sessionRefused,
         KeptTooMuch: _keptTooMuch,
-        SessionEstablished: _sessionEstablished,
-        SessionEnded: _sessionEnded,
+        SessionEstablished: _alone(_sessionEstablished),
+        SessionEnded: _alone(_sessionEnded),
     }
 
     # ── what is not stored, what is not sent yet ────────────────────────────────────────────────
@@ -283,14 +302,25 @@ class BrokerLink(Link):
 
     def _settle(self) -> None:
         machine = self.machine
-        if machine.profile_errors:
-            for error in machine.take_profile_errors():
-                text = "a profile failed, what it lost is rejected"
-                log.failure(text, Failure(error))
+        self._tellProfileErrors()
         super()._settle()
         if machine.more_to_send and self._resumption is None and not self._ended:
             # In the next turn, when the sockets have taken what was.
             self._resumption = self.factory.clock.callLater(0, self._refill)
+
+    def _tellProfileErrors(self) -> None:
+        for error in self.machine.take_profile_errors():
+            name = type(error).__qualname__
+            self.factory.writeOf(
+                log,
+                name,
+                "a profile failed with {name}: what it could not take is rejected or withheld",
+                reason="profile",
+                topic=PROFILES,
+                level=LogLevel.critical,
+                name=name,
+                log_failure=Failure(error),
+            )
 
     def _refill(self) -> None:
         self._resumption = None
@@ -313,5 +343,6 @@ class BrokerLink(Link):
         """The sockets are closed: every session ends."""
         for event in self.machine.lost(self._now()):
             if isinstance(event, SessionEnded):
-                self._sessionEnded(event)
+                self.actions[SessionEnded](self, event)
+        self._tellProfileErrors()
         super().connectionLost(reason)

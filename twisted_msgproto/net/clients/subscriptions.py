@@ -147,6 +147,9 @@ class Renewed(Ending):
     The server may end it while the session continues.  Then nothing more comes until the next
     session, or until it is asked for again with :meth:`renew`.
 
+    A new session does not subscribe while as much waits to be iterated as may (``NB-02``).  It
+    subscribes when half of that was taken.
+
     Attributes:
         reason: why nothing more comes, though a session may stand; None while something comes, or
             will with the next session.  The end of a session alone is no reason.
@@ -162,6 +165,7 @@ class Renewed(Ending):
         self._kept = kept
         self._key = key
         self._subscription: Any = None  # that of the newest session
+        self._postponed = False  # the session that stands was not asked yet
         kept[key] = self
 
     def end(self) -> Deferred[None]:
@@ -191,9 +195,23 @@ class Renewed(Ending):
         """Return the subscription in ``session``; an exception says why it cannot be."""
         raise NotImplementedError
 
+    def _share(self) -> float:
+        """Return the share of its limits of what waits to be iterated."""
+        raise NotImplementedError
+
+    def _taken(self) -> None:
+        """Something was iterated."""
+        if self._postponed and self._share() <= 0.5:
+            self._postponed = False
+            if self._service.session is not None and self.reason is None:
+                self._renew(self._service.session)
+
     def _renew(self, session: Any) -> None:
         """There is a new session."""
         self._begin()
+        self._postponed = self._share() >= 1
+        if self._postponed:
+            return
         try:
             subscription = self._ask(session)
         except ConnectionClosed:

@@ -15,7 +15,7 @@ from ...net.clients import subscriptions
 from ...net.comeback import ClientComeback
 from .exchange import Reply, Update
 from .sides import UmqClient, UmqClientFactory
-from .subscriptions import Subscription
+from .subscriptions import Subscription, Updates
 
 log = Logger(namespace="twisted_msgproto.umq")
 
@@ -23,8 +23,10 @@ log = Logger(namespace="twisted_msgproto.umq")
 class Renewed(subscriptions.Renewed):
     """Is a topic to which every session subscribes; :meth:`end` it when it is enough.
 
-    The server may end it while the session continues: it refuses it, or says ``D``.  Its ``reason``
-    then is one of those of :class:`~.subscriptions.Subscription`, but never ``"lost"``.
+    A hook is called, or iterate it through all sessions: what had come from one that has ended can
+    still be iterated.  The server may end it while the session continues: it refuses it, or says
+    ``D``.  Its ``reason`` then is one of those of :class:`~.subscriptions.Subscription`, but never
+    ``"lost"``.  Iteration ends then, and continues with :meth:`renew` or the next session.
     """
 
     log = log
@@ -33,14 +35,39 @@ class Renewed(subscriptions.Renewed):
         self,
         service: UmqClientService,
         request: Callable[[str], str],
-        hook: Callable[[Update], object],
+        hook: Callable[[Update], object] | None,
+        attachments: Sequence[Any],
+        timeout: float | None,
+        streamed: bool,
     ) -> None:
         super().__init__(service, service._renewed, self)
-        self._request = request
-        self._hook = hook
+        self._updates = Updates(self._taken)
+        self._asked = request, hook, attachments, timeout, streamed, self._updates
+
+    def __aiter__(self) -> Renewed:
+        return self
+
+    async def __anext__(self) -> Update:
+        """Return the next update, as :class:`~.subscriptions.Subscription` does."""
+        return await self._updates.take()
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._updates.reopen()
+
+    def _share(self) -> float:
+        limits, updates = self._service.factory.limits, self._updates
+        return float(
+            max(len(updates) / limits["backlog"], updates.octets / limits["backlog-octets"])
+        )
 
     def _ask(self, session: UmqClient) -> Subscription:
-        return session.subscribe(self._request, self._hook)
+        return session._subscribe(*self._asked)
+
+    def _end(self, reason: str, failure: Exception | None) -> None:
+        if self.reason is None:
+            self._updates.end(failure)
+        super()._end(reason, failure)
 
 
 class UmqClientService(ClientComeback[UmqClient]):
@@ -98,9 +125,21 @@ class UmqClientService(ClientComeback[UmqClient]):
             safe=safe,
         )
 
-    def subscribe(self, request: Callable[[str], str], hook: Callable[[Update], object]) -> Renewed:
-        """Subscribe, now and in every session to come; ``request`` is asked anew each time."""
-        renewed = Renewed(self, request, hook)
+    def subscribe(
+        self,
+        request: Callable[[str], str],
+        hook: Callable[[Update], object] | None = None,
+        attachments: Sequence[Any] = (),
+        timeout: float | None = None,
+        streamed: bool = False,
+    ) -> Renewed:
+        """Subscribe, now and in every session to come, as :meth:`UmqClient.subscribe` does.
+
+        ``request`` is asked anew each time; attachments are octets here (ValueError).
+        """
+        if any(isinstance(one, Deferred) for one in attachments):
+            raise ValueError("a Deferred cannot be sent twice")
+        renewed = Renewed(self, request, hook, attachments, timeout, streamed)
         if self.session is not None:
             renewed._renew(self.session)
         return renewed

@@ -32,6 +32,31 @@ that wait are this many times the limit at which reading pauses otherwise.
 """
 
 
+class Updates(Backlog[Update]):
+    """Holds updates of one topic until they are iterated; a session reads slower meanwhile."""
+
+    __slots__ = ("_session", "_taken")
+
+    def __init__(self, taken: Callable[[], object] = lambda: None) -> None:
+        """``taken`` is called after each update that was iterated."""
+        super().__init__(self._takenOne, weigh)
+        self._session: UmqSession | None = None
+        self._taken = taken
+
+    def charge(self, session: UmqSession) -> None:
+        """From now on what is here counts in ``session``."""
+        before, self._session = self._session, session
+        if before is not None and len(self):
+            before._backlogChanged(-len(self), -self.octets)
+        if len(self):
+            session._backlogChanged(len(self), self.octets)
+
+    def _takenOne(self, update: Update, octets: int) -> None:
+        if self._session is not None:
+            self._session._backlogChanged(-1, -octets)
+        self._taken()
+
+
 class Subscription(Ending):
     """Is a topic to which we subscribed at the peer: a hook is called, or iterate ``async for``.
 
@@ -59,15 +84,17 @@ class Subscription(Ending):
         number: int,
         hook: Callable[[Update], object] | None,
         streamed: bool,
+        updates: Updates | None = None,
     ) -> None:
+        """``updates`` belong to somebody who outlives the session."""
         super().__init__()
         self._session = session
         self._number = number
         self._hook = hook
         self._streamed = streamed
-        self._backlog: Backlog[Update] = Backlog(
-            lambda taken, octets: session._backlogChanged(-1, -octets), weigh
-        )
+        self._borrowed = updates is not None
+        self._backlog = Updates() if updates is None else updates
+        self._backlog.charge(session)
         self._answer: Reply | Failure | None = None
         self._starting: list[Deferred[Reply]] = []
         self.id = base36(number)
@@ -108,7 +135,8 @@ class Subscription(Ending):
     def _never(self, error: Exception) -> Subscription:
         """It could not even be asked for."""
         self._conclude(LOST if isinstance(error, ConnectionClosed) else REFUSED, error)
-        self._backlog.end(error)
+        if not self._borrowed:
+            self._backlog.end(error)
         self._started(Failure(error))
         return self
 
@@ -150,7 +178,8 @@ class Subscription(Ending):
             return
         session = self._session
         session.subscriptions.pop(self._number, None)
-        self._backlog.end(failure)
+        if not self._borrowed:
+            self._backlog.end(failure)
         self._tellEnd()
         session._guarded(session.subscriptionEnded, self, reason)
 
@@ -158,4 +187,4 @@ class Subscription(Ending):
         self._end(LOST, ConnectionClosed("the connection ended, and the subscription with it"))
 
 
-__all__ = ["Subscription"]
+__all__ = ["Subscription", "Updates"]

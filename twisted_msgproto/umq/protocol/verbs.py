@@ -20,7 +20,7 @@ from ..machine import Client, Server
 from ..machine.attachments import Slot
 from ..wire import Call, Callback, base36, number
 from .exchange import Reply, Request, Update
-from .subscriptions import Subscription
+from .subscriptions import Subscription, Updates
 from .topics import Topic
 
 if TYPE_CHECKING:
@@ -164,12 +164,24 @@ class Verbs(Session):
         call fails, or cannot be made, the subscription ends; its ``whenStarted()`` says why.  Its
         ``whenEnded()`` tells that there are no more updates, and why.
         """
+        return self._subscribe(request, hook, attachments, timeout, streamed, None)
+
+    def _subscribe(
+        self,
+        request: Callable[[str], str],
+        hook: Callable[[Update], object] | None,
+        attachments: Sequence[Any],
+        timeout: float | None,
+        streamed: bool,
+        updates: Updates | None,
+    ) -> Subscription:
+        """Do what :meth:`subscribe` does; ``updates`` outlive the session."""
         session = cast("UmqSession", self)
         try:
             topic = self._opened.subscribe()
         except _UNSENT as error:
-            return Subscription(session, 0, hook, streamed)._never(error)
-        subscription = Subscription(session, topic, hook, streamed)
+            return Subscription(session, 0, hook, streamed, updates)._never(error)
+        subscription = Subscription(session, topic, hook, streamed, updates)
         self.subscriptions[topic] = subscription
         try:
             answer = self.call(request(subscription.id), attachments, timeout)
