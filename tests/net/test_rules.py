@@ -83,7 +83,7 @@ def test_names_are_compared_with_globs(pattern: str, name: str, fits: bool) -> N
 
 
 def test_who_consumes_dead_letters_is_asked_about_as_a_consumer_of_their_queue() -> None:
-    """RD-56; a rule above may say something else of them, and other actions have no dead letters."""
+    """RD-56; a rule above may say something else of them, and topics have no dead letters."""
     text = """
     [[access]]
     allow = "consume"

@@ -310,6 +310,12 @@ class BrokerState:
             if self._restored and not self._closed:
                 self._tend()
 
+    def flush(self) -> None:
+        """Write what was noted; raises OSError or QueueFull, and then :meth:`tend` tries again."""
+        with self._mutex:
+            if self._restored and not self._closed:
+                self._write_settled()
+
     def _tend(self) -> None:
         self._attempt("what is settled", self._write_settled)
         self._attempt("the names of queues", self._write_names)
