@@ -3,7 +3,7 @@
 A message for a queue is a row of the log.  The sink that stores it says so here, in the order of
 offsets, and the message is published with its offset as its place.  What consumers settle is
 written some times a second, in a thread, so after a crash they may see the last second again.  What
-an operator settles or moves is written before the answer.
+an operator purges or moves is written before the answer.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class Keeping:
         return done
 
     def flush(self) -> Deferred[None]:
-        """Write what was settled and moved; fails with OSError or QueueError."""
+        """Write what was purged and moved; fails with OSError or QueueError."""
         assert self.state is not None
         return self._in_thread(self.state.flush)
 
@@ -296,7 +296,7 @@ class KeptBroker(ServedBroker):
         return self._keeping.load(places).addCallback(lambda found: found.letters)
 
     def flush(self) -> Deferred[None]:
-        """Make durable what was settled and moved; fails with OSError or QueueError."""
+        """Make durable what was purged and moved; fails with OSError or QueueError."""
         return self._keeping.flush()
 
     # ── what the machine says ───────────────────────────────────────────────────────────────────

@@ -315,8 +315,9 @@ class ServedBroker:
         return moved
 
     def flush(self) -> Deferred[None]:
-        """Make durable what was settled and moved; fails with OSError or QueueError.  Here nothing
-        is durable.
+        """Make durable what was purged and moved; fails with OSError or QueueError.
+
+        Here nothing is durable.
         """
         return succeed(None)
 
