@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.net.test_control import message
+from tests.tools.processes import Launcher
 from tests.tools.queues import batch, put
 from twisted_msgproto.cli import broker, main
+from twisted_msgproto.cli.stopped import StoppedBroker
+from twisted_msgproto.core.broker import QueueName
+from twisted_msgproto.core.broker.envelopes import head
+from twisted_msgproto.core.errors import QueueError
+from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.net.control.asking import GatewayBroker
 from twisted_msgproto.net.control.shapes import QueueShown
 from twisted_msgproto.queue import QueueWriter
+from twisted_msgproto.queue.brokered.settled import SettledFile
 from twisted_msgproto.queue.disk import OS_DISK
 
 NOW = 1_700_000_000.0
@@ -151,6 +162,70 @@ def test_where_no_queue_is_one_line_says_so(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("msgproto broker: ")
     assert os.listdir(tmp_path) == []
+
+
+def waiting(queues: Sequence[QueueShown]) -> dict[str, int]:
+    return {queue.name: queue.waiting for queue in queues if queue.waiting}
+
+
+@pytest.mark.parametrize(
+    ("verb", "left"),
+    [
+        (("purge", "micromsg2", "orders"), {"others": 2}),
+        (("requeue", "micromsg2", "orders", "others"), {"others": 5}),
+        (("requeue", "micromsg2", "orders", "fresh"), {"fresh": 3, "others": 2}),
+    ],
+)
+def test_what_was_answered_survives_a_kill(
+    launch: Launcher, tmp_path: Path, verb: tuple[str, ...], left: dict[str, int]
+) -> None:
+    """RD-57: it was written some times a second, and a kill right after the answer undid it."""
+    gateway = launch.command(
+        [sys.executable, "-m", "twisted", "micromsg2", "-e", "tcp:0:interface=127.0.0.1",
+         "--queue", str(tmp_path / "q"), "--broker-queue=orders", "--broker-queue=others"],
+    )  # fmt: skip
+    port = gateway.port("micromsg2")
+    for name, count in (("orders", 3), ("others", 2)):
+        sent = launch.run(
+            "send", "micromsg2", f"tcp:127.0.0.1:{port}", f"--destination={name}",
+            f"--count={count}",
+        )  # fmt: skip
+        assert sent.returncode == 0, sent.stderr
+    running = GatewayBroker(str(tmp_path / "q"))
+    assert waiting(running.queues()) == {"orders": 3, "others": 2}
+    count = getattr(running, verb[0])(*verb[1:])
+    gateway.kill()
+    assert count == 3
+    with closing(StoppedBroker(str(tmp_path / "q"))) as stopped:
+        assert waiting(stopped.queues()) == left
+
+
+@pytest.mark.parametrize("verb", [("purge", "tests", "q"), ("requeue", "tests", "q", "other")])
+def test_what_a_disk_does_not_keep_is_not_said_to_be_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
+) -> None:
+    """RD-57, of a gateway that has stopped: it said so before, and ended well."""
+    writer = QueueWriter(tmp_path / "q")
+    state = writer.broker()
+    state.restored()
+    name = QueueName("tests", "q")
+    state.declare({name: 0})
+    put(
+        writer,
+        MessageBatch("tests", "message", 1, count=1, body=[b"x"], envelope=[head("t", name)]),
+    )
+    state.close()
+    writer.close()
+    with closing(StoppedBroker(str(tmp_path / "q"))) as stopped:
+        assert waiting(stopped.queues()) == {"q": 1}
+
+        def broken(*arguments: object) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(SettledFile, "write", broken)
+        with pytest.raises(QueueError, match=r"cannot write what was changed: .*Input/output"):
+            getattr(stopped, verb[0])(*verb[1:])
+        monkeypatch.undo()
 
 
 def test_a_writer_that_is_no_gateway_is_named(

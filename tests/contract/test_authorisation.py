@@ -240,6 +240,32 @@ class WhoMayWhat:
             self.failureResultOf(sent, Refused)
         assert world.factory.counters["not_allowed"] >= 1
 
+    @only("micromsg2", "mtl")
+    def test_the_rules_of_a_queue_cover_its_dead_letters(self: Any) -> None:
+        """RD-56: ``deny secret`` let everybody consume from ``secret.dead``."""
+        rules = [{"deny": "consume", "name": ["secret", "b*"]}, {"allow": "*"}]
+        world = self.ruled(authoriser=Rules.of(rules))
+        client = self.joined(world).client
+        refused = {"secret.dead": True, "bills.dead": True, "open.dead": False, "dead": False}
+        for name, expected in refused.items():
+            if self.case.name == "mtl":
+                asked = ensureDeferred(client.reader([name]))
+                world.pump()
+                if expected:
+                    assert self.failureResultOf(asked, Refused).value.code == 403
+                else:
+                    self.successResultOf(asked)
+            else:
+                subscription = self.successResultOf(client.subscribe(name))
+                world.pump()
+                assert subscription.whenEnded().called == expected
+        if self.case.name == "mtl":
+            reader = self.successResultOf_(world, client.reader([]))
+            summoned = reader.summon("secret.dead")
+            world.pump()
+            assert self.failureResultOf(summoned, Refused).value.code == 400
+        assert world.factory.counters["not_allowed:consume"] == 2 + (self.case.name == "mtl")
+
     # ── MicroMsg2 ───────────────────────────────────────────────────────────────────────────────
 
     @only("micromsg2")

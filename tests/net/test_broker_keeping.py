@@ -13,11 +13,13 @@ from twisted.trial.unittest import TestCase
 
 from twisted_msgproto.core.broker import LIMITS, Letter, QueueName
 from twisted_msgproto.core.broker.envelopes import head
+from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.net import DurableSink
 from twisted_msgproto.net.broker import broker_of
 from twisted_msgproto.net.broker.keeping import TEND_SECONDS
+from twisted_msgproto.net.broker.view import ServedQueues
 
 reactor: Any = installed
 SPACE = "tests"
@@ -92,6 +94,26 @@ class Keeps(TestCase):
         broker.settle(reader, [0, 1])
         while not file.exists() or file.read_bytes() == before:
             await deferLater(reactor, 0.01)
+
+    async def test_a_purge_is_answered_when_it_is_on_disk_or_with_why_it_is_not(self) -> None:
+        """RD-57: it was answered before, and a kill undid it."""
+        sink, broker = self.start()
+        broker.declare(ORDERS, kept=True)
+        view = ServedQueues([broker], reactor)
+        state: Any = sink.keeping.state  # type: ignore[union-attr]
+        file = Path(self.directory) / "broker" / "settled"
+        before = file.read_bytes() if file.exists() else b""
+        await sink.put(batch(b"1", b"2"))
+        self.assertEqual(await view.purge(*ORDERS), 2)
+        self.assertNotEqual(file.read_bytes(), before)
+        await sink.put(batch(b"3"))
+
+        def broken() -> None:
+            raise OSError("the disk is away")
+
+        self.patch(state, "flush", broken)
+        with self.assertRaisesRegex(QueueError, "1 messages are changed, .* on disk yet: the disk"):
+            await view.requeue(*ORDERS, "others")
 
     async def test_what_left_the_memory_in_flight_comes_back_from_the_disk__NB_02(self) -> None:
         """NB-02: a consumer has read everything, has acknowledged nothing, and goes."""

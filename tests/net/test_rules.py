@@ -82,6 +82,35 @@ def test_names_are_compared_with_globs(pattern: str, name: str, fits: bool) -> N
     assert rule(allow="*", name=pattern).allows(Access(**{**CLIENT, "name": name})) is fits
 
 
+def test_who_consumes_dead_letters_is_asked_about_as_a_consumer_of_their_queue() -> None:
+    """RD-56; a rule above may say something else of them, and topics have no dead letters."""
+    text = """
+    [[access]]
+    allow = "consume"
+    name = "*.dead"
+    user = "bob"
+    [[access]]
+    deny = "*"
+    name = "secret"
+    [[access]]
+    allow = "consume"
+    name = "orders"
+    [[access]]
+    allow = "*"
+    user = "eve"
+    """
+    for user, name, may in (
+        ("bob", "secret.dead", True),
+        ("bob", "secret", False),
+        ("eve", "secret.dead", False),
+        ("eve", "others.dead", True),
+        ("ada", "orders.dead", True),
+        ("ada", "others.dead", False),
+    ):
+        assert allowed(text, action="consume", user=user, name=name) == may
+    assert allowed(text, action="subscribe", user="eve", name="secret.dead", protocol="umq")
+
+
 def test_one_of_several_values_is_enough_and_all_conditions_hold() -> None:
     rules = rule(allow="*", name=["a", "b*"], user=["ada", "bob"])
     for user, name, fits in (

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import json
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +24,15 @@ from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter
 from twisted_msgproto.queue import served as served_room
 from twisted_msgproto.queue.bridges import read_statuses, status_path
 from twisted_msgproto.queue.consumers import STANDS_STILL_SECONDS
-from twisted_msgproto.queue.disk import OS_DISK
+from twisted_msgproto.queue.disk import OS_DISK, OSDisk
 from twisted_msgproto.queue.flight import (
     REQUEST_OCTETS_MAX,
     ROWS_MAX,
     STREAM_IDLE_SECONDS,
     STREAMS_MAX,
     QueueFlightServer,
-    _TokenCheck,
 )
+from twisted_msgproto.queue.served import CONSUMERS_MAX, LINES_MAX
 from twisted_msgproto.queue.streams import HUNG_PER_ADDRESS_MAX, Stream, Streams
 
 ACTIONS = ["describe", "place", "check", "register", "commit", "status", "forget"]
@@ -84,7 +87,7 @@ class Inside:
 
     def act(self, name: str, body: object = None) -> Any:
         octets = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
-        [result] = self.server.do_action(None, flight.Action(name, octets))
+        [result] = self.server.do_action(Context(), flight.Action(name, octets))
         return json.loads(result.body.to_pybytes())
 
     def get(self, **request: Any) -> list[pa.RecordBatch]:
@@ -98,6 +101,8 @@ class Caller:
 
     def __init__(self, server: QueueFlightServer, token: str | None = None, **options: Any) -> None:
         self.client = flight.connect(server.address, **options)
+        if token is None and server.token_file is not None:
+            token = Path(server.token_file).read_text().strip()
         headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
         self.options = flight.FlightCallOptions(timeout=30, headers=headers)
 
@@ -493,14 +498,6 @@ def test_a_stream_which_lost_its_place_ends_in_one_line(directory: str) -> None:
         assert sum(one.num_rows for one, _ in second) == 90
 
 
-def test_the_token_check_refuses_what_is_not_the_token() -> None:
-    check = _TokenCheck("secret")
-    check.start_call(None, {"authorization": ["Bearer secret"]})
-    for headers in ({}, {"authorization": []}, {"authorization": ["Bearer sécret"]}):
-        with pytest.raises(flight.FlightUnauthenticatedError, match="missing or wrong"):
-            check.start_call(None, headers)
-
-
 # -- who may ask ----------------------------------------------------------------------------------
 
 
@@ -515,6 +512,116 @@ def test_without_the_token_nothing_is_answered(directory: str, shown: str | None
             with pytest.raises(flight.FlightUnauthenticatedError, match="missing or wrong"):
                 ask()
         assert Caller(server, "secret").act("describe")["end"] == 100
+
+
+def list_actions(caller: Caller) -> list[Any]:
+    return list(caller.client.list_actions(caller.options))
+
+
+def test_a_server_without_a_token_makes_one_that_the_directory_protects(directory: str) -> None:
+    """RD-52: on loopback anybody read the messages, forgot the bridge and had rows trimmed."""
+    own = {"queue_id": QueueReader(directory).queue_id, "consumer": "stranger"}
+    made = set()
+    for _ in range(2):
+        with served(directory) as server:
+            path = Path(server.token_file or "")
+            assert path.parent == Path(directory)
+            assert path.stat().st_mode & 0o777 == 0o600
+            token = path.read_text().strip()
+            made.add(token.rpartition("/")[2])
+            Caller(server, token).act("register", own | {"consumer": "spark"})
+            before = QueueReader(directory).consumers()
+            for shown in ("", "wrong", token[:-1], *made - {token.rpartition("/")[2]}):
+                stranger = Caller(server, shown)
+                for ask in (
+                    *(
+                        partial(stranger.act, name, own | {"offset": 100, "status": {}})
+                        for name in ACTIONS
+                    ),
+                    partial(stranger.act, "forget", own | {"consumer": "spark"}),
+                    partial(stranger.get, queue_id=own["queue_id"], lo=0, hi=1),
+                    partial(list_actions, stranger),
+                ):
+                    with pytest.raises(
+                        flight.FlightUnauthenticatedError, match=re.escape(str(path))
+                    ):
+                        ask()
+            assert QueueReader(directory).consumers() == before == {"spark": 0}
+    assert len(made) == 2
+
+
+def test_a_full_disk_does_not_keep_a_server_from_starting_again(directory: str) -> None:
+    """A queue that cannot be read is not trimmed, and the disk stays full."""
+    with served(directory) as server:
+        location, path = server.address, Path(server.token_file or "")
+        before = path.read_text()
+
+    class Full(OSDisk):
+        def rename(self, old: str, new: str) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with served(directory, location, disk=Full()) as server:
+        assert path.read_text() != before
+        assert Caller(server).act("describe")["end"] == 100
+    path.unlink()
+    with pytest.raises(
+        ConfigurationError, match=r"No space left.*give one with --token-file FILE$"
+    ):
+        QueueFlightServer(directory, location, disk=Full())
+
+
+def test_each_mark_that_reading_does_not_explain_is_reported(directory: str, ask: type) -> None:
+    """RD-52: a stranger's marks had 2,300 rows trimmed, and no log had a line."""
+    lines: list[str] = []
+    with served(directory, report=lines.append) as server:
+        caller, own = ask(server), {"queue_id": server.queue_id, "consumer": "spark"}
+        if isinstance(caller, Inside):
+            caller.get = Caller(server).get  # type: ignore[method-assign]
+        caller.act("register", own)
+        for offset in (10, 40):
+            caller.get(queue_id=server.queue_id, lo=0, hi=40)
+            caller.act("commit", own | {"offset": offset})
+        caller.act("register", own)
+        caller.act("commit", own | {"offset": 100})
+        caller.act("commit", own | {"offset": 50})
+        caller.act("commit", own | {"consumer": "other", "offset": 100})
+        caller.act("forget", own)
+    peer = r"ipv4:127\.0\.0\.1:\d+"
+    expected = [
+        f"consumer 'spark' is new, and begins at 0, by {peer}",
+        f"consumer 'spark' is moved from 40 to 100, by {peer}; .* read ends at 40",
+        f"consumer 'spark' is moved from 100 to 50, by {peer}; .* read ends at 40",
+        f"consumer 'other' is new, and is set to 100, by {peer}; .* ends at 40",
+        f"consumer 'spark', at 50, is forgotten, by {peer}",
+    ]
+    assert len(lines) == len(expected)
+    for line, one in zip(lines, expected, strict=True):
+        assert re.fullmatch(one, line)
+
+
+def test_consumers_and_the_lines_about_them_are_bounded(directory: str) -> None:
+    """RD-52: thousands of consumers were made in 4 s."""
+    lines: list[str] = []
+    clock = Clock()
+    with served(directory, report=lines.append, clock=clock) as server:
+        caller, own = Inside(server), {"queue_id": server.queue_id}
+        for number in range(CONSUMERS_MAX):
+            caller.act("register", own | {"consumer": f"c{number}"})
+        for name, more in (("register", {}), ("commit", {"offset": 5})):
+            with pytest.raises(flight.FlightServerError, match=r"--forget NAME$"):
+                caller.act(name, own | {"consumer": "more"} | more)
+        caller.act("commit", own | {"consumer": "c0", "offset": 0})
+        caller.act("status", own | {"consumer": "c0", "status": {}})
+        caller.act("forget", own | {"consumer": "c0"})
+        assert not read_statuses(directory)
+        caller.act("register", own | {"consumer": "more"})
+        assert len(lines) == LINES_MAX
+        clock.now = 60.0
+        caller.act("forget", own | {"consumer": "more"})
+        told = CONSUMERS_MAX + 2 - LINES_MAX
+        assert lines[LINES_MAX] == f"{told} more lines about consumers within a minute"
+        assert "'more', at 0, is forgotten" in lines[-1]
+        assert len(lines) == LINES_MAX + 2
 
 
 def certificate() -> tuple[bytes, bytes]:
@@ -595,7 +702,7 @@ def test_a_location_that_cannot_or_must_not_be_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_names_of_this_machine_need_no_token(directory: str) -> None:
+def test_names_of_this_machine_need_no_token_of_an_operator(directory: str) -> None:
     with served(directory, "grpc://localhost:0") as server:
         assert Caller(server).act("describe")["end"] == 100
     with served(directory, "grpc://[::1]:0") as server:
@@ -688,8 +795,8 @@ def test_what_a_caller_named_wrongly_is_told_in_few_letters(directory: str, ask:
 
 
 def test_damage_that_was_met_is_told_until_it_is_trimmed(directory: str) -> None:
-    one = served_room.Served(directory, Streams(1), OS_DISK)
+    one = served_room.Served(directory, Streams(1), OS_DISK, print)
     begin = QueueReader(directory).begin()
     one._met.update([(begin - 2, begin), (begin + 3, begin + 5)])
-    told = one.act("describe", b"{}")["damaged"]
+    told = one.act("describe", b"{}", "")["damaged"]
     assert [(lo, hi) for lo, hi in told] == [(begin + 3, begin + 5)]

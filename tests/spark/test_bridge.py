@@ -8,6 +8,7 @@ import random
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -293,6 +294,24 @@ class TestWithSpark:
         assert "Traceback" not in process.output
         assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
 
+    def test_sparks_ports_are_for_the_bridge_alone(self, launch: Launcher, queue: Path) -> None:
+        """RD-52: every user of the machine could send messages to the driver's endpoints."""
+        process = bridge(launch, queue)
+        process.line("batch 1: 1500 rows", seconds=START_SECONDS)
+        [java] = [pid for pid in descendants(process.pid) if java_machine(pid)]
+        answers = b""
+        for port in listening(java):
+            to = b"\0\1\0\x09127.0.0.1" + struct.pack(">i", port) + b"\0\6nobody"
+            body = to + bytes.fromhex("aced000570")  # null, as Java serializes it
+            request = struct.pack(">qBqi", 21 + len(body), 3, 1, len(body)) + body
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as stranger:
+                stranger.sendall(request + b"\n")
+                answers += stranger.recv(1 << 16)
+        assert b"Expected SaslMessage" in answers
+        assert b"Could not find nobody" not in answers
+        process.signal(signal.SIGTERM)
+        assert process.wait(seconds=START_SECONDS) == 0
+
     def test_a_gateway_which_hangs_is_named_and_holds_up_neither_rows_nor_the_end__TB_10(
         self, launch: Launcher, queue: Path, tmp_path: Path
     ) -> None:
@@ -337,6 +356,16 @@ class TestWithSpark:
         once(launch, queue)
         assert landed_offsets(table) == {identity(queue): list(range(acknowledged))}
         assert places(table)[identity(queue)].offset == acknowledged
+
+
+def listening(pid: int) -> list[int]:
+    """The TCP ports that a process listens on."""
+    found, files = [], [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
+    for line in Path(f"/proc/{pid}/net/tcp6").read_text().splitlines()[1:]:
+        _, local, _, state, *rest = line.split()
+        if state == "0A" and f"socket:[{rest[5]}]" in files:
+            found.append(int(local.rpartition(":")[2], 16))
+    return found
 
 
 def java_machine(pid: int) -> bool:

@@ -206,7 +206,7 @@ def test_a_gateway_of_another_version_is_one_line(
 ) -> None:
     old = {"queue_id": "f" * 32, "epoch": 0, "begin": 0, "end": 5, "damaged": []}
     actions = served.server._served.actions
-    monkeypatch.setitem(actions, "describe", ("as it was", lambda request: old))
+    monkeypatch.setitem(actions, "describe", ("as it was", lambda request, peer: old))
     with pytest.raises(QueueError, match="have to be of one version"):
         FlightQueue(served.location)
 
@@ -347,18 +347,20 @@ def test_a_wrong_location_is_one_line(queue: Path, location: str) -> None:
 
 def test_what_is_no_request_is_refused(served: Served) -> None:
     client = flight.connect(served.location)
+    token = Path(served.server.token_file or "").read_text().strip()
+    options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {token}".encode())])
     for body in (b"{", b"[]", b"{}", b'{"consumer": 5}', b" " * (REQUEST_OCTETS_MAX + 1)):
         with pytest.raises(flight.FlightError):
-            list(client.do_action(flight.Action("register", body)))
+            list(client.do_action(flight.Action("register", body), options))
         with pytest.raises(flight.FlightError):
-            client.do_get(flight.Ticket(body)).read_all()
+            client.do_get(flight.Ticket(body), options).read_all()
     for values in ({"lo": -1}, {"hi": True}, {"rows": "x"}):
         ticket = {"queue_id": "x", "lo": 0, "hi": 1, "rows": 1, **values}
         with pytest.raises(flight.FlightError):
-            client.do_get(flight.Ticket(json.dumps(ticket).encode())).read_all()
+            client.do_get(flight.Ticket(json.dumps(ticket).encode()), options).read_all()
     with pytest.raises(flight.FlightError, match="unknown action"):
-        list(client.do_action(flight.Action("erase", b"")))
-    actions = [action.type for action in client.list_actions()]
+        list(client.do_action(flight.Action("erase", b""), options))
+    actions = [action.type for action in client.list_actions(options)]
     assert actions == ["describe", "place", "check", "register", "commit", "status", "forget"]
 
 
@@ -375,6 +377,65 @@ def test_without_the_token_nothing_is_told(queue: Path, tmp_path: Path) -> None:
             with pytest.raises(QueueError, match="it wants its token") as caught:
                 FlightQueue(served.location, token_file=token_file)
             assert "sesame" not in str(caught.value)
+
+
+def test_the_token_that_a_server_has_made_is_found_by_itself_and_after_a_restart(
+    queue: Path,
+) -> None:
+    """RD-52: every call needs a token now, and who may read the directory needs no option."""
+    with Served(queue) as served:
+        asking, reading = (FlightQueue(served.location) for _ in range(2))
+        assert asking.end() == 1500
+        some = reading.read(0, 1500, 100)
+        next(some)
+        location = served.location
+        # The buffers of a connection hold the whole range, so this one begins only afterwards.
+        fresh = FlightQueue(location, queue_id=asking.queue_id)
+    with Served(queue, location):
+        assert len(rows(fresh.read(0, 1500))) == 1500
+        assert asking.describe().end == 1500
+        for token_file in queue.glob("flight-*.token"):
+            assert FlightQueue(location, token_file=str(token_file)).end() == 1500
+
+
+class Stranger(flight.FlightServerBase):
+    """Listens where a queue's server did, and names a file for the token."""
+
+    class Naming(flight.ServerMiddlewareFactory):
+        path = b""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.shown: list[str] = []
+
+        def start_call(self, info: Any, headers: Any) -> None:
+            self.shown += headers.get("authorization", [])
+            raise flight.FlightUnauthenticatedError("the token is missing or wrong", self.path)
+
+    def __init__(self) -> None:
+        self.naming = self.Naming()
+        super().__init__("grpc://127.0.0.1:0", middleware={"": self.naming})
+
+
+def test_no_file_but_the_token_for_this_address_is_sent_to_who_asks_for_it(tmp_path: Path) -> None:
+    """A stranger who listens at the address names another file of this user's."""
+    with Stranger() as stranger:
+        location, name = f"grpc://127.0.0.1:{stranger.port}", f"flight-{stranger.port}.token"
+        names = (name, "id_ed25519", "flight-1.token", "missing", f"{name}/directory")
+        (tmp_path / name).write_text(f"{location}1/secret")
+        (tmp_path / "id_ed25519").write_text(f"{location}/secret")
+        (tmp_path / "flight-1.token").write_text(f"{location}/secret")
+        for path in (*(str(tmp_path / each) for each in names), name):
+            stranger.naming.path = path.encode()
+            with pytest.raises(QueueError, match=r"it wants its token: run .*--token-file FILE to"):
+                FlightQueue(location)
+        assert stranger.naming.shown == []
+        stranger.naming.path = str(tmp_path / name).encode()
+        (tmp_path / name).write_text(f"{location}/for-it")
+        with pytest.raises(QueueError, match="it wants its token"):
+            FlightQueue(location)
+        assert stranger.naming.shown == [f"Bearer {location}/for-it"]
+        stranger.shutdown()
 
 
 def test_a_token_file_that_cannot_be_read_is_one_line(served: Served) -> None:

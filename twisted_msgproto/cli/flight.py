@@ -1,7 +1,9 @@
 """Serve a queue over the network (Arrow Flight), for a bridge on another machine.
 
-Reads the queue's directory beside the gateway that writes it.  On an address that other machines
-can reach it needs TLS and a token; the bridge has --tls-ca and --token-file for them.
+Reads the queue's directory beside the gateway that writes it.  Every caller needs a token. On an
+address that other machines can reach it is that of --token-file, and TLS is needed, too; the bridge
+has --token-file and --tls-ca for them.  Else the server makes a token and keeps it in the queue's
+directory, where programs of the same user find it by themselves.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -32,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="grpc://127.0.0.1:8815",
         help="grpc://HOST:PORT or grpc+tls://HOST:PORT; default: grpc://127.0.0.1:8815",
     )
-    add("--token-file", metavar="FILE", help="every call has to carry this token")
+    add("--token-file", metavar="FILE", help="the token for all calls; default: a new one in DIR")
     add("--tls-cert", metavar="FILE", help="certificate chain, PEM")
     add("--tls-key", metavar="FILE", help="its private key, PEM")
 
@@ -55,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         token=None if token is None else token.decode(errors="replace").strip(),
         certificate=_read(arguments.tls_cert),
         key=_read(arguments.tls_key),
+        report=lambda line: print(line, file=sys.stderr, flush=True),
     )
     serving = threading.Thread(target=server.serve, name="flight", daemon=True)
     serving.start()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from twisted_msgproto.core.broker import DEAD, Letter, QueueName
+from twisted_msgproto.core.errors import QueueError
 
 from ..net.broker.forms import texts_of
 from ..net.control.shapes import MessageShown, NoSuchQueue, QueueShown
@@ -92,6 +93,7 @@ class StoppedBroker:
         places = self._taken(space, name)
         assert self._state is not None
         self._state.settle(places)
+        self._flush()
         return len(places)
 
     def requeue(self, space: str, name: str, to: str) -> int:
@@ -105,7 +107,16 @@ class StoppedBroker:
             self._state.declare({other: self._state.end})
         places = self._taken(space, name)
         self._state.move(places, other, tries=False)
+        self._flush()
         return len(places)
+
+    def _flush(self) -> None:
+        """Write what was changed; QueueError if the disk fails."""
+        assert self._state is not None
+        try:
+            self._state.flush()
+        except OSError as error:
+            raise QueueError(f"cannot write what was changed: {error}") from None
 
     def _of(self, space: str, name: str) -> Waiting:
         rows = self._queues.get(QueueName(space, name))

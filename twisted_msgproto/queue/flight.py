@@ -6,6 +6,11 @@ and answers; this module puts them on the wire.
 
 Callers send the token as ``authorization: Bearer TOKEN``.  A refusal is one line that begins with
 the name of the error, ``QueueMismatch: …``.
+
+Who may read a queue's directory may read the queue, and nobody else: so a server without a token
+of its operator makes one and keeps it in that directory, and a refusal says where.  The token is
+another one after each start, and begins with the server's address: a client sends it to no other.
+So it is of no use to a stranger who listens there while the server is away.
 """
 
 from __future__ import annotations
@@ -13,6 +18,8 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,9 +32,9 @@ import pyarrow.flight as flight
 
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 
-from .disk import OS_DISK, Disk
+from .disk import NO_ROOM, OS_DISK, Disk, read_whole, replace_whole
 from .schema import SCHEMA
-from .served import REQUEST_OCTETS_MAX, ROWS_MAX, Chunk, Served
+from .served import REQUEST_OCTETS_MAX, ROWS_MAX, TOKEN_FILE, Chunk, Served
 from .streams import STREAM_IDLE_SECONDS, STREAMS_MAX, Streams
 
 __all__ = [
@@ -42,15 +49,25 @@ __all__ = [
 DEFAULT_LOCATION = "grpc://127.0.0.1:8815"
 CLOSE_TIMEOUT_S = 4.0
 
+TOKEN_OCTETS = 32
+"""A token that a server makes has this many random octets."""
+
+TOKEN_SECONDS = 10.0
+"""A call that comes while the server writes its token waits this long for it."""
+
 
 class QueueFlightServer(flight.FlightServerBase):
     """Serves the queue in ``directory`` at ``location`` from now on until :meth:`close`.
 
     ``location`` is ``grpc://HOST:PORT``, or ``grpc+tls://HOST:PORT`` with ``certificate`` and
-    ``key`` (PEM).  Port 0 selects a free one: see ``port`` and ``address``.  Beyond the loopback
-    addresses a ``token`` and TLS are required.  At most ``streams_max`` ranges are read at once; a
-    reader that reads nothing for ``stream_idle`` seconds may lose its place to another one.
-    ``clock`` returns the seconds.
+    ``key`` (PEM).  Port 0 selects a free one: see ``port`` and ``address``.  Every call needs the
+    token.  Beyond the loopback addresses ``token`` and TLS are required; on them the server makes
+    a token if it is given none, and keeps it where ``token_file`` says.  At most ``streams_max``
+    ranges are read at once; a reader that reads nothing for ``stream_idle`` seconds may lose its
+    place to another one.  ``clock`` returns the seconds.
+
+    ``report`` is called, from any thread, with one line for each consumer that becomes known, is
+    forgotten, or moves back or further than rows were read here; with a bounded number a minute.
 
     Raises ConfigurationError, one line, for a location that cannot be or must not be, and
     QueueError if there is no queue yet.
@@ -68,22 +85,38 @@ class QueueFlightServer(flight.FlightServerBase):
         stream_idle: float = STREAM_IDLE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         disk: Disk = OS_DISK,
+        report: Callable[[str], None] = lambda line: None,
     ) -> None:
         scheme, host = _checked_location(location, token, certificate, key)
-        self._served = Served(directory, Streams(streams_max, stream_idle, clock), disk)
+        self._served = Served(directory, Streams(streams_max, stream_idle, clock), disk, report)
+        self._check = _TokenCheck()
         options: dict[str, Any] = {}
         if certificate is not None:
             options["tls_certificates"] = [(certificate, key)]
-        if token is not None:
-            options["middleware"] = {"token": _TokenCheck(token)}
         try:
-            super().__init__(location, **options)
+            super().__init__(location, middleware={"token": self._check}, **options)
         except (OSError, ValueError, pa.ArrowException) as error:
             text = str(error).splitlines()[0]
             raise ConfigurationError(f"cannot listen on {location}: {text}") from None
         self.queue_id = self._served.queue_id
         self.address = f"{scheme}://{host}:{self.port}"
         """Return where it listens, in the form that clients accept."""
+        self.token_file: str | None = None
+        """Return where the token stands that the server has made; None for an operator's."""
+        if token is None:
+            # Not before the port is ours: who listened there until now may have the old one.
+            token = f"{self.address}/{secrets.token_hex(TOKEN_OCTETS)}"
+            name = TOKEN_FILE.format(port=self.port)
+            self.token_file = os.path.join(os.path.abspath(directory), name)
+            try:
+                _write_token(disk, self.token_file, token)
+            except OSError as error:
+                self.close(0.0)
+                raise ConfigurationError(
+                    f"cannot write the token {self.token_file}: {error.strerror}; give one with"
+                    " --token-file FILE"
+                ) from None
+        self._check.expect(token, self.token_file)
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
         """Accept no more calls and wait for those under way; return True if all ended in time.
@@ -103,7 +136,7 @@ class QueueFlightServer(flight.FlightServerBase):
     def do_action(self, context: Any, action: Any) -> list[Any]:
         """Return one small question."""
         with _refusals():
-            answer = self._served.act(action.type, bytes(action.body or b""))
+            answer = self._served.act(action.type, bytes(action.body or b""), context.peer())
             return [flight.Result(json.dumps(answer).encode())]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
@@ -155,18 +188,50 @@ def _loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class _TokenCheck(flight.ServerMiddlewareFactory):
-    """Lets nobody in who does not show the token."""
+def _write_token(disk: Disk, path: str, token: str) -> None:
+    """Put a token in place, for this user alone; on a full disk over the one before it.
 
-    def __init__(self, token: str) -> None:
+    Half of one after a crash is no harm, because the next start makes another one.
+    """
+    octets = f"{token}\n".encode()
+    try:
+        replace_whole(disk, path, octets)
+    except OSError as error:
+        # Without its bridge a full disk would stay full.
+        if error.errno not in NO_ROOM or read_whole(disk, path) is None:
+            raise
+        file = disk.open(path, write=True)
+        try:
+            file.write(0, [octets])
+            file.truncate(len(octets))
+        finally:
+            file.close()
+
+
+class _TokenCheck(flight.ServerMiddlewareFactory):
+    """Lets nobody in who does not show the token; calls wait until there is one."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self._expected = f"Bearer {token}".encode()
+        self._known = threading.Event()
+        self._expected = b""
+        self._path: str | None = None
+
+    def expect(self, token: str, path: str | None) -> None:
+        """Let in who shows ``token``; ``path`` is where a refusal says that it stands."""
+        self._expected, self._path = f"Bearer {token}".encode(), path
+        self._known.set()
 
     def start_call(self, info: Any, headers: Any) -> None:
         """Check a call's token; gRPC calls this before each call."""
+        known = self._known.wait(TOKEN_SECONDS)
         shown = headers.get("authorization") or [""]
-        if not hmac.compare_digest(str(shown[0]).encode(), self._expected):
-            raise flight.FlightUnauthenticatedError("the token is missing or wrong")
+        if known and hmac.compare_digest(str(shown[0]).encode(), self._expected):
+            return
+        text, path = "the token is missing or wrong", self._path
+        if path is None:
+            raise flight.FlightUnauthenticatedError(text)
+        raise flight.FlightUnauthenticatedError(f"{text}: it is in {path}", os.fsencode(path))
 
 
 @contextmanager

@@ -8,16 +8,16 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from twisted_msgproto.core.errors import QueueError, QueueMismatch
+from twisted_msgproto.core.errors import QueueError, QueueMismatch, shown
 
-from . import damage
+from . import consumers, damage
 from .bridges import status_path, write_status
 from .damage import Range
 from .disk import Disk
@@ -31,6 +31,18 @@ REQUEST_OCTETS_MAX = 4096
 ROWS_MAX = 100_000
 """A caller may request this many rows in one record batch; a larger request is reduced to it."""
 
+TOKEN_FILE = "flight-{port}.token"
+"""A server without an operator's token keeps its own under this name in the queue's directory."""
+
+CONSUMERS_MAX = 64
+"""A queue gets no further consumer over the wire when it has this many.
+
+Each is a file that is read at every trim, and one that nobody moves keeps the queue from trimming.
+"""
+
+LINES_MAX = 60
+"""At most this many lines are reported in a minute."""
+
 Request = dict[str, Any]
 Chunk = tuple[pa.RecordBatch, bytes | None]
 """Rows, and what is told with them: the damage met so far, as JSON."""
@@ -41,18 +53,28 @@ NO_ROWS = empty(SCHEMA)
 
 
 class Served:
-    """One queue and what may be asked of it; used by many threads."""
+    """One queue and what may be asked of it; used by many threads.
 
-    def __init__(self, directory: str, streams: Streams, disk: Disk) -> None:
+    ``report`` is called with one line about each mark of a consumer that its reading does not
+    explain.
+    """
+
+    def __init__(
+        self, directory: str, streams: Streams, disk: Disk, report: Callable[[str], None]
+    ) -> None:
         self._directory = directory
         self._disk = disk
         self._streams = streams
+        self._report = report
+        self._minute, self._lines = 0, 0
         self._met: set[Range] = set()
+        self._read: dict[str, int] = {}  # the end of what was read of a queue, by its id
         self._mutex = threading.Lock()
+        self._marking = threading.Lock()  # one mark at a time, and its line
         # Kept from call to call for what it remembers of places; only with the mutex.
         self._reader = self._opened()
         self.queue_id = self._reader.queue_id
-        self.actions: dict[str, tuple[str, Callable[[Request], Request]]] = {
+        self.actions: dict[str, tuple[str, Callable[[Request, str], Request]]] = {
             "describe": ("id, epoch, offsets, lineage, octets, times, damage", self._describe),
             "place": ("what proves the row before an offset", self._place),
             "check": ("whether a place is this queue's history", self._check),
@@ -89,13 +111,13 @@ class Served:
                 self._reader = reader
             yield self._reader
 
-    def act(self, name: str, body: bytes) -> Request:
-        """Answer one action."""
+    def act(self, name: str, body: bytes, peer: str) -> Request:
+        """Answer one action; ``peer`` is what lines call the caller."""
         if name not in self.actions:
             raise QueueError(f"unknown action {name[:40]!r}; known: {', '.join(self.actions)}")
-        return self.actions[name][1](_request(body))
+        return self.actions[name][1](_request(body), peer)
 
-    def _describe(self, request: Request) -> Request:
+    def _describe(self, request: Request, peer: str) -> Request:
         # Who comes for the first time does not know the queue's name.
         reader = self._own(request) if "queue_id" in request else self._opened()
         landed = _landed(request)
@@ -107,12 +129,12 @@ class Served:
             described = replace(described, damaged=damaged)
         return answer(described)
 
-    def _place(self, request: Request) -> Request:
+    def _place(self, request: Request, peer: str) -> Request:
         reader, offset = self._own(request), _whole(request, "offset")
         with self._remembering(reader) as remembering:
             return asdict(remembering.place(offset))
 
-    def _check(self, request: Request) -> Request:
+    def _check(self, request: Request, peer: str) -> Request:
         reader, landed = self._own(request), _landed(request)
         if landed is None:
             raise QueueError("a request needs the place 'landed'")
@@ -120,15 +142,55 @@ class Served:
             remembering.check(landed)
         return {}
 
-    def _register(self, request: Request) -> Request:
-        return {"offset": self._own(request).register(_text(request, "consumer"))}
+    def _register(self, request: Request, peer: str) -> Request:
+        reader, consumer = self._own(request), _text(request, "consumer")
+        with self._marking:
+            before = self._committed(reader, consumer)
+            offset = reader.register(consumer)
+            if before is None:
+                self._tell(f"consumer {shown(consumer)} is new, and begins at {offset}, by {peer}")
+        return {"offset": offset}
 
-    def _commit(self, request: Request) -> Request:
+    def _commit(self, request: Request, peer: str) -> Request:
         consumer, offset = _text(request, "consumer"), _whole(request, "offset")
-        self._own(request).commit(consumer, offset, _landed(request))
+        reader = self._own(request)
+        with self._marking:
+            before = self._committed(reader, consumer)
+            reader.commit(consumer, offset, _landed(request))
+            read = self._read.get(reader.queue_id, 0)
+            if before is None or offset < before or offset > max(before, read):
+                moved = "is new, and is set" if before is None else f"is moved from {before}"
+                self._tell(
+                    f"consumer {shown(consumer)} {moved} to {offset}, by {peer}; what this server"
+                    f" was read ends at {read}"
+                )
         return {}
 
-    def _status(self, request: Request) -> Request:
+    def _committed(self, reader: QueueReader, consumer: str) -> int | None:
+        """Return what a consumer has committed, None for a new one; QueueError if there is no room
+        for that.
+        """
+        disk, directory = self._disk, self._directory
+        before = consumers.read(disk, directory, consumer, reader.queue_id)
+        if before is None and len(consumers.names(disk, directory)) >= CONSUMERS_MAX:
+            raise QueueError(
+                f"the queue has {CONSUMERS_MAX} consumers, and gets no more of them from elsewhere:"
+                " forget those that are gone, with msgproto queue consumers QUEUE --forget NAME"
+            )
+        return before
+
+    def _tell(self, line: str) -> None:
+        """Report a line, unless there were too many; only while marking."""
+        minute = int(self._streams.clock() // 60)
+        if minute != self._minute:
+            more, self._minute, self._lines = self._lines - LINES_MAX, minute, 0
+            if more > 0:
+                self._report(f"{more} more lines about consumers within a minute")
+        self._lines += 1
+        if self._lines <= LINES_MAX:
+            self._report(line)
+
+    def _status(self, request: Request, peer: str) -> Request:
         reader, consumer = self._own(request), _text(request, "consumer")
         status = request.get("status")
         if not isinstance(status, dict):
@@ -141,8 +203,15 @@ class Served:
             raise QueueError(f"the status cannot be written: {error.strerror}") from None
         return {}
 
-    def _forget(self, request: Request) -> Request:
-        self._own(request).forget(_text(request, "consumer"))
+    def _forget(self, request: Request, peer: str) -> Request:
+        reader, consumer = self._own(request), _text(request, "consumer")
+        with self._marking:
+            before = consumers.read(self._disk, self._directory, consumer, reader.queue_id)
+            reader.forget(consumer)
+            self._tell(f"consumer {shown(consumer)}, at {before}, is forgotten, by {peer}")
+            # Or names that come and go would leave a file each.
+            with suppress(OSError):
+                status_path(self._directory, consumer).unlink()
         return {}
 
     def stream(self, ticket: bytes, address: str) -> Iterator[Chunk]:
@@ -173,10 +242,16 @@ class Served:
                         "its place; read on from the last row"
                     )
                 told = met
+                self._was_read(reader, batch.column("offset")[-1].as_py() + 1)
+            self._was_read(reader, hi)
             yield NO_ROWS, _damaged(found.damaged)
         finally:
             stream.end()
             self._met.update(reader.damaged())
+
+    def _was_read(self, reader: QueueReader, end: int) -> None:
+        with self._mutex:
+            self._read[reader.queue_id] = max(end, self._read.get(reader.queue_id, 0))
 
 
 def answer(described: Description) -> Request:

@@ -6,6 +6,9 @@ go from the gateway's machine straight to the worker that needs them.
 The token stands in a file (option ``tokenFile``, or the environment's
 ``MSGPROTO_FLIGHT_TOKEN_FILE``) on every machine: options are written into plans and logs, tokens
 should not be.  Likewise the certificate authority (``tlsCa``, ``MSGPROTO_FLIGHT_CA``).
+
+A server that was given no token says where its own stands, in a refusal.  Who may read that file
+needs no option: it is read again whenever a server refuses.
 """
 
 from __future__ import annotations
@@ -16,15 +19,16 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from ..core.errors import ConfigurationError, QueueAway, QueueError, QueueMismatch
+from ..core.errors import ConfigurationError, QueueAway, QueueError, QueueMismatch, shown
 from ..core.reasons import reason
 from ..queue.damage import Range
 from ..queue.lineage import Description, Landed
-from ..queue.served import described
+from ..queue.served import TOKEN_FILE, described
 from ..queue.source import Rows
 
 CALL_SECONDS_MAX = 10.0
@@ -45,8 +49,11 @@ PAUSE_SECONDS = 0.5
 FRESH_SECONDS = 0.02
 """A description is used for this long: planning asks for id, epoch, begin and end at once."""
 
-TOKEN_FILE = "MSGPROTO_FLIGHT_TOKEN_FILE"
+TOKEN_FILE_VARIABLE = "MSGPROTO_FLIGHT_TOKEN_FILE"
 AUTHORITY = "MSGPROTO_FLIGHT_CA"
+
+TOKEN_OCTETS_MAX = 4096
+"""No more is read of a file with a server's own token."""
 
 AWAY = (flight.FlightUnavailableError, flight.FlightTimedOutError)
 
@@ -88,14 +95,10 @@ class FlightQueue:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         self.location = location
         self._patience = patience
-        token_file = token_file or os.environ.get(TOKEN_FILE)
+        token_file = token_file or os.environ.get(TOKEN_FILE_VARIABLE)
         authority = authority or os.environ.get(AUTHORITY)
-        headers = []
-        if token_file:
-            token = _read(token_file, "token").decode().strip()
-            headers = [(b"authorization", f"Bearer {token}".encode())]
-        self._small = flight.FlightCallOptions(timeout=limit, headers=headers)
-        self._large = flight.FlightCallOptions(timeout=STREAM_SECONDS_MAX, headers=headers)
+        self._limit = limit
+        self._use(_read(token_file, "token").strip() if token_file else None)
         roots = {"tls_root_certs": _read(authority, "certificate authority")} if authority else {}
         try:
             self._client = flight.connect(location, generic_options=CHANNEL_OPTIONS, **roots)
@@ -181,6 +184,7 @@ class FlightQueue:
         self, lo: int, hi: int, rows: int, landed: Landed | None, met: list[Range]
     ) -> Iterator[pa.RecordBatch]:
         deadline = time.monotonic() + self._patience
+        refused = False
         while lo < hi:
             request = _named(self.queue_id, landed) | {"lo": lo, "hi": hi, "rows": rows}
             ticket = flight.Ticket(json.dumps(request).encode())
@@ -189,6 +193,7 @@ class FlightQueue:
                     if chunk.app_metadata is not None:
                         told = json.loads(chunk.app_metadata.to_pybytes())["damaged"]
                         met.extend((first, last) for first, last in told)
+                    refused = False
                     batch = chunk.data
                     if batch.num_rows:
                         lo = batch.column("offset")[-1].as_py() + 1
@@ -196,6 +201,10 @@ class FlightQueue:
                         # What the caller did meanwhile is no fault of the gateway's.
                         deadline = time.monotonic() + self._patience
                 return
+            except flight.FlightUnauthenticatedError as error:
+                if refused or not self._finds_token(error):
+                    raise _ours(self.location, error) from None
+                refused = True
             except AWAY as error:
                 if time.monotonic() >= deadline:
                     raise self._away(error) from None
@@ -220,13 +229,36 @@ class FlightQueue:
     def _act(self, name: str, request: dict[str, Any]) -> dict[str, Any]:
         action = flight.Action(name, json.dumps(request).encode())
         try:
-            [result] = self._client.do_action(action, self._small)
+            try:
+                [result] = self._client.do_action(action, self._small)
+            except flight.FlightUnauthenticatedError as error:
+                if not self._finds_token(error):
+                    raise
+                [result] = self._client.do_action(action, self._small)
             answer: dict[str, Any] = json.loads(result.body.to_pybytes())
             return answer
         except AWAY as error:
             raise self._away(error) from None
         except (flight.FlightError, pa.ArrowException) as error:
             raise _ours(self.location, error) from None
+
+    def _use(self, token: bytes | None) -> None:
+        """Show ``token`` with each call from now on."""
+        headers = [] if token is None else [(b"authorization", b"Bearer " + token)]
+        self._small = flight.FlightCallOptions(timeout=self._limit, headers=headers)
+        self._large = flight.FlightCallOptions(timeout=STREAM_SECONDS_MAX, headers=headers)
+        self._token = token
+
+    def _finds_token(self, error: flight.FlightUnauthenticatedError) -> bool:
+        """Use the token in the file that a refusal names; return False if that changes nothing."""
+        try:
+            token = _own_token(_named_file(error), self.location)
+        except OSError:
+            return False
+        if token is None or token == self._token:
+            return False
+        self._use(token)
+        return True
 
     def _away(self, error: Exception) -> QueueAway:
         why = reason(ConnectionError(_line(error)), "its address")
@@ -244,8 +276,14 @@ def _ours(location: str, error: Exception) -> QueueError:
     kind, colon, text = _line(error).partition(": ")
     if not colon or not kind.isidentifier():
         kind, text = "", _line(error)
-    if "token is missing or wrong" in text:
+    if isinstance(error, flight.FlightUnauthenticatedError):
+        path = _named_file(error)
         text = "it wants its token: give the right one with --token-file FILE"
+        if path:
+            text = (
+                f"it wants its token: run this as a user who can read {shown(path)}, with the"
+                " address as msgproto flight shows it, or give --token-file FILE to both"
+            )
     known = {each.__name__: each for each in (QueueAway, QueueMismatch)}
     return known.get(kind, QueueError)(f"{location}: {text}")
 
@@ -254,6 +292,31 @@ def _line(error: Exception) -> str:
     """Return one line of Flight's text, without what gRPC and Flight add about themselves."""
     text = str(error).partition(". Detail:")[0].partition(". gRPC client debug")[0]
     return " ".join(text.split())[:300]
+
+
+def _named_file(error: flight.FlightUnauthenticatedError) -> str:
+    """Return where the token stands, as the server says; "" if it does not."""
+    return os.fsdecode(error.extra_info or b"")
+
+
+def _own_token(path: str, location: str) -> bytes | None:
+    """Return the token in ``path``, where the server at ``location`` is said to keep it.
+
+    None for anything else: who listens at ``location`` may be a stranger, and names a file in order
+    to be sent it.  Raises OSError.
+    """
+    try:
+        name = TOKEN_FILE.format(port=urlsplit(location).port)
+    except ValueError:
+        return None
+    if not os.path.isabs(path) or os.path.basename(path) != name:
+        return None
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        token = os.read(descriptor, TOKEN_OCTETS_MAX)
+    finally:
+        os.close(descriptor)
+    return token.strip() if token.startswith(f"{location}/".encode()) else None
 
 
 def _read(path: str, what: str) -> bytes:

@@ -94,6 +94,8 @@ def session_settings(
     }
     if master.startswith("local"):
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
+        # Or else every user of this machine could send the driver objects, and read its blocks.
+        settings["spark.authenticate"] = "true"
     return {**settings, **changes}
 
 

@@ -332,7 +332,7 @@ def network_octets(directory: Path) -> Reading:
     with (
         closing(QueueFlightServer(str(queue), "grpc://127.0.0.1:0")) as server,
         closing(Counting(server.port)) as counting,
-        closing(FlightQueue(counting.location)) as far,
+        closing(FlightQueue(counting.location, token_file=server.token_file)) as far,
     ):
         place = far.place(NETWORK_ROWS // 2)
         far.describe(place)

@@ -58,7 +58,7 @@ class Access(NamedTuple):
         protocol: the name of the protocol, such as ``"micromsg2"``.
         action: one of :data:`ACTIONS`.
         name: what the action is about: a queue, topic, method or resource; "" in protocols
-            without such names (Lumberjack, sABC).
+            without such names (Lumberjack, sABC).  Dead letters of the queue Q are in Q.dead.
         virtual_host: MTL's virtual host; None in other protocols.
     """
 

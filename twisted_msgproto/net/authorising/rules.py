@@ -12,7 +12,8 @@ Rules are an array of tables in TOML, ``[[access]]``, in a gateway.toml or in a 
     address = "10.9.0.0/16"
 
 They are read from top to bottom, and the first rule that fits decides.  What no rule fits is
-refused.  A condition that a rule does not have fits everybody.
+refused.  A condition that a rule does not have fits everybody.  A rule about consuming from a queue
+fits the queue of its dead letters, too.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from typing import Any, Final, NamedTuple
 
 from zope.interface import implementer
 
+from ...core.broker import DEAD
 from ...core.errors import ConfigurationError
 from ...core.named import closest
-from .asking import ACTIONS, Access, IAuthoriser
+from .asking import ACTIONS, CONSUME, Access, IAuthoriser
 
 TABLE: Final = "access"
 """Rules stand in tables of this name."""
@@ -190,8 +192,10 @@ class Rules:
     def allows(self, access: Access) -> bool:
         """Return what the first rule that fits says."""
         user, address, protocol, action, name, virtual_host = access
+        # Dead letters are messages of their queue, and as secret.
+        queue = name.removesuffix(DEAD) if action == CONSUME else name
         for run in self._runs_of(_Client(user, address, protocol, action, virtual_host)):
-            if run.fits(name):
+            if run.fits(name) or (queue != name and run.fits(queue)):
                 return run.allowed
         return False
 

@@ -2,7 +2,8 @@
 
 A message for a queue is a row of the log.  The sink that stores it says so here, in the order of
 offsets, and the message is published with its offset as its place.  What consumers settle is
-written some times a second, in a thread, so after a crash they may see the last second again.
+written some times a second, in a thread, so after a crash they may see the last second again.  What
+an operator purges or moves is written before the answer.
 """
 
 from __future__ import annotations
@@ -229,6 +230,11 @@ class Keeping:
         ask()
         return done
 
+    def flush(self) -> Deferred[None]:
+        """Write what was purged and moved; fails with OSError or QueueError."""
+        assert self.state is not None
+        return self._in_thread(self.state.flush)
+
     def load(self, places: Sequence[int]) -> Deferred[Loaded]:
         """Read messages back; fires with what was read, fails with OSError."""
         assert self.state is not None
@@ -288,6 +294,10 @@ class KeptBroker(ServedBroker):
     def read(self, places: Sequence[int]) -> Deferred[list[Letter]]:
         """Read back the letters with these places, for people."""
         return self._keeping.load(places).addCallback(lambda found: found.letters)
+
+    def flush(self) -> Deferred[None]:
+        """Make durable what was purged and moved; fails with OSError or QueueError."""
+        return self._keeping.flush()
 
     # ── what the machine says ───────────────────────────────────────────────────────────────────
 

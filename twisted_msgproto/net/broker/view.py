@@ -8,6 +8,7 @@ from typing import Any, Final
 from twisted.internet.task import deferLater
 
 from ...core.broker import DEAD, Letter, QueueName, Waiting
+from ...core.errors import QueueError
 from ..control.shapes import BODIES_OCTETS_MAX, MessageShown, NoSuchQueue, QueueShown
 from .forms import texts_of
 from .served import ServedBroker
@@ -65,7 +66,7 @@ class ServedQueues:
         """Drop what waits now; return how many messages that were."""
         queue = QueueName(space, name)
         broker = self._of(queue)
-        return await self._in_turns(queue, lambda most: broker.purge(queue, most))
+        return await self._in_turns(broker, queue, lambda most: broker.purge(queue, most))
 
     async def requeue(self, space: str, name: str, to: str) -> int:
         """Move what waits now to another queue of the same space."""
@@ -73,11 +74,16 @@ class ServedQueues:
         broker = self._of(queue)
         if to.endswith(DEAD):
             raise NoSuchQueue(f"{to!r} is for dead letters: nothing is put there by hand")
-        return await self._in_turns(queue, lambda most: broker.requeue(queue, other, most))
+        return await self._in_turns(broker, queue, lambda most: broker.requeue(queue, other, most))
 
-    async def _in_turns(self, name: QueueName, change: Callable[[int], int]) -> int:
-        """Change what waits now, a part in each turn; what comes meanwhile stays."""
-        left = sum(figures.waiting for figures in self._of(name).queues() if figures.name == name)
+    async def _in_turns(
+        self, broker: ServedBroker, name: QueueName, change: Callable[[int], int]
+    ) -> int:
+        """Change what waits now, a part in each turn, durably; what comes meanwhile stays.
+
+        Raises QueueError while the disk fails.
+        """
+        left = sum(figures.waiting for figures in broker.queues() if figures.name == name)
         changed = 0
         while left > 0:
             part = change(min(left, CHANGED_AT_ONCE))
@@ -85,6 +91,13 @@ class ServedQueues:
                 break
             changed, left = changed + part, left - part
             await deferLater(self._clock, 0)
+        try:
+            await broker.flush()
+        except (OSError, QueueError) as error:
+            raise QueueError(
+                f"{changed} messages are changed, but that is not on disk yet: {error}; the gateway"
+                " tries again, and if it is killed before, they are as they were"
+            ) from None
         return changed
 
     def _of(self, name: QueueName) -> ServedBroker:

@@ -312,6 +312,12 @@ class BrokerState:
             if self._restored and not self._closed:
                 self._tend()
 
+    def flush(self) -> None:
+        """Write what was noted; raises OSError or QueueFull, and then :meth:`tend` tries again."""
+        with self._mutex:
+            if self._restored and not self._closed:
+                self._write_settled()
+
     def _tend(self) -> None:
         if self._file.removed():
             self._dirty = True
