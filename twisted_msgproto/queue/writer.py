@@ -28,6 +28,7 @@ from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.core.packed import kept_packed
 
 from . import log as segment_log
+from .below import REMEDY
 from .columns import Encoded, encode
 from .consumers import Watch
 from .damage import Range
@@ -35,6 +36,7 @@ from .disk import OS_DISK, Disk
 from .fair import FairQueue, GroupCost
 from .log import SegmentLog
 from .recovery import Recovery
+from .troubles import Troubles
 
 if TYPE_CHECKING:
     from .brokered import BrokerState
@@ -175,6 +177,9 @@ class QueueWriter:
         self._trim_at = 0.0
         self._watch_at = 0.0
         self._watch = Watch()
+        self._check_at = 0.0
+        self._troubles = Troubles(self._report)
+        self._broker: BrokerState | None = None
         self._broker_at = time.monotonic() + WATCH_S  # a broker has joined by then
         self._give_up = threading.Event()
         self._failure: BaseException | None = None
@@ -226,6 +231,17 @@ class QueueWriter:
             return f"the queue's writer failed: {self._failure}"
         return "the queue is closed" if self._closing else None
 
+    @property
+    def unreadable(self) -> str | None:
+        """Return what the disk cannot read at present and is asked for again, or None.
+
+        Nothing is given up meanwhile.
+        """
+        errors = list(self._troubles.errors().values())
+        if self._broker is not None:
+            errors += self._broker.read_errors()
+        return str(errors[0]) if errors else None
+
     def submit(self, batch: MessageBatch, callback: Callback) -> None:
         """Submit ``batch`` to the queue; never blocks.
 
@@ -257,7 +273,8 @@ class QueueWriter:
         """
         from .brokered import BrokerState
 
-        return BrokerState(self._log, **{"report": self._report} | options)
+        self._broker = BrokerState(self._log, **{"report": self._report} | options)
+        return self._broker
 
     @staticmethod
     def _encoded_at_once(batch: MessageBatch) -> MessageBatch | Encoded:
@@ -388,7 +405,9 @@ class QueueWriter:
             self._look_at_consumers()
         except OSError as error:
             self._disk_errors += 1
-            self._report(f"queue {self.directory}: {error}")
+            self._troubles.met("trim", error, f"queue {self.directory}: {error}; trying again")
+        else:
+            self._troubles.over("trim", f"queue {self.directory}: it can be trimmed again")
 
     def _look_at_broker(self) -> None:
         """Say once that a broker's queues keep the log, and that no broker runs to copy them."""
@@ -417,11 +436,18 @@ class QueueWriter:
         """Nothing waits: publish, trim, and check one segment that the start left out."""
         self._log.publish_again()
         self._trim()
+        if time.monotonic() < self._check_at:
+            return
         try:
             lines = self._log.check_older()
         except OSError as error:
             self._disk_errors += 1
-            lines = [f"queue {self.directory}: {error}"]
+            self._check_at = time.monotonic() + WATCH_S
+            line = f"queue {self.directory}: {error}; it is read again later; {REMEDY}"
+            self._troubles.met("check", error, line)
+            return
+        if not self._log.unchecked:
+            self._troubles.over("check", f"queue {self.directory}: all of it can be read again")
         for line in lines:
             self._report(line)
 

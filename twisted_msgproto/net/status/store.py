@@ -46,7 +46,7 @@ def queue_figures(writer: Any, now: float) -> dict[str, Any]:
         "consumers": [],
         "bridges": [],
         "former": [],
-        "unreadable": None,
+        "unreadable": writer.unreadable,
     }
     try:
         disk = os.statvfs(writer.directory)
