@@ -12,7 +12,7 @@ from typing import Any, Final
 from ..queue.disk import OS_DISK, Disk, File
 
 STEPS: Final = frozenset(
-    {"open", "write", "truncate", "sync", "rename", "remove", "sync_directory"}
+    {"names", "open", "read", "write", "truncate", "sync", "rename", "remove", "sync_directory"}
 )
 """These steps can be made to fail; they are methods of the queue's ``Disk`` and ``File``."""
 
@@ -33,20 +33,29 @@ class BrokenDisk:
         self.sync_name = disk.sync_name
         self._disk = disk
         self._lock = threading.Lock()
-        self._failures: dict[str, tuple[int, int | None, int]] = {}
+        self._failures: dict[str, tuple[int, int | None, int, str]] = {}
+        self._met: Counter[str] = Counter()
 
     def fail(
-        self, step: str, *, nth: int = 1, times: int | None = 1, errno: int = errno_module.EIO
+        self,
+        step: str,
+        *,
+        nth: int = 1,
+        times: int | None = 1,
+        errno: int = errno_module.EIO,
+        path: str = "",
     ) -> None:
         """Let ``step`` raise OSError with ``errno``, at its ``nth`` call from now on.
 
-        It fails ``times`` times (None: until :meth:`heal`).  ``errno.ENOSPC`` is a full disk: the
-        queue waits for room.  ``errno.EIO`` is a broken one.  ValueError for an unknown step.
+        Only calls for what has ``path`` in its path fail and count.  It fails ``times`` times
+        (None: until :meth:`heal`).  ``errno.ENOSPC`` is a full disk: the queue waits for room.
+        ``errno.EIO`` is a broken one.  ValueError for an unknown step.
         """
         if step not in STEPS:
             raise ValueError(f"{step!r} is none of {', '.join(sorted(STEPS))}")
         with self._lock:
-            self._failures[step] = (self.counts[step] + nth, times, errno)
+            self._met[step] = 0
+            self._failures[step] = (nth, times, errno, path)
 
     def heal(self) -> None:
         """Let nothing fail any more."""
@@ -57,9 +66,10 @@ class BrokenDisk:
         """Count one step; OSError if it is to fail."""
         with self._lock:
             self.counts[step] += 1
-            first, times, number = self._failures.get(step, (0, 0, 0))
-            late = self.counts[step] - first
-            fails = first and late >= 0 and (times is None or late < times)
+            first, times, number, part = self._failures.get(step, (0, 0, 0, ""))
+            self._met[step] += part in path
+            late = self._met[step] - first
+            fails = first and part in path and late >= 0 and (times is None or late < times)
         if fails:
             raise OSError(number, os.strerror(number), path)
 
@@ -69,6 +79,7 @@ class BrokenDisk:
 
     def names(self, path: str) -> list[str]:
         """See :class:`~twisted_msgproto.queue.disk.Disk`."""
+        self.look("names", path)
         return self._disk.names(path)
 
     def open(self, path: str, *, write: bool = False) -> File:
@@ -116,6 +127,7 @@ class _BrokenFile:
         return self._file.size()
 
     def read(self, position: int, octets: int) -> bytes:
+        self._disk.look("read", self._path)
         return self._file.read(position, octets)
 
     def write(self, position: int, pieces: Sequence[Any]) -> int:
