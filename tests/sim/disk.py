@@ -12,7 +12,8 @@ import os
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -161,6 +162,13 @@ class SimulatedDisk:
     def can_read(self) -> None:
         """Everything can be read again."""
         self._unreadable.clear()
+
+    @contextmanager
+    def seen_whole(self) -> Iterator[None]:
+        """Whoever looks meanwhile is no program, and can read everything."""
+        unreadable, self._unreadable = self._unreadable, {}
+        yield
+        self._unreadable = unreadable
 
     def mend(self) -> None:
         """Room again, and no fault is to come."""

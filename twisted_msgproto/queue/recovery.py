@@ -219,8 +219,8 @@ def recover(
             unread.append(error)
     if unread:
         recovery.lines.append(
-            f"queue {directory}: {len(unread)} segments cannot be read now, and are checked again "
-            f"later: {unread[0]}; {REMEDY}"
+            f"queue {directory}: the disk cannot read {len(unread)} of its segments now; they are "
+            f"checked later: {unread[0]}; {REMEDY}"
         )
     _newest(disk, directory, state, headers, published, known)
     begin = firsts[0] if firsts else state.end
