@@ -299,7 +299,7 @@ def read_readable(file: File, position: int, octets: int, unread: set[int] | Non
 
     Raises OSError for one that it cannot read even then: it may read it another time.  With
     ``unread`` zeros stand for such blocks, and their numbers, of BLOCK_OCTETS each, are added to
-    it; OSError then means something else than a read error (EIO).
+    it; OSError is then never a read error (EIO).
     """
     try:
         return file.read(position, octets)
@@ -340,10 +340,9 @@ class Segment:
     """Reads one segment file.
 
     ``frame_seed`` is :attr:`Identity.frame_seed`; ``size`` is how much of the file may be read,
-    ``window`` how much is read at a time, both in octets.  All that reads raises OSError for what
-    the disk cannot read now, because that says nothing about what is there.  Only with ``blanks``
-    zeros stand for such blocks: its caller takes nothing for damage before it has asked
-    :meth:`unread`.
+    ``window`` how much is read at a time, both in octets.  A block that the disk cannot read now
+    is an OSError, and no damage.  Only with ``blanks`` zeros replace such blocks, and the caller
+    asks :meth:`unread` before it reports damage.
     """
 
     def __init__(

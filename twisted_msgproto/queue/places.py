@@ -175,6 +175,6 @@ class Places:
 
 
 def _check_read(segment: Segment) -> None:
-    """Raise OSError if a search may have missed what it looked for, because of a read error."""
+    """Raise OSError if the search is incomplete because of a read error."""
     if segment.unread():
         raise OSError(errno.EIO, f"the disk cannot read all of {segment_name(segment.first)} now")

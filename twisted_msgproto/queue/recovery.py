@@ -6,7 +6,7 @@ records that are damaged are copied aside, reported once and skipped; offsets ar
 twice.  The file ``end`` is not the only proof of what was published (:mod:`.proven`).
 
 What the disk cannot read now is not damaged.  A start needs the small files and the newest segment,
-and OSError ends it before it has given up anything; older segments are checked later.
+and OSError ends it before any message is lost; older segments are checked later.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def recover(
 
     The caller holds the lock.  The newest segments are checked, ``check_octets`` of them (the
     newest one always, in full).  Raises QueueError for a queue that is not ours to mend (another
-    format version, segments of another queue), OSError from the disk; then nothing was given up.
+    format version, segments of another queue), OSError from the disk; then no message was lost.
     """
     recovery = Recovery()
     firsts = segment_offsets(disk, directory)

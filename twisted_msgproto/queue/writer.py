@@ -233,10 +233,7 @@ class QueueWriter:
 
     @property
     def unreadable(self) -> str | None:
-        """Return what the disk cannot read at present and is asked for again, or None.
-
-        Nothing is given up meanwhile.
-        """
+        """Return the error of a read that fails at present and is repeated, or None."""
         errors = list(self._troubles.errors().values())
         if self._broker is not None:
             errors += self._broker.read_errors()
