@@ -17,9 +17,11 @@ from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.net import DurableSink
-from twisted_msgproto.net.broker import broker_of
+from twisted_msgproto.net.broker import broker_of, keeping
 from twisted_msgproto.net.broker.keeping import TEND_SECONDS
 from twisted_msgproto.net.broker.view import ServedQueues
+from twisted_msgproto.queue import OS_DISK
+from twisted_msgproto.testing import BrokenDisk
 
 reactor: Any = installed
 SPACE = "tests"
@@ -60,8 +62,10 @@ class Keeps(TestCase):
     def setUp(self) -> None:
         self.directory = self.mktemp()
 
-    def start(self, **limits: Any) -> tuple[DurableSink, Any]:
-        sink = DurableSink(self.directory, reactor)
+    def start(
+        self, disk: Any = OS_DISK, report: Any = None, **limits: Any
+    ) -> tuple[DurableSink, Any]:
+        sink = DurableSink(self.directory, reactor, disk=disk, report=report)
         named = {name.replace("_", "-"): value for name, value in limits.items()}
         broker: Any = broker_of(sink, reactor, Limits.of(LIMITS).replace(named), [SPACE])
         broker.join()
@@ -134,6 +138,58 @@ class Keeps(TestCase):
         self.assertEqual([letter.body for letter in second.letters], sent[1:])
         self.assertTrue(all(letter.again for letter in second.letters))
         self.assertLess(broker.snapshot()["broker_memory"], 5000)
+
+    async def test_what_the_disk_cannot_read_now_is_delivered_later__RD_50(self) -> None:
+        """RD-50: it was dropped and settled for good; one line tells it, and the page."""
+        self.patch(keeping, "AGAIN_SECONDS", 0.01)
+        lines = list[str]()
+        disk = BrokenDisk()
+        sink, broker = self.start(disk=disk, report=lines.append, broker_memory=5000)
+        broker.declare(ORDERS, kept=True)
+        sent = [b"%d" % number + bytes(1000) for number in range(40)]
+        await sink.put(batch(*sent))
+        disk.fail("read", times=None, name=".segment")
+        reader = Reader()
+        broker.subscribe(reader, ORDERS)
+        tries = disk.counts["read"] + 100
+        while disk.counts["read"] < tries:
+            await deferLater(reactor, 0.01)
+        with self.assertRaises(OSError):
+            await broker.read([39])
+        self.assertEqual(broker.snapshot()["broker_unreadable"], 0)
+        self.assertEqual(len([line for line in lines if "cannot be read now" in line]), 1)
+        self.assertIn("cannot read", sink.writer.unreadable)
+        disk.heal()
+        while len(reader.letters) < 40:
+            await deferLater(reactor, 0.01)
+        self.assertEqual([letter.body for letter in reader.letters], sent)
+        broker.settle(reader, [letter.place for letter in reader.letters])
+        await broker.end()
+        _, broker = self.start()
+        self.assertEqual([figures.waiting for figures in broker.queues()], [0])
+
+    async def test_a_start_that_cannot_read_is_tried_again_and_has_all__RD_50(self) -> None:
+        """RD-50: a gateway that began without what it could not read had lost it."""
+        for part in ("00.segment", "broker/names", "broker/log/identity"):
+            disk = BrokenDisk()
+            sink, broker = self.start()
+            broker.declare(ORDERS, kept=True)
+            await sink.put(batch(b"1", b"2"))
+            await broker.end()
+            sink = DurableSink(self.directory, reactor, disk=disk)
+            broker = broker_of(sink, reactor, Limits.of(LIMITS), [SPACE])
+            broker.join()
+            disk.fail("read", times=None, name=part)
+            for _ in range(2):
+                with self.assertRaisesRegex(QueueError, part):
+                    broker.open()
+            disk.heal()
+            broker.open()
+            (figures,) = broker.queues()
+            broker.purge(ORDERS, figures.waiting)
+            broker.left()
+            await sink.close()
+            self.assertEqual((figures.name, figures.waiting), (ORDERS, 2))
 
     async def test_accepted_means_that_the_name_is_on_disk(self) -> None:
         """BK: the name is synced before the first ack"""

@@ -5,7 +5,6 @@ All of it serves NB-12: after a loss of power ``end`` may be older than the reco
 
 from __future__ import annotations
 
-import errno
 from dataclasses import replace
 
 import pytest
@@ -207,26 +206,14 @@ def test_known_damage_proves_what_lies_below_it() -> None:
 
 
 def test_files_of_consumers_that_say_nothing_prove_nothing() -> None:
-    """Another queue's, a damaged one, and one that the disk cannot read: the queue opens."""
+    """Another queue's and a damaged one: the queue opens."""
     disk = SimulatedDisk()
     a_spoilt_header(disk)
     queue_id = QueueReader(DIRECTORY, disk=disk).queue_id
     consumers.write(disk, DIRECTORY, "other", "f" * 32, 6)
     consumers.write(disk, DIRECTORY, "spoilt", queue_id, 6)
     disk.spoil(f"{DIRECTORY}/consumers/spoilt", b"offset 6")
-    consumers.write(disk, DIRECTORY, "unreadable", queue_id, 6)
-    disk.fail_next("read", errno.EIO, "unreadable")
     assert reopened(disk).end == 3
-
-
-def test_behind_a_consumer_s_file_that_cannot_be_read_the_others_are() -> None:
-    disk = SimulatedDisk()
-    a_spoilt_header(disk)
-    queue_id = QueueReader(DIRECTORY, disk=disk).queue_id
-    for name, offset in (("first", 0), ("last", 6)):
-        consumers.write(disk, DIRECTORY, name, queue_id, offset)
-    disk.fail_next("read", errno.EIO, "first")
-    assert proven(disk, DIRECTORY, queue_id).offset == 6
 
 
 # -- copies of what is cut ------------------------------------------------------------------------
@@ -291,15 +278,16 @@ def test_of_many_copies_those_of_the_last_places_are_kept_wherever_they_are() ->
     disk.make_directory(DIRECTORY)
     file = disk.open(FIRST, write=True)
     file.write(0, [bytes(20_000)])
-    quarantine.keep(disk, DIRECTORY, Segment(file, 0, 0), 64, 8)
+    quarantine.keep(disk, DIRECTORY, Segment(file, 0, 0), 64, 8, bytes(8))
     for number, (first, at) in enumerate(places, 1):
         segment = Segment(file, 0, first)
-        quarantine.keep(disk, DIRECTORY, segment, at, 8, suffix=quarantine.UNFINISHED)
+        quarantine.keep(disk, DIRECTORY, segment, at, 8, bytes(8), suffix=quarantine.UNFINISHED)
         newest = places[max(number - quarantine.UNFINISHED_KEPT, 0) : number]
         names = {f"{one:020d}-{place}.unfinished" for one, place in newest}
         assert set(copies(disk)) == {damaged, *names}
     # The queue is replaced by an older copy of it, beside its quarantine.
-    quarantine.keep(disk, DIRECTORY, Segment(file, 0, 0), 700, 8, suffix=quarantine.UNFINISHED)
+    segment = Segment(file, 0, 0)
+    quarantine.keep(disk, DIRECTORY, segment, 700, 8, bytes(8), suffix=quarantine.UNFINISHED)
     kept = set(copies(disk)) - {damaged}
     assert f"{0:020d}-700.unfinished" in kept
     assert len(kept) == quarantine.UNFINISHED_KEPT

@@ -14,15 +14,18 @@ import pytest
 
 from tests.queue.test_writer import DIRECTORY, HookedDisk, a_busy_writer, a_writer, wait_until
 from tests.sim.disk import SimulatedDisk
-from tests.tools.queues import PATIENCE_SECONDS, Results, batch, put
+from tests.tools.queues import PATIENCE_SECONDS, Results, batch, frame, put
 from twisted_msgproto.core.errors import QueueClosed
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.queue import QueueWriter, SegmentLog
+from twisted_msgproto.net.status.store import queue_figures
+from twisted_msgproto.net.status.verdict import safe_and_landing
+from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import log as log_room
 from twisted_msgproto.queue import writer as writer_room
 from twisted_msgproto.queue.consumers import Watch
 from twisted_msgproto.queue.fair import GroupCost
 from twisted_msgproto.queue.writer import ROW_OCTETS
+from twisted_msgproto.testing import BrokenDisk
 
 
 class Clock:
@@ -240,6 +243,39 @@ def test_each_error_of_the_disk_counts_once(monkeypatch: pytest.MonkeyPatch) -> 
     with a_writer(SimulatedDisk(), report=told.append) as writer:
         wait_until(lambda: len(told) == 1)
         assert writer.statistics()["disk_errors"] == 1
+
+
+@pytest.mark.parametrize("what", ["an older segment", "a consumer"])
+def test_what_cannot_be_read_is_told_once_shown_and_read_again__RD_50(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """RD-50, RD-58: what is checked while nothing waits is not noted as damaged by a read error."""
+    log = SegmentLog(tmp_path, segment_bytes=1)
+    for number in range(3):
+        log.append([frame(number)])
+    log.close()
+    QueueReader(tmp_path).commit("spark", 0)
+    monkeypatch.setattr(writer_room, "IDLE_S", 0.005)
+    monkeypatch.setattr(writer_room, "WATCH_S", 0.0)
+    disk, told = BrokenDisk(), list[str]()
+    writer = QueueWriter(tmp_path, check_octets=0, disk=disk, report=told.append)
+    path = f"{1:020d}.segment" if what == "an older segment" else "consumers/spark"
+    disk.fail("read", times=None, name=path)
+    try:
+        monkeypatch.setattr(writer._log._found, "unchecked", [0, 1])
+        wait_until(lambda: writer.unreadable is not None)
+        before = writer.statistics()["disk_errors"]
+        wait_until(lambda: writer.statistics()["disk_errors"] > before + 20)
+        assert [line for line in told if path in line] == told[-1:]
+        figures = queue_figures(writer, 0.0)
+        assert path in figures["unreadable"]
+        assert "cannot be read" in safe_and_landing({**figures, "consumers": ()}).why
+        disk.heal()
+        wait_until(lambda: writer.unreadable is None)
+        assert len(told) == 2
+        assert writer.damaged == []
+    finally:
+        writer.close()
 
 
 def test_the_page_s_numbers_of_a_queue_are_the_code_s() -> None:

@@ -12,7 +12,8 @@ import os
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -145,6 +146,7 @@ class SimulatedDisk:
         self._unsynced_names: dict[str, list[list[tuple[str, Content | None]]]] = {"/": []}
         self._locks: dict[str, int] = {}
         self._faults: list[tuple[str, str, int]] = []
+        self._unreadable: dict[str, int] = {}
 
     # -- what goes wrong --------------------------------------------------------------------------
 
@@ -153,14 +155,33 @@ class SimulatedDisk:
         ``name`` raise OSError ``number``, ``times`` in a row."""
         self._faults.extend([(operation, name, number)] * times)
 
+    def cannot_read(self, path: str, number: int = errno.EIO) -> None:
+        """Let the names of a directory, or the octets of a file, not be read until
+        :meth:`can_read`."""
+        self._unreadable[path] = number
+
+    def can_read(self) -> None:
+        """Everything can be read again."""
+        self._unreadable.clear()
+
+    @contextmanager
+    def seen_whole(self) -> Iterator[None]:
+        """Whoever looks meanwhile is no program, and can read everything."""
+        unreadable, self._unreadable = self._unreadable, {}
+        yield
+        self._unreadable = unreadable
+
     def mend(self) -> None:
         """Room again, and no fault is to come."""
         self.capacity = None
         self._faults.clear()
+        self.can_read()
 
     def note(self, operation: str, path: str) -> None:
         if operation != "stat":
             self.journal.append((operation, split(path)[1]))
+        if self._unreadable and operation in ("read", "names") and path in self._unreadable:
+            raise OSError(number := self._unreadable[path], os.strerror(number), path)
         if self._faults:
             for index, (wanted, name, number) in enumerate(self._faults):
                 if wanted == operation and name in path:

@@ -42,6 +42,7 @@ from twisted_msgproto.micromsg2.wire import (
 )
 from twisted_msgproto.net.broker.keeping import Keeping, KeptBroker
 from twisted_msgproto.net.sink import DurableSink
+from twisted_msgproto.queue import format as segments
 
 AGAIN_SECONDS = 0.5
 """How long a client waits before it connects again."""
@@ -573,6 +574,18 @@ def settled_when_published() -> AbstractContextManager[object]:
     return mock.patch.object(KeptBroker, "came", settling)
 
 
+def unreadable_taken_for_absent() -> AbstractContextManager[object]:
+    """Zeros stand for what the disk cannot read now, and damage is what does not fit (RD-50)."""
+
+    def blank(file: Any, position: int, octets: int, unread: Any = None) -> bytes:
+        try:
+            return bytes(file.read(position, octets))
+        except OSError:
+            return bytes(min(octets, file.size() - position))
+
+    return mock.patch.object(segments, "read_readable", blank)
+
+
 class SlowConsumer(MicroMsg2):
     """Messages wait for their consumer while the gateway crashes."""
 
@@ -583,6 +596,7 @@ class SlowConsumer(MicroMsg2):
 DURABLE_BUGS: dict[str, Bug] = {
     "queues-end-with-the-process": queues_end_with_the_process,
     "settled-when-published": settled_when_published,
+    "unreadable-taken-for-absent": unreadable_taken_for_absent,
 }
 """They show where a message waits while the gateway crashes."""
 

@@ -78,11 +78,15 @@ def test_a_planted_bug_is_caught(bug):
 
 CRASHING = {"crash": 0.05, "events": 12, "fault_seconds": 8.0, "io_error": 0.0, "no_room": 0.0}
 """The options of worlds in which messages wait in a durable queue while the gateway crashes."""
+UNREADABLE = CRASHING | {"read_error": 0.2}
+"""The same, and some files cannot be read for some seconds."""
 
 
-def test_16_what_waits_for_a_slow_consumer_outlives_the_gateway():
+@pytest.mark.parametrize("options", [CRASHING, UNREADABLE])
+def test_16_what_waits_for_a_slow_consumer_outlives_the_gateway(options):
+    """RD-50: also where files cannot be read for a while."""
     for seed in range(10):
-        World(seed, SlowConsumer(), **CRASHING).run()
+        World(seed, SlowConsumer(), **options).run()
 
 
 @pytest.mark.usefixtures("own_errors")
@@ -91,7 +95,7 @@ def test_16_a_bug_planted_in_the_durable_half_is_caught(bug):
     for seed in range(10):
         with DURABLE_BUGS[bug]():
             try:
-                World(seed, SlowConsumer(), **CRASHING).run()
+                World(seed, SlowConsumer(), **UNREADABLE).run()
             except Violation:
                 return
     pytest.fail(f"{bug} was not caught")

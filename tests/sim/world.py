@@ -40,6 +40,8 @@ from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.net.backpressure import OctetBudget
 from twisted_msgproto.queue import QueueReader
 
+UNREAD_SECONDS = 4.0
+"""A file cannot be read for at most this long."""
 LIVENESS_SECONDS = 3000.0
 """After the last fault everything must have arrived within this time of the world."""
 
@@ -109,6 +111,7 @@ def options_of(source: random.Random) -> dict[str, Any]:
         "power": choice((0.0, 0.5, 1.0)),
         "no_room": choice((0.0, 0.0, 0.1)),
         "io_error": choice((0.0, 0.0, 0.05)),
+        "read_error": 0.0,
         "consumer_crash": choice((0.0, 0.1, 0.4)),
         "trigger": choice((0.5, 2.0)),
         "batch": max(choice((1, 7, 1000)), events // 8),
@@ -343,6 +346,9 @@ class World:
             operation = source.choice(("write", "sync"))
             self.disk.fail_next(operation, errno.EIO, ".segment")
             self.expected_errors += 1
+        if self.faults["read_error"] and source.random() < self.faults["read_error"]:
+            self.disk.cannot_read(source.choice(self.disk.paths()))
+            self.clock.callLater(source.random() * UNREAD_SECONDS, self.disk.can_read)
         if self._crowd > 1 and source.random() < WALL_STEP:
             self.clock.step_wall(source.choice((-3600.0, 3600.0, -86_400.0)))
         self.clock.callLater(0.1, self._fault)
@@ -384,6 +390,10 @@ class World:
 
     def durable(self) -> list[dict[str, Any]]:
         """What the table has, and what the queue holds beyond it."""
+        with self.disk.seen_whole():
+            return self._durable()
+
+    def _durable(self) -> list[dict[str, Any]]:
         rows = self.consumer.rows()
         reader = QueueReader(DIRECTORY, disk=self.disk)
         landed = self.consumer.landed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -29,7 +28,8 @@ class StoppedBroker:
     def __init__(self, directory: str) -> None:
         """Open the files; raises QueueLocked for a gateway that has just begun, and QueueError."""
         from twisted_msgproto.queue import SegmentLog
-        from twisted_msgproto.queue.brokered import DIRECTORY, BrokerState
+        from twisted_msgproto.queue.below import has_broker
+        from twisted_msgproto.queue.brokered import BrokerState
 
         self._queues: dict[QueueName, Waiting] = {}
         self._log = SegmentLog(directory)
@@ -37,7 +37,7 @@ class StoppedBroker:
             for line in self._log.recovery.lines:
                 _report(line)
             self._state = None
-            if os.path.isdir(os.path.join(directory, DIRECTORY)):  # else there never was a broker
+            if has_broker(directory):
                 self._state = BrokerState(self._log, report=_report)
                 self._queues = self._state.restored()
         except BaseException:
@@ -74,7 +74,10 @@ class StoppedBroker:
         letters: list[Letter] = []
         places = rows.places[:count].tolist()
         for start in range(0, len(places), READ_AT_ONCE):
-            letters += self._state.load(places[start : start + READ_AT_ONCE]).letters
+            loaded = self._state.load(places[start : start + READ_AT_ONCE])
+            if loaded.error is not None and loaded.unread:
+                raise loaded.error
+            letters += loaded.letters
         arrived = dict(zip(places, rows.arrived[:count], strict=True))
         return [
             MessageShown(

@@ -342,7 +342,11 @@ def _mend_former(directory: str) -> None:
     """Mend the queues of processes that this gateway had once: no other process does it."""
     from ..queue.below import mend_former, numbered
 
-    for line in mend_former(numbered(directory)):
+    try:
+        lines = mend_former(numbered(directory))
+    except MsgprotoError as error:
+        lines = [str(error)]
+    for line in lines:
         log.warn("{line}", line=line)
 
 

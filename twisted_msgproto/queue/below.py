@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable
@@ -17,6 +18,13 @@ NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,3}")
 URL: Final = re.compile(r"[a-z+]+://")
 """Begins an address, and no directory."""
 
+REMEDY: Final = (
+    "if the disk never reads that file again: stop the gateway, put a copy with zeros for what is "
+    "lost in its place (dd if=FILE of=COPY bs=4096 conv=noerror,sync; truncate -r FILE COPY && "
+    "mv COPY FILE), and start the gateway"
+)
+"""This ends a line about a file that the disk cannot read; the start then finds what is lost."""
+
 FOLDER: Final = "queue"
 """``msgproto init`` has the queue in this folder, beside the gateway.toml."""
 
@@ -24,6 +32,13 @@ FOLDER: Final = "queue"
 def queue_of(directory: str | os.PathLike[str], number: int) -> str:
     """Return the directory of the queue of the process ``number``."""
     return os.path.join(directory, str(number))
+
+
+def failure(what: str, error: OSError) -> str:
+    """Return one line that says that ``what`` failed, and what to do where the disk cannot read."""
+    if error.errno != errno.EIO:
+        return f"{what}: {error}"
+    return f"{what}: {error}; nothing is given up: try again, or {REMEDY}"
 
 
 def is_queue(directory: str | os.PathLike[str]) -> bool:
@@ -41,11 +56,16 @@ def is_queue(directory: str | os.PathLike[str]) -> bool:
 
 
 def numbered(directory: str | os.PathLike[str]) -> list[str]:
-    """Return the queues of processes below ``directory``, by their numbers; none if it is none."""
+    """Return the queues of processes below ``directory``, by their numbers; none if it is none.
+
+    Raises QueueError where the directory cannot be read: there may be queues in it.
+    """
     try:
         names = os.listdir(directory)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise QueueError(f"cannot read the directory: {error}") from error
     numbers = sorted(int(name) for name in names if NUMBER.fullmatch(name))
     return [place for number in numbers if is_queue(place := queue_of(directory, number))]
 
@@ -53,7 +73,8 @@ def numbered(directory: str | os.PathLike[str]) -> list[str]:
 def queues_at(directory: str | os.PathLike[str]) -> list[str]:
     """Return the queues that ``directory`` stands for: itself, and those of processes below it.
 
-    A directory that is no queue, and has none below it, stands for itself.
+    A directory that is no queue, and has none below it, stands for itself.  Raises QueueError
+    where the directory cannot be read.
     """
     below = numbered(directory)
     return [os.fspath(directory), *below] if is_queue(directory) or not below else below
@@ -79,8 +100,17 @@ def no_queue(directory: str | os.PathLike[str]) -> str:
 
 
 def has_broker(directory: str | os.PathLike[str]) -> bool:
-    """Return whether a broker keeps, or has kept, its queues over the queue in ``directory``."""
-    return os.path.isdir(os.path.join(directory, "broker"))
+    """Return whether a broker keeps, or has kept, its queues over the queue in ``directory``.
+
+    Raises QueueError where that cannot be known.
+    """
+    try:
+        os.stat(os.path.join(directory, "broker"))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise QueueError(f"cannot read the directory: {error}") from error
+    return True
 
 
 def mend(directory: str) -> list[str]:
@@ -104,12 +134,12 @@ def mend_former(directories: Iterable[str]) -> list[str]:
     lines = []
     for place in directories:
         lines.append(f"no process has the queue {place}; the bridge lands it like the others")
-        if has_broker(place):
-            lines.append(
-                f"messages in the broker's queues of {place} are not delivered until a process has "
-                "them again"
-            )
         try:
+            if has_broker(place):
+                lines.append(
+                    f"messages in the broker's queues of {place} are not delivered until a process "
+                    "has them again"
+                )
             lines += mend(place)
         except (QueueError, OSError) as error:
             lines.append(str(error))

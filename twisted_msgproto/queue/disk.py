@@ -358,13 +358,18 @@ def exists(disk: Disk, path: str) -> bool:
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:
-    """Return the octets of a small file, or None if there is no such file."""
+    """Return the octets of a small file, or None if there is no such file.
+
+    Raises OSError for one that cannot be read now: that is not the same.
+    """
     try:
         file = disk.open(path)
     except FileNotFoundError:
         return None
     try:
         return file.read(0, file.size())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
     finally:
         file.close()
 

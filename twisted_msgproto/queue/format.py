@@ -295,11 +295,11 @@ class Damage:
 
 
 def read_readable(file: File, position: int, octets: int, unread: set[int] | None = None) -> bytes:
-    """Return what a file holds, with zeros in place of blocks that the disk cannot read any more.
+    """Return what a file holds; a block that the disk cannot read is asked for several times.
 
-    A checksum then says what that costs, as with any other damage.  The numbers of these blocks, of
-    BLOCK_OCTETS each, are added to ``unread``.  Raises OSError for everything but a read error
-    (EIO).
+    Raises OSError for one that it cannot read even then: it may read it another time.  With
+    ``unread`` zeros stand for such blocks, and their numbers, of BLOCK_OCTETS each, are added to
+    it; OSError is then never a read error (EIO).
     """
     try:
         return file.read(position, octets)
@@ -311,7 +311,9 @@ def read_readable(file: File, position: int, octets: int, unread: set[int] | Non
         # Up to the next boundary: a disk loses whole blocks.
         wanted = min(BLOCK_OCTETS - position % BLOCK_OCTETS, end - position)
         piece = _read_block(file, position, wanted)
-        if piece is None and unread is not None:
+        if piece is None:
+            if unread is None:
+                raise OSError(errno.EIO, f"the disk cannot read the block at {position}")
             unread.add(position // BLOCK_OCTETS)
         pieces.append((piece or b"").ljust(wanted, b"\0"))
         position += wanted
@@ -338,8 +340,9 @@ class Segment:
     """Reads one segment file.
 
     ``frame_seed`` is :attr:`Identity.frame_seed`; ``size`` is how much of the file may be read,
-    ``window`` how much is read at a time, both in octets.  Octets that the disk cannot read any
-    more are zeros; other errors raise OSError.
+    ``window`` how much is read at a time, both in octets.  A block that the disk cannot read now
+    is an OSError, and no damage.  Only with ``blanks`` zeros replace such blocks, and the caller
+    asks :meth:`unread` before it reports damage.
     """
 
     def __init__(
@@ -349,6 +352,8 @@ class Segment:
         first: int,
         size: int | None = None,
         window: int = WINDOW_OCTETS,
+        *,
+        blanks: bool = False,
     ) -> None:
         self.file = file
         self.first = first
@@ -357,7 +362,7 @@ class Segment:
         self.frame_seed = frame_seed
         self._window = memoryview(b"")
         self._window_position = 0
-        self._unread: set[int] = set()
+        self._unread: set[int] | None = set() if blanks else None
 
     def header(self) -> SegmentHeader | None:
         """Return the segment's header, or None if it is damaged."""
@@ -377,15 +382,18 @@ class Segment:
         return self._window[start : start + octets]
 
     def _read(self, position: int, octets: int) -> bytes:
-        return read_readable(self.file, position, octets, self._unread)
+        try:
+            return read_readable(self.file, position, octets, self._unread)
+        except OSError as error:
+            raise OSError(error.errno, f"{segment_name(self.first)}: {error.strerror}") from error
 
-    def unread(self, position: int, end_position: int) -> bool:
+    def unread(self, position: int = 0, end_position: int = OFFSET_MAX) -> bool:
         """Return whether zeros stand for some of these octets, because the disk did not read them.
 
         A later read may succeed.
         """
         last = max(end_position - 1, position) // BLOCK_OCTETS
-        return any(position // BLOCK_OCTETS <= block <= last for block in self._unread)
+        return any(position // BLOCK_OCTETS <= block <= last for block in self._unread or ())
 
     def at_hand(self, position: int, octets: int) -> tuple[bytes, int]:
         """Return what is in memory, and where ``position`` is in it.
@@ -451,7 +459,7 @@ class Segment:
         """Return whether what begins at ``position`` was surely never written to its end.
 
         It is shorter than a header, or has a good one and is shorter than that says, or nothing
-        but zeros was written.  What the disk cannot read any more may have been anything.
+        but zeros was written.
         """
         octets = self.octets(position, FRAME_HEADER_OCTETS)
         if len(octets) < FRAME_HEADER_OCTETS:
@@ -460,15 +468,9 @@ class Segment:
         right = checksum == crc32(octets[FRAME_CHECKED_AT:], self.frame_seed)
         if right and octets[: len(FRAME_MARKER)] == FRAME_MARKER:
             return True
-        try:
-            for start in range(position, self.size, self._window_octets):
-                wanted = min(self._window_octets, self.size - start)
-                if self.file.read(start, wanted).strip(b"\0"):
-                    return False
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            return False
+        for start in range(position, self.size, self._window_octets):
+            if self._read(start, min(self._window_octets, self.size - start)).strip(b"\0"):
+                return False
         return True
 
     def next_record(self, position: int, expected: int, stop: int | None = None) -> Record | None:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from twisted_msgproto.core.errors import QueueError, QueueFull
 
 from . import consumers, damage, lineage, recovery
+from .below import failure
 from .columns import Encoded
 from .disk import (
     IDENTITY_FILE,
@@ -151,7 +152,7 @@ class SegmentLog:
                 raise QueueError(
                     f"cannot open the queue {self.directory}: it, or what it is in, is no directory"
                 ) from error
-            raise QueueError(f"cannot open the queue {self.directory}: {error}") from error
+            raise QueueError(failure(f"cannot open the queue {self.directory}", error)) from error
         except BaseException:
             self.close()
             raise
@@ -712,7 +713,8 @@ class SegmentLog:
     def check_older(self) -> list[str]:
         """Check one older segment that the start left out; lines for the log.
 
-        Does nothing when all are checked (:attr:`unchecked` is 0).
+        Does nothing when all are checked (:attr:`unchecked` is 0).  Raises OSError for one that the
+        disk cannot read now; it is checked again after the others.
         """
         found = self._found
         lines = len(found.recovery.lines)
@@ -721,8 +723,12 @@ class SegmentLog:
             first = found.unchecked.pop()
             if first in self._sizes:
                 bound = firsts[firsts.index(first) + 1]
-                recovery.check_segment(self._disk, self.directory, found, first, bound)
-                recovery.put_damaged(self._disk, self.directory, found)
+                try:
+                    recovery.check_segment(self._disk, self.directory, found, first, bound)
+                    recovery.put_damaged(self._disk, self.directory, found)
+                except OSError:
+                    found.unchecked.insert(0, first)  # the others come before it
+                    raise
                 break
         told = found.recovery.lines[lines:]
         if told and self._nameless:

@@ -6,6 +6,7 @@ queue of any size.
 
 from __future__ import annotations
 
+import errno
 import os
 from bisect import bisect_right
 from collections import OrderedDict
@@ -80,6 +81,8 @@ class Places:
                 record = self._in_segment(segment, row, firsts)
             finally:
                 segment.file.close()
+            if record is None or record.first > row:
+                _check_read(segment)
             if record is not None:
                 self.remember(row, first, record.position)
                 self.remember(record.end, first, record.end_position)
@@ -91,7 +94,7 @@ class Places:
         size = file.size()
         if published.segment == first:
             size = min(size, published.octets)
-        return Segment(file, self._identity.frame_seed, first, size, LOOK_OCTETS)
+        return Segment(file, self._identity.frame_seed, first, size, LOOK_OCTETS, blanks=True)
 
     def _in_segment(self, segment: Segment, row: int, firsts: Sequence[int]) -> Record | None:
         hinted, position = self._hints.get(row, (segment.first, SEGMENT_HEADER_OCTETS))
@@ -137,6 +140,7 @@ class Places:
                 if crc32(payload) == record.payload_crc:
                     said, proof = LINEAGE.unpack_from(payload)
                     return Landed(first, incarnation or said, proof)
+            _check_read(segment)
         finally:
             segment.file.close()
         return Landed(first, incarnation, lineage.witnesses.get(first, 0))
@@ -164,6 +168,13 @@ class Places:
         try:
             record = placed.record
             head = segment.octets(record.position + FRAME_HEADER_OCTETS, record.runs)
+            _check_read(segment)
             return received_at(head, max(row - record.first, 0))
         finally:
             segment.file.close()
+
+
+def _check_read(segment: Segment) -> None:
+    """Raise OSError if the search is incomplete because of a read error."""
+    if segment.unread():
+        raise OSError(errno.EIO, f"the disk cannot read all of {segment_name(segment.first)} now")

@@ -31,7 +31,7 @@ class Proven:
 def proven(disk: Disk, directory: str, queue_id: str) -> Proven:
     """Return the greatest offset that something other than the file ``end`` proves.
 
-    A consumer's file that cannot be read proves nothing.  Raises OSError from the disk.
+    A damaged file of a consumer proves nothing.  Raises OSError for what cannot be read now.
     """
     known = lineage.read(disk, directory)
     starts = known.starts if known is not None else ()
@@ -40,10 +40,7 @@ def proven(disk: Disk, directory: str, queue_id: str) -> Proven:
         Proven(max((first for first, _ in starts), default=0), "an earlier start of the gateway"),
     ]
     for name in consumers.names(disk, directory):
-        try:
-            offset = consumers.read(disk, directory, name, queue_id) or 0
-        except OSError:
-            continue
+        offset = consumers.read(disk, directory, name, queue_id) or 0
         found.append(Proven(offset, f"what consumer {name!r} has committed"))
     return max(found, key=lambda one: one.offset)
 

@@ -20,16 +20,28 @@ A loss of power may leave one copy of up to one group.
 """
 
 
-def keep(
-    disk: Disk, directory: str, segment: Segment, position: int, octets: int, *, suffix: str = ""
-) -> str:
-    """Copy ``octets`` octets of ``segment`` aside, durably; return in words where they are.
+def copied(segment: Segment, position: int, octets: int) -> bytes:
+    """Return as much of a stretch or tail as is copied aside.  Raises OSError."""
+    return bytes(segment.octets(position, min(octets, COPY_OCTETS_MAX)))
 
-    Raises OSError.
+
+def keep(
+    disk: Disk,
+    directory: str,
+    segment: Segment,
+    position: int,
+    octets: int,
+    copied: bytes,
+    *,
+    suffix: str = "",
+) -> str:
+    """Put ``copied`` of ``octets`` octets of ``segment`` aside, durably; return in words where they
+    are.
+
+    Raises OSError if they cannot be written.
     """
     aside = os.path.join(directory, DIRECTORY)
     name = f"{segment.first:020d}-{position}{suffix}"
-    copied = bytes(segment.octets(position, min(octets, COPY_OCTETS_MAX)))
     disk.make_directory(aside)
     replace_whole(disk, os.path.join(aside, name), copied)
     if suffix:

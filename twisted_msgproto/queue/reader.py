@@ -2,7 +2,7 @@
 
 :class:`QueueReader` never reads past the published end and never changes the writer's files.  It
 skips what is damaged, and remembers it (:meth:`QueueReader.damaged`).  What the disk cannot read is
-an error, until the writer notes it as damage: the disk may read it another time.
+an error and no damage: the disk may read it another time.
 """
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ class QueueReader:
         a group does.  Damaged messages are missing from them; :attr:`Rows.damaged` says which.
         The first batch raises QueueMismatch if ``landed`` is not this queue's history, ``lo`` was
         trimmed or ``hi`` is beyond the published end; any may raise OSError from the disk, and
-        does so for rows that it cannot read and that the writer has not noted as damaged.
+        does so for rows that it cannot read now and that were not noted as damaged.
         """
         met: list[Range] = []
 
@@ -359,7 +359,7 @@ class QueueReader:
             except FileNotFoundError:
                 continue  # trimmed since it was listed: look again
             try:
-                segment = Segment(file, self.identity.frame_seed, first)
+                segment = Segment(file, self.identity.frame_seed, first, blanks=True)
                 stop = min(hi, following)
                 for record in self._segment_records(segment, lo, stop, note):
                     yield segment, record
@@ -390,7 +390,7 @@ class QueueReader:
         """Raise OSError if only a read error makes first ≤ offset < last seem damaged.
 
         The disk may read them at the next try, and a reader that passes over rows has lost them.
-        Ranges that the writer has noted at its start are passed over.
+        Ranges that were noted as damaged before are passed over.
         """
         if not segment.unread(item.position, item.end_position):
             return
@@ -398,8 +398,7 @@ class QueueReader:
             raise OSError(
                 errno.EIO,
                 f"the disk cannot read offsets {first} to {last} of the queue {self.queue_id} now; "
-                "if that does not pass, restart the gateway: it notes that they are damaged, and "
-                "what comes after them is read",
+                f"they are in {segment_name(segment.first)}, and read again later; {below.REMEDY}",
             )
 
     # -- consumers --------------------------------------------------------------------------------

@@ -4,6 +4,9 @@ The table of cases stands in ``docs/queue-format.md``, "What the writer repairs 
 one sentence: incomplete records that were never published are copied aside and cut off; published
 records that are damaged are copied aside, reported once and skipped; offsets are never assigned
 twice.  The file ``end`` is not the only proof of what was published (:mod:`.proven`).
+
+What the disk cannot read now is not damaged.  A start needs the small files and the newest segment,
+and OSError ends it before any message is lost; older segments are checked later.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from dataclasses import dataclass, field
 from twisted_msgproto.core.errors import QueueError, QueueMismatch
 
 from . import damage, quarantine
+from .below import REMEDY
 from .damage import Range
 from .disk import IDENTITY_FILE, NO_ROOM, Disk, read_whole, replace_whole
 from .format import (
@@ -28,7 +32,6 @@ from .format import (
     Segment,
     SegmentHeader,
     known_version,
-    read_readable,
     seal,
     segment_name,
     segment_offset,
@@ -106,15 +109,22 @@ def read_published(disk: Disk, directory: str) -> Published | None:
 
 
 def read_headers(
-    disk: Disk, directory: str, firsts: list[int]
+    disk: Disk, directory: str, firsts: list[int], *, all_needed: bool
 ) -> dict[int, tuple[SegmentHeader | None, int]]:
-    """Return each segment's header (None if damaged) and size, by first offset."""
-    headers = {}
+    """Return each segment's header (None if damaged) and size, by first offset.
+
+    Raises OSError for one that the disk cannot read now; but with ``all_needed`` False the headers
+    of older segments are None then, too.
+    """
+    headers: dict[int, tuple[SegmentHeader | None, int]] = {}
     for first in firsts:
         file = disk.open(os.path.join(directory, segment_name(first)))
         try:
-            header = SegmentHeader.unpacked(read_readable(file, 0, SEGMENT_HEADER_OCTETS))
-            headers[first] = header, file.size()
+            headers[first] = None, file.size()
+            headers[first] = Segment(file, 0, first, window=0).header(), file.size()
+        except OSError:
+            if all_needed or first == firsts[-1] or first not in headers:
+                raise
         finally:
             file.close()
     return headers
@@ -161,11 +171,12 @@ def recover(
 
     The caller holds the lock.  The newest segments are checked, ``check_octets`` of them (the
     newest one always, in full).  Raises QueueError for a queue that is not ours to mend (another
-    format version, segments of another queue), OSError from the disk.
+    format version, segments of another queue), OSError from the disk; then no message was lost.
     """
     recovery = Recovery()
     firsts = segment_offsets(disk, directory)
-    headers = read_headers(disk, directory, firsts)
+    files_say_it = None not in (read_identity(disk, directory), read_epoch(disk, directory))
+    headers = read_headers(disk, directory, firsts, all_needed=not files_say_it)
     for header, _ in headers.values():
         if header is not None and not known_version(header.version):
             raise QueueError(
@@ -199,8 +210,18 @@ def recover(
         checkable -= state.sizes[firsts[oldest_checked]]
         oldest_checked -= 1
     state.unchecked = firsts[: max(0, oldest_checked)]
+    unread: list[OSError] = []
     for index in range(max(0, oldest_checked), len(firsts) - 1):
-        check_segment(disk, directory, state, firsts[index], firsts[index + 1])
+        try:
+            check_segment(disk, directory, state, firsts[index], firsts[index + 1])
+        except OSError as error:
+            state.unchecked.append(firsts[index])
+            unread.append(error)
+    if unread:
+        recovery.lines.append(
+            f"queue {directory}: the disk cannot read {len(unread)} of its segments now; they are "
+            f"checked later: {unread[0]}; {REMEDY}"
+        )
     _newest(disk, directory, state, headers, published, known)
     begin = firsts[0] if firsts else state.end
     state.damaged = {(lo, hi): why for (lo, hi), why in state.damaged.items() if hi > begin}
@@ -209,7 +230,10 @@ def recover(
 
 
 def check_segment(disk: Disk, directory: str, state: Found, first: int, bound: int) -> None:
-    """Check a segment that another follows; damage is copied aside and noted in ``state``."""
+    """Check a segment that another follows; damage is copied aside and noted in ``state``.
+
+    Raises OSError for what the disk cannot read now.
+    """
     path = os.path.join(directory, segment_name(first))
     file = disk.open(path)
     try:
@@ -293,8 +317,8 @@ def _write_again(segment: Segment, published: int) -> None:
     while position < size:
         try:
             octets = file.read(position, WRITE_AGAIN_OCTETS)
-        except OSError:
-            return  # what cannot be read is on the disk, and damaged; it is no page of ours
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, segment_name(segment.first)) from error
         try:
             written = file.write(position, [octets])
         except OSError as error:
@@ -323,8 +347,9 @@ def _cut(disk: Disk, directory: str, state: Found, segment: Segment, position: i
     path = os.path.join(directory, segment_name(segment.first))
     unfinished = segment.unfinished_at(position)
     suffix = quarantine.UNFINISHED if unfinished else ""
+    copied = quarantine.copied(segment, position, octets)  # what cannot be read is not cut
     try:
-        place = quarantine.keep(disk, directory, segment, position, octets, suffix=suffix)
+        place = quarantine.keep(disk, directory, segment, position, octets, copied, suffix=suffix)
         kept = f"they are kept in {place}"
     except OSError as error:
         kept = f"they could not be copied aside: {error}"
@@ -362,6 +387,7 @@ def _quarantine(
     new = damage.uncovered(found.lo, hi, state.damaged)
     if not new:
         return
+    copied = quarantine.copied(segment, found.position, octets)
     for lo, end in new:
         state.damaged[lo, end] = found.reason
         state.recovery.quarantined.append((lo, end))
@@ -372,7 +398,7 @@ def _quarantine(
         )
     if octets:
         try:
-            quarantine.keep(disk, directory, segment, found.position, octets)
+            quarantine.keep(disk, directory, segment, found.position, octets, copied)
         except OSError as error:
             state.recovery.lines.append(f"could not copy the damaged octets aside: {error}")
 

@@ -7,7 +7,9 @@ What could not be read is named, too: a check that saw half of a queue must not 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError
 
@@ -16,8 +18,10 @@ from .columns import Assembly
 from .damage import Range
 from .disk import OS_DISK, Disk
 from .format import Published, Record, Segment, segment_name
-from .proven import furthest, proven
+from .proven import Proven, furthest, proven
 from .reader import QueueReader
+
+Asked = TypeVar("Asked")
 
 
 @dataclass(slots=True)
@@ -106,10 +110,11 @@ def segments(
 def verify(directory: str | os.PathLike[str], *, disk: Disk = OS_DISK) -> Report:
     """Read and decode every record of a queue up to its published end.
 
-    Raises QueueError if there is no queue, OSError from the disk.
+    Raises QueueError if there is no queue, OSError if its identity or its names cannot be read.
     """
     reader = QueueReader(directory, disk=disk)
-    report = Report(reader.queue_id, reader.epoch, 0, 0)
+    report = Report(reader.queue_id, 0, 0, 0)
+    report.epoch = _asked(report, lambda: reader.epoch, 0)
     published = _look_at_ends(disk, reader, report)
     firsts = recovery.segment_offsets(disk, reader.directory)
     newest = firsts[-1] if firsts else None
@@ -131,6 +136,9 @@ def verify(directory: str | os.PathLike[str], *, disk: Disk = OS_DISK) -> Report
             file = disk.open(os.path.join(reader.directory, found.name))
         except FileNotFoundError:
             continue  # trimmed since it was listed
+        except OSError as error:
+            report.unseen.append(f"{found.name}: not read: {error}")
+            continue
         report.segments.append(found)
         try:
             segment = Segment(file, reader.identity.frame_seed, found.lo)
@@ -144,7 +152,7 @@ def verify(directory: str | os.PathLike[str], *, disk: Disk = OS_DISK) -> Report
     if behind is not None:
         _tell_behind(disk, reader, report, behind)
     _verify_broker(disk, reader, report)
-    ranges.extend(damage.read(disk, reader.directory))
+    ranges.extend(_asked(report, lambda: damage.read(disk, reader.directory), {}))
     end = report.end
     report.damaged = damage.merged(
         (max(lo, report.begin), min(hi, end)) for lo, hi in ranges if hi > report.begin and lo < end
@@ -152,11 +160,20 @@ def verify(directory: str | os.PathLike[str], *, disk: Disk = OS_DISK) -> Report
     return report
 
 
+def _asked(report: Report, read: Callable[[], Asked], otherwise: Asked) -> Asked:
+    """Return what ``read`` reads, or ``otherwise`` and a line where the disk cannot read now."""
+    try:
+        return read()
+    except OSError as error:
+        report.unseen.append(f"not read: {error}")
+        return otherwise
+
+
 def _verify_broker(disk: Disk, reader: QueueReader, report: Report) -> None:
     """Check what a broker keeps over this queue, if there is one."""
     from .brokered import check
 
-    if not check.has_broker(disk, reader.directory):
+    if not _asked(report, lambda: check.has_broker(disk, reader.directory), True):
         return
     try:
         report.lines += check.faults(disk, reader.directory, reader.queue_id)
@@ -180,11 +197,14 @@ def _verify_broker(disk: Disk, reader: QueueReader, report: Report) -> None:
 def _look_at_ends(disk: Disk, reader: QueueReader, report: Report) -> Published | None:
     """Find out how far messages were published, and say what is missing to know it."""
     # In this order: a living writer publishes before any consumer can commit.
-    other = proven(disk, reader.directory, reader.queue_id)
+    nothing = Proven(0, "nothing that could be read")
+    other = _asked(report, lambda: proven(disk, reader.directory, reader.queue_id), nothing)
     try:
         published, why = reader.published(), "missing"
     except QueueCorrupt:
         published, why = None, "damaged"
+    except OSError as error:
+        published, why = None, f"not read ({error})"
     known = furthest(published, other)
     report.end = known.offset
     if published is None:
@@ -197,7 +217,8 @@ def _look_at_ends(disk: Disk, reader: QueueReader, report: Report) -> Published 
             f"the file 'end' is old, it says {published.offset}: the queue was published up to "
             f"{known.offset} at least, which {known.by} proves"
         )
-    if lineage.read(disk, reader.directory) is None:
+    unknown: lineage.Lineage | None = lineage.Lineage()
+    if _asked(report, lambda: lineage.read(disk, reader.directory), unknown) is None:
         report.unseen.append(
             "the file 'lineage' is missing or damaged: which start of the gateway wrote these "
             "messages is not known"

@@ -28,6 +28,7 @@ from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.core.packed import kept_packed
 
 from . import log as segment_log
+from .below import REMEDY
 from .columns import Encoded, encode
 from .consumers import Watch
 from .damage import Range
@@ -35,6 +36,7 @@ from .disk import LOOK_S, OS_DISK, Disk
 from .fair import FairQueue, GroupCost
 from .log import SegmentLog
 from .recovery import Recovery
+from .troubles import Troubles
 
 if TYPE_CHECKING:
     from .brokered import BrokerState
@@ -53,8 +55,8 @@ SILENT_S = 3.0
 """A disk that has not answered for this many seconds is said not to answer."""
 SILENT_CHECK_S = 0.5
 """Another thread checks this often whether the disk has answered."""
-TELL_S = 60.0
-"""The same thing is told at most this often."""
+STORING = "storing"
+"""The one trouble that keeps messages from being acknowledged."""
 USUAL_SYNC = "fdatasync"
 IDLE_S = 1.0
 """A writer with nothing to do checks this often whether something can be trimmed."""
@@ -176,11 +178,9 @@ class QueueWriter:
         """This system call makes a group durable; it is reported if it is not the usual one."""
         self.stalled: str | None = None
         """Why nothing can be stored at present, in a few words, or None."""
-        self._stalled_told = False
         # When the disk was asked for something, and whether somebody waits for its answer.
         self._asked: tuple[float, bool] | None = None
         self._look_at = 0.0
-        self._tell_at: dict[str, float] = {}
         self._changed = threading.Condition()
         self._waiting: FairQueue[_Entry] = FairQueue()  # not taken by the thread yet
         self._cost = GroupCost()
@@ -191,6 +191,9 @@ class QueueWriter:
         self._trim_at = 0.0
         self._watch_at = 0.0
         self._watch = Watch()
+        self._check_at = 0.0
+        self._troubles = Troubles(self._report)
+        self._broker: BrokerState | None = None
         self._broker_at = time.monotonic() + WATCH_S  # a broker has joined by then
         self._give_up = threading.Event()
         self._failure: BaseException | None = None
@@ -244,6 +247,14 @@ class QueueWriter:
             return f"the queue's writer failed: {self._failure}"
         return "the queue is closed" if self._closing else None
 
+    @property
+    def unreadable(self) -> str | None:
+        """Return the error of a read that fails at present and is repeated, or None."""
+        errors = [error for what, error in self._troubles.errors().items() if what != STORING]
+        if self._broker is not None:
+            errors += self._broker.read_errors()
+        return str(errors[0]) if errors else None
+
     def submit(self, batch: MessageBatch, callback: Callback) -> None:
         """Submit ``batch`` to the queue; never blocks.
 
@@ -275,7 +286,8 @@ class QueueWriter:
         """
         from .brokered import BrokerState
 
-        return BrokerState(self._log, **{"report": self._report} | options)
+        self._broker = BrokerState(self._log, **{"report": self._report} | options)
+        return self._broker
 
     @staticmethod
     def _encoded_at_once(batch: MessageBatch) -> MessageBatch | Encoded:
@@ -409,7 +421,9 @@ class QueueWriter:
             self._look_at_consumers()
         except OSError as error:
             self._disk_errors += 1
-            self._tell("trimming", f"queue {self.directory}: {error}")
+            self._troubles.met("trim", error, f"queue {self.directory}: {error}; trying again")
+        else:
+            self._troubles.over("trim", f"queue {self.directory}: it can be trimmed again")
 
     def _look_at_broker(self) -> None:
         """Say once that a broker's queues keep the log, and that no broker runs to copy them."""
@@ -440,14 +454,20 @@ class QueueWriter:
             return
         self._trim()
         self._asked = time.monotonic(), False
+        if time.monotonic() < self._check_at:
+            return
         try:
             lines = self._log.check_older()
         except OSError as error:
             self._disk_errors += 1
-            self._tell("checking", f"queue {self.directory}: {error}")
-        else:
-            for line in lines:
-                self._report(line)
+            self._check_at = time.monotonic() + WATCH_S
+            line = f"queue {self.directory}: {error}; it is read again later; {REMEDY}"
+            self._troubles.met("check", error, line)
+            return
+        if not self._log.unchecked:
+            self._troubles.over("check", f"queue {self.directory}: all of it can be read again")
+        for line in lines:
+            self._report(line)
 
     def _behind(self) -> list[Result]:
         """Remove and return everything that was submitted and is not being written yet."""
@@ -560,13 +580,11 @@ class QueueWriter:
             with self._changed:
                 self._asked = None
                 self._stall(why)
-            self._tell_stalled(why)
+            self._tell_stalled(why, error)
             return error
         with self._changed:
             self._asked = self.stalled = None
-            told, self._stalled_told = self._stalled_told, False
-        if told:
-            self._report(f"queue {self.directory}: messages are acknowledged again")
+        self._troubles.over(STORING, f"queue {self.directory}: messages are acknowledged again")
         return None
 
     def _stall(self, why: str) -> None:
@@ -574,9 +592,9 @@ class QueueWriter:
         self._stalls += self.stalled is None
         self.stalled = why
 
-    def _tell_stalled(self, why: str) -> None:
-        if self._tell("storing", f"nothing can be acknowledged: {why}; trying again"):
-            self._stalled_told = True
+    def _tell_stalled(self, why: str, error: Exception) -> None:
+        line = f"nothing can be acknowledged: {why}; trying again"
+        self._troubles.met(STORING, error, line)
 
     def _watch_disk(self) -> None:
         """Say so when the disk does not answer: the thread that asked it cannot."""
@@ -588,16 +606,7 @@ class QueueWriter:
                     continue
                 why = f"the disk of {self.directory} has not answered for {waits:.0f} s"
                 self._stall(why)
-            self._tell_stalled(why)
-
-    def _tell(self, about: str, line: str) -> bool:
-        """Report a line unless another one about this was reported within the last minute."""
-        now = time.monotonic()
-        if now < self._tell_at.get(about, -math.inf):
-            return False
-        self._tell_at[about] = now + TELL_S
-        self._report(line)
-        return True
+            self._tell_stalled(why, TimeoutError(why))
 
     def _call_back(
         self, results: Sequence[Result], error: BaseException | None, first: int = 0

@@ -314,7 +314,11 @@ class Bridge:
         """Yield the queues of processes that have come since: their consumer is ours now."""
         if self._growing is None:
             return
-        for place in self.options.locations:
+        try:
+            locations = self.options.locations
+        except QueueError:  # the directory is read again later; those that are known answer or not
+            return
+        for place in locations:
             if place in known:
                 continue
             try:

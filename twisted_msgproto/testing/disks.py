@@ -13,7 +13,10 @@ from typing import Any, Final
 from ..queue.disk import OS_DISK, Disk, File, Stat
 
 STEPS: Final = frozenset(
-    {"open", "write", "truncate", "sync", "rename", "remove", "sync_directory", "stat"}
+    {
+        *("names", "open", "read", "write", "truncate", "sync", "rename", "remove"),
+        *("sync_directory", "stat"),
+    }
 )
 """These steps can be made to fail; they are methods of the queue's ``Disk`` and ``File``."""
 
@@ -111,6 +114,7 @@ class BrokenDisk:
 
     def names(self, path: str) -> list[str]:
         """See :class:`~twisted_msgproto.queue.disk.Disk`."""
+        self.look("names", path)
         return self._disk.names(path)
 
     def open(self, path: str, *, write: bool = False) -> File:
@@ -163,6 +167,7 @@ class _BrokenFile:
         return self._file.size()
 
     def read(self, position: int, octets: int) -> bytes:
+        self._disk.look("read", self._path)
         return self._file.read(position, octets)
 
     def write(self, position: int, pieces: Sequence[Any]) -> int:

@@ -94,12 +94,16 @@ class Keeping:
     def open(self) -> None:
         """Find what waits in the queues; this reads the log, and waits for the disk.
 
-        Raises QueueError or OSError if that cannot be.
+        Raises QueueError or OSError if that cannot be; call it again then.
         """
         if self.state is not None:
             return
         state = self._sink.writer.broker(pin=int(self._pin))
-        self._found = state.restored()
+        try:
+            self._found = state.restored()
+        except BaseException:
+            state.close()
+            raise
         self.state = state
         for space in sorted({name.space for name in self._found if not self._server(name)}):
             count = sum(
@@ -236,7 +240,7 @@ class Keeping:
         return self._in_thread(self.state.flush)
 
     def load(self, places: Sequence[int]) -> Deferred[Loaded]:
-        """Read messages back; fires with what was read, fails with OSError."""
+        """Read messages back; fires with what was read."""
         assert self.state is not None
         return self._in_thread(self.state.load, places)
 
@@ -292,8 +296,14 @@ class KeptBroker(ServedBroker):
             waiting.append(call)
 
     def read(self, places: Sequence[int]) -> Deferred[list[Letter]]:
-        """Read back the letters with these places, for people."""
-        return self._keeping.load(places).addCallback(lambda found: found.letters)
+        """Read back the letters with these places, for people; fails with OSError."""
+
+        def letters(found: Loaded) -> list[Letter]:
+            if found.error is not None and found.unread:
+                raise found.error
+            return found.letters
+
+        return self._keeping.load(places).addCallback(letters)
 
     def flush(self) -> Deferred[None]:
         """Make durable what was purged and moved; fails with OSError or QueueError."""
@@ -341,6 +351,12 @@ class KeptBroker(ServedBroker):
         name = event.name
 
         def loaded(found: Loaded) -> None:
+            if found.unread:  # what is missing in the lists is asked for again then
+                self._clock.callLater(AGAIN_SECONDS, take, found)
+            else:
+                take(found)
+
+        def take(found: Loaded) -> None:
             self.machine.loaded(name, found.letters, found.unreadable)
             self._look()
 

@@ -108,8 +108,8 @@ class ServedBroker:
         Raises what is raised by those whom :meth:`when_opened` calls.
         """
         if self._unopened is not None:
-            opened, self._unopened = self._unopened, None
             self.restore()
+            opened, self._unopened = self._unopened, None
             for call in opened:
                 call()
 

@@ -33,6 +33,7 @@ class FormerQueues:
         self._known: list[Figures] = []
         self._read_at = float("-inf")
         self._reading: Deferred[Any] | None = None
+        self._told = ""
 
     def latest(self) -> Deferred[list[Figures]]:
         """Return their figures as they were some seconds ago at most.
@@ -64,8 +65,12 @@ class FormerQueues:
     def _take(self, result: list[Figures] | Failure) -> None:
         self._reading, self._read_at = None, self._reactor.seconds()
         if isinstance(result, Failure):
-            log.failure("queues that no process has could not be read", result)
+            why = result.getErrorMessage()
+            if why != self._told:  # a disk that cannot read now is asked again and again
+                self._told = why
+                log.failure("queues that no process has could not be read", result)
         else:
+            self._told = ""
             self._known = result
 
     def _silent(self, _: Failure) -> list[Figures]:

@@ -10,7 +10,7 @@ import contextlib
 import os
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -38,6 +38,10 @@ class Loaded:
     letters: list[Letter] = field(default_factory=list)
     unreadable: list[int] = field(default_factory=list)
     """These places are damaged, or nowhere."""
+    unread: list[int] = field(default_factory=list)
+    """The disk cannot read the first of these places now; ask for all of them again."""
+    error: OSError | None = None
+    """This is the reason for that."""
 
 
 class Indexed:
@@ -105,25 +109,35 @@ class Bodies:
     def read(self, offsets: Iterable[int], places: dict[int, int] | None = None) -> Loaded:
         """Return the messages with these offsets as letters.
 
-        ``places`` maps an offset to its place; without it both are the same.
-        Raises OSError from the disk, but not for octets that it cannot read any more.
+        ``places`` maps an offset to its place; without it both are the same.  It ends at the first
+        one that the disk cannot read now.
         """
         loaded = Loaded()
-        firsts = segment_offsets(self._disk, self._directory)
-        self._forget(firsts)
-        for offset in sorted(offsets):
-            place = offset if places is None else places[offset]
-            index = bisect_right(firsts, offset) - 1
-            frame = self._frame(firsts[index], offset) if index >= 0 else None
-            row = offset - frame.first if frame is not None else 0
-            envelope = frame.envelopes[row].as_py() if frame is not None else None
-            if frame is None or envelope is None:
-                loaded.unreadable.append(place)
-                continue
-            body = frame.bodies[row].as_py() or b""
-            arrived = frame.received(row) / SECOND
-            loaded.letters.append(Letter(place, weight(envelope, body), envelope, body, arrived))
+        wanted = deque(sorted(offsets))
+        try:
+            firsts = segment_offsets(self._disk, self._directory)
+            self._forget(firsts)
+            while wanted:
+                place = wanted[0] if places is None else places[wanted[0]]
+                self._read_one(firsts, wanted[0], place, loaded)
+                wanted.popleft()
+        except OSError as error:
+            loaded.error = error
+            loaded.unread = [*wanted] if places is None else [places[offset] for offset in wanted]
+            self._forget([])  # a file may be open that the disk does not know any more
         return loaded
+
+    def _read_one(self, firsts: list[int], offset: int, place: int, loaded: Loaded) -> None:
+        index = bisect_right(firsts, offset) - 1
+        frame = self._frame(firsts[index], offset) if index >= 0 else None
+        row = offset - frame.first if frame is not None else 0
+        envelope = frame.envelopes[row].as_py() if frame is not None else None
+        if frame is None or envelope is None:
+            loaded.unreadable.append(place)
+            return
+        body = frame.bodies[row].as_py() or b""
+        arrived = frame.received(row) / SECOND
+        loaded.letters.append(Letter(place, weight(envelope, body), envelope, body, arrived))
 
     def _frame(self, first: int, offset: int) -> Frame | None:
         """Return the frame with this offset; None if it is damaged or gone."""

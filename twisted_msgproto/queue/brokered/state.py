@@ -22,10 +22,12 @@ from twisted_msgproto.core.broker.terms import QueueName
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueFull
 
 from ..arrays import compute
+from ..below import REMEDY, failure
 from ..format import Record, segment_name
 from ..format import Segment as LogSegment
 from ..log import SegmentLog
 from ..quarantine import DIRECTORY as QUARANTINE
+from ..troubles import Troubles
 from . import scan, settled
 from .bodies import Bodies, Loaded
 from .frames import Frame, gathered, read_frame
@@ -41,6 +43,11 @@ PIN_OCTETS = 1 << 30
 """At most this many octets of the log are kept for the broker's consumers alone."""
 PIN_SHARE = 4
 """It is also at most one part in this many of what the log may hold."""
+
+
+READING, COPYING, MOVING = "messages of queues", "messages that wait for long", "old messages"
+CALM_SECONDS = 5.0
+"""Messages can be read again when nothing has failed for this time: who waits asks every second."""
 
 
 class _Note(Enum):
@@ -90,7 +97,7 @@ class BrokerState:
         self._forgotten: set[QueueName] = set()
         self._dropped = False  # the file ``settled`` tells of offsets that will be given again
         self._dirty = False  # the file ``settled`` is not what the marks say
-        self._told: dict[str, int | None] = {}  # what fails, and the number of the error
+        self._troubles = Troubles(report)
         self._restored = self._closed = False
         self.missing: str | None = None
         """See :class:`~..log.Keeper`."""
@@ -106,11 +113,15 @@ class BrokerState:
             self._file = SettledFile(disk, self._directory, queue_id)
             options = {} if kept_segment_bytes is None else {"segment_bytes": kept_segment_bytes}
             self._kept = Kept(disk, self._directory, queue_id, begin=log.begin, **options)
-            for line in self._kept.lines:
-                report(f"broker: {line}")
-            self._read_settled()
+            try:
+                for line in self._kept.lines:
+                    report(f"broker: {line}")
+                self._read_settled()
+            except BaseException:
+                self._kept.close()
+                raise
         except OSError as error:
-            raise QueueError(f"cannot open {self._directory}: {error}") from error
+            raise QueueError(failure(f"cannot open {self._directory}", error)) from error
         self._bodies = Bodies(log)
         self._kept_bodies = Bodies(self._kept.log)
         log.keeper = self
@@ -165,16 +176,21 @@ class BrokerState:
     def restored(self) -> scan.Queues:
         """Return what waits in each queue, in order; queues without messages are there too.
 
-        Reads those segments of the log where something may wait.  Raises OSError.
+        Reads those segments of the log where something may wait.  Raises QueueError for what the
+        disk cannot read now: without it, messages would be in no queue.
         """
         with self._mutex:
             found = scan.Scan(self._names, self._marks)
-            for _, frame in self._kept.frames():
-                if frame.numbers is not None and self._kept.current(frame):
-                    found.add(frame, frame.numbers.to_pylist())
-            found.order()
-            for first in self._log.firsts:
-                self._scan(found, first)
+            try:
+                for _, frame in self._kept.frames():
+                    if frame.numbers is not None and self._kept.current(frame):
+                        found.add(frame, frame.numbers.to_pylist())
+                found.order()
+                for first in self._log.firsts:
+                    self._scan(found, first)
+            except OSError as error:
+                why = failure(f"cannot find what waits in queues of {self._log.directory}", error)
+                raise QueueError(why) from error
             if found.nonsense:
                 self._report(
                     f"broker: {found.nonsense} messages have envelopes that make no sense; "
@@ -283,7 +299,7 @@ class BrokerState:
     def load(self, places: Sequence[int]) -> Loaded:
         """Read messages back; as many at a time as possible.
 
-        Raises OSError if the disk fails: ask again.
+        What the disk cannot read now is told, and is not in either list of the result: ask again.
         """
         with self._reading:
             loaded = self._bodies.read(place for place in places if place >= self._log.begin)
@@ -292,10 +308,15 @@ class BrokerState:
             with self._mutex:
                 kept = {at: one for one in missing if (at := self._kept.where(one)) is not None}
                 found = self._kept_bodies.read(kept, kept)
-            loaded.unreadable = sorted(missing.difference(kept.values()))
+        missing.difference_update([letter.place for letter in found.letters])
+        unread = missing.intersection([*loaded.unread, *found.unread])
+        loaded.unread, loaded.unreadable = sorted(unread), sorted(missing - unread)
         loaded.letters += found.letters
         loaded.letters.sort(key=lambda letter: letter.place)
-        loaded.unreadable += found.unreadable
+        loaded.error = loaded.error or found.error
+        if loaded.error is not None and unread:
+            line = f"broker: {READING} cannot be read now: {loaded.error}; trying again; {REMEDY}"
+            self._troubles.met(READING, loaded.error, line)
         if loaded.unreadable:
             self._report(
                 f"broker: {len(loaded.unreadable)} messages cannot be read any more, at offsets "
@@ -324,8 +345,9 @@ class BrokerState:
         self._attempt("what is settled", self._write_settled)
         self._attempt("the names of queues", self._write_names)
         self._attempt("its log", self._look)
-        self._attempt("messages that wait for long", self._copy_wanted)
-        self._attempt("old messages", self._trim)
+        self._attempt(COPYING, self._copy_wanted)
+        self._attempt(MOVING, self._trim)
+        self._troubles.over(READING, f"broker: {READING} can be read again", CALM_SECONDS)
 
     def _look(self) -> None:
         """Note whether copies are gone: unlike the other files they cannot be written again."""
@@ -339,18 +361,14 @@ class BrokerState:
             self.missing = None
 
     def _attempt(self, what: str, work: Callable[[], None]) -> None:
-        """Do some work; tell a failure once, and its end."""
+        """Do some work; tell a failure, and its end."""
         try:
             work()
         except (OSError, QueueFull) as error:
-            why = getattr(error, "errno", None)
-            if self._told.get(what, 0) != why:
-                self._told[what] = why
-                self._report(f"broker: {what} cannot be written: {error}; trying again")
+            line = f"broker: {what} cannot be written: {error}; trying again"
+            self._troubles.met(what, error, line)
         else:
-            if what in self._told:
-                del self._told[what]
-                self._report(f"broker: {what} can be written again")
+            self._troubles.over(what, f"broker: {what} can be written again")
 
     def _take_appended(self) -> None:
         """Add what the log has noted since; only under the lock."""
@@ -486,8 +504,17 @@ class BrokerState:
         return {
             "broker_kept_octets": self._kept.octets,
             "broker_copied_messages": self.copied_messages,
-            "broker_failing": len(self._told),
+            "broker_failing": len(self._troubles.errors()),
         }
+
+    def read_errors(self) -> list[OSError]:
+        """Return why messages cannot be read or copied at present; empty if they can."""
+        errors = self._troubles.errors()
+        return [
+            error
+            for what in (READING, COPYING, MOVING)
+            if isinstance(error := errors.get(what), OSError)
+        ]
 
     def close(self) -> None:
         """Write what was noted and close the files.  May be called again.

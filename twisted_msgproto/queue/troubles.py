@@ -1,0 +1,62 @@
+"""What goes wrong again and again is told a few times only: :class:`Troubles`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+TOLD_AGAIN_SECONDS: Final = 60.0
+"""The same trouble is told again after this time, however often it comes and goes meanwhile."""
+
+
+@dataclass(slots=True)
+class _Trouble:
+    told_at: float
+    met_at: float = 0.0
+    error: Exception | None = None
+    """None once it is over."""
+    told: bool = False
+    """Whether its end is to be told."""
+
+
+class Troubles:
+    """Knows what fails at present, and tells it: at once, then once a minute, and its end.
+
+    Any thread may call it.  ``report`` is called with one line.
+    """
+
+    def __init__(
+        self, report: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._report = report
+        self._clock = clock
+        self._known: dict[str, _Trouble] = {}
+
+    def met(self, what: str, error: Exception, line: str) -> None:
+        """Note that ``what`` failed with ``error``."""
+        now = self._clock()
+        trouble = self._known.get(what)
+        due = trouble is None or now - trouble.told_at >= TOLD_AGAIN_SECONDS
+        if trouble is None:
+            trouble = self._known[what] = _Trouble(now)
+        trouble.met_at, trouble.error = now, error
+        if due:
+            trouble.told_at, trouble.told = now, True
+            self._report(line)
+
+    def over(self, what: str, line: str, calm: float = 0.0) -> None:
+        """Note that ``what`` succeeds, or has not failed for ``calm`` seconds."""
+        trouble = self._known.get(what)
+        if trouble is None or trouble.error is None or self._clock() - trouble.met_at < calm:
+            return
+        trouble.error = None
+        if trouble.told:
+            trouble.told = False
+            self._report(line)
+
+    def errors(self) -> dict[str, Exception]:
+        """Return what fails at present, with the last error of each."""
+        known = self._known.copy()
+        return {what: one.error for what, one in known.items() if one.error is not None}
