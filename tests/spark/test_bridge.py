@@ -351,6 +351,87 @@ class TestWithSpark:
         assert places(table)[identity(queue)].offset == acknowledged
 
 
+class TestTwoBridgesOfOneTable:
+    pytestmark = slow
+
+    def test_they_run_start_again_and_are_killed_beside_each_other__RD_51(
+        self, launch: Launcher, tmp_path: Path
+    ) -> None:
+        """RD-51: each deleted the folder of the other one's Spark at its start; both ended.
+
+        RD-15: what Java unpacks stood in the system's temporary directory, one copy a start.
+        """
+        queues = [tmp_path / "first", tmp_path / "second"]
+        rows = 0
+
+        def more() -> None:
+            nonlocal rows
+            for queue in queues:
+                write(queue, messages(rows, 100))
+            rows += 100
+
+        def landed(*processes: Launched) -> None:
+            deadline = time.monotonic() + START_SECONDS
+            while {at.offset for at in places(tmp_path / "table").values()} != {rows}:
+                assert time.monotonic() < deadline, [each.output for each in processes]
+                assert [each.process.poll() for each in processes] == [None, None], [
+                    each.output for each in processes
+                ]
+                time.sleep(0.05)
+
+        def started(queue: Path) -> Launched:
+            process = bridge(launch, queue, "--trigger", "0")
+            process.line("^batch .* 100 rows in all", seconds=START_SECONDS)
+            return process
+
+        more()
+        first, second = [started(queue) for queue in queues]
+        more()
+        landed(first, second)
+        line, name = refused(launch, queues[0]), consumer(tmp_path / "table")
+        assert f"the consumer '{name}' of {queues[0]} is in use" in line
+        assert f"pid {first.pid}" in line
+        below = {pid for each in (first, second) for pid in descendants(each.pid)}
+        first.kill()
+        write(queues[0], messages(rows, 100))
+        again = bridge(launch, queues[0], "--trigger", "0")
+        again.line("^batch .* 100 rows in all", seconds=START_SECONDS)
+        write(queues[1], messages(rows, 100))
+        rows += 100
+        landed(again, second)
+        below |= descendants(again.pid)
+        own = tmp_path / "table" / "_bridge"
+        states = [json.loads(path.read_text()) for path in own.glob("*/status.json")]
+        assert {status["pid"] for status in states} == {again.pid, second.pid}
+        for process in (again, second):
+            [java] = [pid for pid in descendants(process.pid) if java_machine(pid)]
+            os.kill(java, signal.SIGSTOP)  # or it would see the bridge's end, and tidy up
+            process.kill()
+            os.kill(java, signal.SIGKILL)
+        for status in own.glob("*/status.json"):
+            status.with_name(f".{status.name}.{again.pid}").touch()  # killed while it wrote
+        (queues[0] / "bridges" / f".{name}.json.{again.pid}").touch()
+        assert not [pid for pid in below if not wait_gone(pid)]
+        left = [part for part in scratch(own) if part.endswith(("local", "tmp"))]
+        assert len(left) >= 2, "nothing was left that a start would have to clear"
+        once(launch, queues[0], start=here)
+        assert scratch(own) == []
+        assert not list((queues[0] / "bridges").glob(".*"))
+        assert landed_offsets(tmp_path / "table") == {
+            identity(queue): list(range(rows)) for queue in queues
+        }
+
+
+def scratch(directory: Path) -> list[str]:
+    """What bridges have below their directory of a table, but for their logs and statuses."""
+    kept = {"lock", "status.json", "spark.log", "java.log", "log4j2.properties"}
+    return [
+        str(path.relative_to(directory))
+        for path in directory.glob("*/*")
+        if path.name not in kept and not (path.is_dir() and not any(path.iterdir()))
+    ]
+
+
 def java_machine(pid: int) -> bool:
     try:
         return b"java" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
