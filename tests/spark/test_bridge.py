@@ -19,7 +19,8 @@ import pytest
 
 from tests.spark.conftest import damage_record, identity, messages, write
 from tests.tools.loops import landed_offsets, places
-from tests.tools.processes import Launched, Launcher, descendants, wait_gone
+from tests.tools.processes import Launched, Launcher, descendants, environment, wait_gone
+from tests.tools.s3 import Store
 from twisted_msgproto import cli
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.queue import QueueReader, QueueWriter
@@ -419,6 +420,63 @@ class TestTwoBridgesOfOneTable:
         assert not list((queues[0] / "bridges").glob(".*"))
         assert landed_offsets(tmp_path / "table") == {
             identity(queue): list(range(rows)) for queue in queues
+        }
+
+
+    def test_a_start_that_fails_again_and_again_leaves_one_folder__RD_15(
+        self, launch: Launcher, queue: Path, tmp_path: Path
+    ) -> None:
+        """RD-15: a transform that does not load left a directory a start, 8,000 a day."""
+        temporary = tmp_path / "temporary"
+        temporary.mkdir()
+        env = environment(pandas=True, TMPDIR=str(temporary))
+        words = ("bridge", "--queue", queue, "--table", "table", "--transform", "nowhere:none")
+        for _ in range(2):
+            ended = launch.run(*words, env=env, seconds=START_SECONDS)
+            assert ended.returncode == 2 and "--transform nowhere:none" in ended.stderr
+            assert [path.name for path in temporary.iterdir()] == [
+                f"twisted-msgproto-{os.getuid()}"
+            ]
+            assert [path.name for path in temporary.glob("*/*")] == ["bridge"]
+            assert scratch(next(temporary.iterdir())) == []
+
+    def test_of_an_object_store_they_leave_nothing_in_the_temporary_directory__RD_51(
+        self, launch: Launcher, s3: Store, tmp_path: Path
+    ) -> None:
+        """RD-51, RD-15: every killed bridge left a directory there, with spills and logs."""
+        temporary, location = tmp_path / "temporary", s3.new_location()
+        temporary.mkdir()
+        env = environment(TMPDIR=str(temporary))
+        storage = [word for pair in s3.options.items() for word in ("--storage", "=".join(pair))]
+        queues = [tmp_path / "first", tmp_path / "second"]
+
+        def start(queue: Path, *options: str) -> Launched:
+            words = ["--here", "bridge", "--queue", queue, "--table", location, *storage, *options]
+            return launch(*words, module="tests.tools.dying", env=env)
+
+        processes = []
+        for queue in queues:
+            write(queue, messages(0, 10))
+            processes.append(start(queue))
+            processes[-1].line("^batch .* 10 rows in all", seconds=START_SECONDS)
+        own = temporary / f"twisted-msgproto-{os.getuid()}"
+        folders = sorted(path.name for path in own.iterdir())
+        assert folders == ["bridge", "bridge.2"]
+        for folder in folders:
+            (own / folder / "tmp" / "liblz4-java.so").touch()
+        processes[0].kill()
+        write(queues[0], messages(10, 10))
+        start(queues[0], "--once").line("^bridge ended: .* 10 rows in all", seconds=START_SECONDS)
+        assert scratch(own) == ["bridge.2/tmp"], "the other one runs"
+        processes[1].kill()
+        last = start(queues[1], "--once")
+        last.line("^bridge ended", seconds=START_SECONDS)
+        assert last.wait(seconds=START_SECONDS) == 0
+        assert scratch(own) == []
+        found = Table.open(location, s3.options).landed()
+        assert {name: at.offset for name, at in found.items()} == {
+            identity(queues[0]): 20,
+            identity(queues[1]): 10,
         }
 
 
