@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -101,15 +100,17 @@ def check_first_design(storage: Storage) -> None:
     """Raises ConfigurationError for a table that the first design wrote, or that is none."""
     if not isinstance(storage, LocalStorage):
         return
-    place = Path(storage.location)
+    place = storage.location
     try:
-        first, other = (place / FIRST_DESIGN_LOG).is_dir(), place.exists() and not place.is_dir()
+        names = storage.disk.names(place)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise ConfigurationError(f"--table {place} is not a directory") from None
     except OSError as error:
         raise ConfigurationError(f"--table {place} cannot be read: {error.strerror}") from error
-    if first:
+    if FIRST_DESIGN_LOG in names:
         raise ConfigurationError(FIRST_DESIGN.format(table=place))
-    if other:
-        raise ConfigurationError(f"--table {place} is not a directory")
 
 
 def check_schema(table: Table, schema: pa.Schema) -> None:
