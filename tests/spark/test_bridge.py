@@ -422,7 +422,6 @@ class TestTwoBridgesOfOneTable:
             identity(queue): list(range(rows)) for queue in queues
         }
 
-
     def test_a_start_that_fails_again_and_again_leaves_one_folder__RD_15(
         self, launch: Launcher, queue: Path, tmp_path: Path
     ) -> None:

@@ -36,6 +36,7 @@ from ..queue.lineage import Landed
 from ..table import starting
 from ..table.actions import Run
 from ..table.compact import Compactions
+from ..table.disk import stands
 from ..table.landing import TABLE_SCHEMA, Target
 from ..table.log import Table
 from ..table.plan import ROWS_MAX
@@ -308,7 +309,7 @@ class Bridge:
     @staticmethod
     def _lock_queue(stack: contextlib.ExitStack, place: str, consumer: str) -> None:
         # What is no directory is said better by the gateway's own answer.
-        if not is_remote(place) and Path(place).is_dir():
+        if not is_remote(place) and stands(os.path.join(place, "")):
             what = f"the consumer {consumer!r} of {place}"
             lock = lock_path(Path(place), consumer)
             stack.enter_context(locked(lock, what))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import itertools
 import os
 import shutil
 import stat
@@ -59,19 +58,17 @@ def own_folder(above: Path, name: str) -> Iterator[Path]:
     killed have left in the folders beside it.  Raises OSError.
     """
     above.mkdir(parents=True, exist_ok=True)
-    for number in itertools.count(1):
-        folder = above / (name if number == 1 else f"{name}.{number}")
-        folder.mkdir(mode=0o700, exist_ok=True)
-        descriptor = _lock(folder / LOCK)
-        if descriptor is not None:
-            break
+    folder, number = above / name, 1
+    while (descriptor := _lock(_made(folder) / LOCK)) is None:
+        number += 1
+        folder = above / f"{name}.{number}"
     try:
         _clear(folder)
         for other in above.iterdir():
             with contextlib.suppress(OSError):  # no folder of a bridge, or another user's
                 _clear_left(other)
         for part in SCRATCH:
-            (folder / part).mkdir(mode=0o700, exist_ok=True)
+            _made(folder / part)
         yield folder
     finally:
         _clear(folder)
@@ -83,14 +80,18 @@ def private_directory() -> Path:
 
     Raises ConfigurationError when another user could have put something there.
     """
-    path = Path(tempfile.gettempdir()) / f"twisted-msgproto-{os.getuid()}"
-    path.mkdir(mode=0o700, exist_ok=True)
+    path = _made(Path(tempfile.gettempdir()) / f"twisted-msgproto-{os.getuid()}")
     about = path.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
         raise ConfigurationError(
             f"{path} is not this user's alone: remove it, or set TMPDIR to another directory"
         )
     return path
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return directory
 
 
 def _lock(path: Path, flags: int = os.O_CREAT) -> int | None:
@@ -101,9 +102,9 @@ def _lock(path: Path, flags: int = os.O_CREAT) -> int | None:
     except BlockingIOError:
         os.close(descriptor)
         return None
-    except BaseException:  # what cannot be asked is nobody's and not ours either
+    except OSError as error:  # nobody knows whose it is
         os.close(descriptor)
-        raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
     return descriptor
 
 
