@@ -17,7 +17,7 @@ from tests.sim.disk import SimulatedDisk
 from tests.tools.queues import PATIENCE_SECONDS, Results, batch, frame, put
 from twisted_msgproto.core.errors import QueueClosed
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.net.status.store import queue_figures
+from twisted_msgproto.net.status.store import queue_figures, read_figures
 from twisted_msgproto.net.status.verdict import safe_and_landing
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import log as log_room
@@ -267,7 +267,7 @@ def test_what_cannot_be_read_is_told_once_shown_and_read_again__RD_50(
         before = writer.statistics()["disk_errors"]
         wait_until(lambda: writer.statistics()["disk_errors"] > before + 20)
         assert [line for line in told if path in line] == told[-1:]
-        figures = queue_figures(writer, 0.0)
+        figures = queue_figures(writer, read_figures(writer.directory, 0.0))
         assert path in figures["unreadable"]
         assert "cannot be read" in safe_and_landing({**figures, "consumers": ()}).why
         disk.heal()

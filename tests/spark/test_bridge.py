@@ -20,7 +20,8 @@ import pytest
 
 from tests.spark.conftest import damage_record, identity, messages, write
 from tests.tools.loops import landed_offsets, places
-from tests.tools.processes import Launched, Launcher, descendants, wait_gone
+from tests.tools.processes import Launched, Launcher, descendants, environment, wait_gone
+from tests.tools.s3 import Store
 from twisted_msgproto import cli
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.queue import QueueReader, QueueWriter
@@ -366,6 +367,143 @@ def listening(pid: int) -> list[int]:
         if state == "0A" and f"socket:[{rest[5]}]" in files:
             found.append(int(local.rpartition(":")[2], 16))
     return found
+
+
+class TestTwoBridgesOfOneTable:
+    pytestmark = slow
+
+    def test_they_run_start_again_and_are_killed_beside_each_other__RD_51(
+        self, launch: Launcher, tmp_path: Path
+    ) -> None:
+        """RD-51: each deleted the folder of the other one's Spark at its start; both ended.
+
+        RD-15: what Java unpacks stood in the system's temporary directory, one copy a start.
+        """
+        queues = [tmp_path / "first", tmp_path / "second"]
+        rows = 0
+
+        def more() -> None:
+            nonlocal rows
+            for queue in queues:
+                write(queue, messages(rows, 100))
+            rows += 100
+
+        def landed(*processes: Launched) -> None:
+            deadline = time.monotonic() + START_SECONDS
+            while {at.offset for at in places(tmp_path / "table").values()} != {rows}:
+                assert time.monotonic() < deadline, [each.output for each in processes]
+                assert [each.process.poll() for each in processes] == [None, None], [
+                    each.output for each in processes
+                ]
+                time.sleep(0.05)
+
+        def started(queue: Path) -> Launched:
+            process = bridge(launch, queue, "--trigger", "0")
+            process.line("^batch .* 100 rows in all", seconds=START_SECONDS)
+            return process
+
+        more()
+        first, second = [started(queue) for queue in queues]
+        more()
+        landed(first, second)
+        line, name = refused(launch, queues[0]), consumer(tmp_path / "table")
+        assert f"the consumer '{name}' of {queues[0]} is in use" in line
+        assert f"pid {first.pid}" in line
+        below = {pid for each in (first, second) for pid in descendants(each.pid)}
+        first.kill()
+        write(queues[0], messages(rows, 100))
+        again = bridge(launch, queues[0], "--trigger", "0")
+        again.line("^batch .* 100 rows in all", seconds=START_SECONDS)
+        write(queues[1], messages(rows, 100))
+        rows += 100
+        landed(again, second)
+        below |= descendants(again.pid)
+        own = tmp_path / "table" / "_bridge"
+        states = [json.loads(path.read_text()) for path in own.glob("*/status.json")]
+        assert {status["pid"] for status in states} == {again.pid, second.pid}
+        for process in (again, second):
+            [java] = [pid for pid in descendants(process.pid) if java_machine(pid)]
+            os.kill(java, signal.SIGSTOP)  # or it would see the bridge's end, and tidy up
+            process.kill()
+            os.kill(java, signal.SIGKILL)
+        for status in own.glob("*/status.json"):
+            status.with_name(f".{status.name}.{again.pid}").touch()  # killed while it wrote
+        (queues[0] / "bridges" / f".{name}.json.{again.pid}").touch()
+        assert not [pid for pid in below if not wait_gone(pid)]
+        left = [part for part in scratch(own) if part.endswith(("local", "tmp"))]
+        assert len(left) >= 2, "nothing was left that a start would have to clear"
+        once(launch, queues[0], start=here)
+        assert scratch(own) == []
+        assert not list((queues[0] / "bridges").glob(".*"))
+        assert landed_offsets(tmp_path / "table") == {
+            identity(queue): list(range(rows)) for queue in queues
+        }
+
+    def test_a_start_that_fails_again_and_again_leaves_one_folder__RD_15(
+        self, launch: Launcher, queue: Path, tmp_path: Path
+    ) -> None:
+        """RD-15: a transform that does not load left a directory a start, 8,000 a day."""
+        temporary = tmp_path / "tem porary"
+        temporary.mkdir()
+        env = environment(pandas=True, TMPDIR=str(temporary))
+        words = ("bridge", "--queue", queue, "--table", "table", "--transform", "nowhere:none")
+        for _ in range(2):
+            ended = launch.run(*words, env=env, seconds=START_SECONDS)
+            assert ended.returncode == 2 and "--transform nowhere:none" in ended.stderr
+            assert [path.name for path in temporary.iterdir()] == [
+                f"twisted-msgproto-{os.getuid()}"
+            ]
+            assert [path.name for path in temporary.glob("*/*")] == ["bridge"]
+            assert scratch(next(temporary.iterdir())) == []
+
+    def test_of_an_object_store_they_leave_nothing_in_the_temporary_directory__RD_51(
+        self, launch: Launcher, s3: Store, tmp_path: Path
+    ) -> None:
+        """RD-51, RD-15: every killed bridge left a directory there, with spills and logs."""
+        temporary, location = tmp_path / "temporary", s3.new_location()
+        temporary.mkdir()
+        env = environment(TMPDIR=str(temporary))
+        storage = [word for pair in s3.options.items() for word in ("--storage", "=".join(pair))]
+        queues = [tmp_path / "first", tmp_path / "second"]
+
+        def start(queue: Path, *options: str) -> Launched:
+            words = ["--here", "bridge", "--queue", queue, "--table", location, *storage, *options]
+            return launch(*words, module="tests.tools.dying", env=env)
+
+        processes = []
+        for queue in queues:
+            write(queue, messages(0, 10))
+            processes.append(start(queue))
+            processes[-1].line("^batch .* 10 rows in all", seconds=START_SECONDS)
+        own = temporary / f"twisted-msgproto-{os.getuid()}"
+        folders = sorted(path.name for path in own.iterdir())
+        assert folders == ["bridge", "bridge.2"]
+        for folder in folders:
+            (own / folder / "tmp" / "liblz4-java.so").touch()
+        processes[0].kill()
+        write(queues[0], messages(10, 10))
+        start(queues[0], "--once").line("^bridge ended: .* 10 rows in all", seconds=START_SECONDS)
+        assert scratch(own) == ["bridge.2/tmp"], "the other one runs"
+        processes[1].kill()
+        last = start(queues[1], "--once")
+        last.line("^bridge ended", seconds=START_SECONDS)
+        assert last.wait(seconds=START_SECONDS) == 0
+        assert scratch(own) == []
+        found = Table.open(location, s3.options).landed()
+        assert {name: at.offset for name, at in found.items()} == {
+            identity(queues[0]): 20,
+            identity(queues[1]): 10,
+        }
+
+
+def scratch(directory: Path) -> list[str]:
+    """What bridges have below their directory of a table, but for their logs and statuses."""
+    kept = {"lock", "status.json", "spark.log", "java.log", "log4j2.properties"}
+    return [
+        str(path.relative_to(directory))
+        for path in directory.glob("*/*")
+        if path.name not in kept and not (path.is_dir() and not any(path.iterdir()))
+    ]
 
 
 def java_machine(pid: int) -> bool:

@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -144,11 +145,29 @@ def test_a_wrapper_is_kept_and_mended(tmp_path: Path) -> None:
     assert [path.name for path in first.parent.iterdir()] == ["java"]
 
 
-def test_without_a_cache_a_private_directory_serves(tmp_path: Path) -> None:
+def test_without_a_cache_a_private_directory_serves_always_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RD-15: every start made another one."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "file").touch()
-    home = java.write_wrapper(make_java(tmp_path / "home"), tmp_path / "file" / "cache")
+    own = make_java(tmp_path / "home")
+    homes = {java.write_wrapper(own, tmp_path / "file" / "cache") for _ in range(2)}
+    [home] = homes
     assert os.access(home / "bin" / "java", os.X_OK)
-    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    assert stat.S_IMODE(home.parent.stat().st_mode) == 0o700
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "home", home.parent.name}
+
+
+def test_a_directory_that_others_may_write_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "file").touch()
+    (tmp_path / f"twisted-msgproto-{os.getuid()}").mkdir()
+    (tmp_path / f"twisted-msgproto-{os.getuid()}").chmod(0o777)
+    with pytest.raises(ConfigurationError, match="remove it, or set TMPDIR to another directory"):
+        java.write_wrapper(make_java(tmp_path / "home"), tmp_path / "file" / "cache")
 
 
 def test_the_cache_is_the_users(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from twisted_msgproto.core.errors import (
 )
 from twisted_msgproto.queue.lineage import Description, Landed
 from twisted_msgproto.table.actions import DataFile
+from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.landing import TABLE_SCHEMA
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.object_commit import ObjectCommits
@@ -76,10 +77,10 @@ def test_only_some_columns_partition_a_table(columns: list[str]) -> None:
 def test_a_directory_that_this_user_may_not_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path) -> bool:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    def refuse(disk: OSTableDisk, path: str) -> list[str]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
-    monkeypatch.setattr(Path, "is_dir", refuse)
+    monkeypatch.setattr(OSTableDisk, "names", refuse)
     with pytest.raises(ConfigurationError, match=r"--table .* cannot be read: Permission denied$"):
         is_new(str(tmp_path), {})
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +17,6 @@ from tests.tools.tables import TABLE_SCHEMA, land, rows_of
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table.actions import Torn, parse_commit, version_name
-from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.snapshot import whole_version
 from twisted_msgproto.table.torn import EMPTY
@@ -109,24 +106,6 @@ def test_a_torn_last_version_becomes_an_empty_one_and_its_number_is_not_used_aga
     assert [json.loads(line)["commitInfo"]["operation"] for line in octets.splitlines()] == [EMPTY]
     assert land(mended, "a", 9) == 3
     assert DeltaTable(table.location).version() == 3
-
-
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
-def test_a_version_whose_file_cannot_be_read_just_now_is_not_taken_back(
-    table: Table, number: int
-) -> None:
-    class Refusing(OSTableDisk):
-        """Another user's file, or a disk that answers later."""
-
-        def last(self, path: str, octets: int) -> bytes:
-            raise OSError(number, os.strerror(number), path)
-
-    land(table, "a", 5)
-    foreign_append(table)
-    with pytest.raises(TableError, match=rf"cannot open .*{os.strerror(number)}"):
-        Table.open_for_writing(table.location, disk=Refusing())
-    assert Table.open_for_writing(table.location).mended == ()
-    assert DeltaTable(table.location).to_pyarrow_table().num_rows == 10
 
 
 def test_a_commit_of_ours_which_was_cut_at_a_line_is_known_as_torn(table: Table) -> None:

@@ -11,9 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -38,6 +36,7 @@ from ..queue.lineage import Landed
 from ..table import starting
 from ..table.actions import Run
 from ..table.compact import Compactions
+from ..table.disk import stands
 from ..table.landing import TABLE_SCHEMA, Target
 from ..table.log import Table
 from ..table.plan import ROWS_MAX
@@ -46,7 +45,7 @@ from . import need_spark
 from .gateways import AWAY, REFUSED, Gateways
 from .jobs import Runner, SparkRunner
 from .lateness import killed_when_late
-from .locks import locked
+from .locks import LOCK, locked, own_folder, private_directory, remove_halves
 from .loop import AWAY_SECONDS, Loop, Pace
 from .marks import Marks
 from .opening import is_remote, open_queue
@@ -70,6 +69,9 @@ TRIGGER_SECONDS = 1.0
 
 PRIVATE = "_bridge"
 """The bridges' own directory below a table; readers and vacuum pass over such names."""
+
+TEMPORARY = "bridge"
+"""A bridge's folder has this name in this user's own temporary directory."""
 
 LOOK_SECONDS = 0.1
 """The main thread checks this often for signals and for the end of the loop."""
@@ -241,6 +243,7 @@ class Bridge:
         self._unnoticed: list[BaseException] = []
         self._unsaid: list[str] = []
         self._directories: dict[str, Path] = {}
+        self._folder: Path | None = None
         self._growing: contextlib.ExitStack | None = None
         self._unlocked: set[str] = set()
 
@@ -257,14 +260,14 @@ class Bridge:
             table = self._open_table(None)
             with (
                 self._prepared(table, gateways),
-                self._scratch(table) as scratch,
+                self._scratch() as scratch,
                 self._spark(scratch, SCHEDULING_JAVA) as context,
             ):
                 runner = SparkRunner(context, scratch / "spark.log")
                 self._drive(table, gateways, runner, runner, TABLE_SCHEMA)
             return
         # The table's columns are the function's, which only Spark can say.
-        with self._scratch(None) as scratch, self._spark(scratch) as context:
+        with self._scratch() as scratch, self._spark(scratch) as context:
             from .transform import Transform
 
             spark_runner = SparkRunner(context, scratch / "spark.log")
@@ -305,10 +308,15 @@ class Bridge:
 
     @staticmethod
     def _lock_queue(stack: contextlib.ExitStack, place: str, consumer: str) -> None:
-        # What is no directory is said better by the gateway's own answer.
-        if not is_remote(place) and Path(place).is_dir():
-            what = f"the consumer {consumer!r} of {place}"
-            stack.enter_context(locked(lock_path(Path(place), consumer), what))
+        try:
+            # What is no directory is said better by the gateway's own answer.
+            if is_remote(place) or not stands(os.path.join(place, "")):
+                return
+        except OSError as error:
+            raise ConfigurationError(f"cannot lock {place}: {error.strerror}") from None
+        lock = lock_path(Path(place), consumer)
+        stack.enter_context(locked(lock, f"the consumer {consumer!r} of {place}"))
+        remove_halves(lock.parent, f"{consumer}.json.")
 
     def _more(self, known: Collection[str]) -> Iterator[str]:
         """Yield the queues of processes that have come since: their consumer is ours now."""
@@ -348,6 +356,9 @@ class Bridge:
             self._lock(stack, self.consumer)
             self._growing = stack
             check_answers(gateways, table.landed(), self.ending)
+            if isinstance(table.storage, LocalStorage):
+                above = Path(table.storage.path(PRIVATE))
+                self._folder = stack.enter_context(own_folder(above, self.consumer))
             self.status = self._status_files(table, gateways)
             for line in self._unsaid:
                 self.say(line)
@@ -356,11 +367,7 @@ class Bridge:
 
     def _status_files(self, table: Table, gateways: Gateways) -> StatusFiles:
         self._note_directories(gateways)
-        whole = None
-        if isinstance(table.storage, LocalStorage):
-            whole = Path(table.storage.path(PRIVATE)) / self.consumer / "status.json"
-            with contextlib.suppress(OSError):  # a first write of the status says what is wrong
-                whole.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        whole = None if self._folder is None else self._folder / "status.json"
         about = {"table": table.location}
         return StatusFiles(self._directories, self.consumer, about, whole=whole)
 
@@ -371,22 +378,21 @@ class Bridge:
                 self._directories[one.gateway] = Path(one.location)
 
     @contextlib.contextmanager
-    def _scratch(self, table: Table | None) -> Iterator[Path]:
-        """A private directory for Spark's log and spills; what a killed bridge left goes.
+    def _scratch(self) -> Iterator[Path]:
+        """A private folder for Spark's log and spills.
 
-        It stands below the table where that is on this machine, and else in the system's temporary
-        directory, where it stays when the bridge fails: its log says why.
+        It is the one below the table where there is one.  Else it stands in this user's temporary
+        directory, and its files stay when the bridge fails: its log says why.
         """
-        if table is not None and isinstance(table.storage, LocalStorage):
-            scratch = Path(table.storage.path(PRIVATE)) / self.consumer
-            scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for name in ("local", "warehouse"):
-                shutil.rmtree(scratch / name, ignore_errors=True)
-            yield scratch
+        if self._folder is not None:
+            yield self._folder
             return
-        scratch = Path(tempfile.mkdtemp(prefix="msgproto-bridge-"))
-        yield scratch
-        shutil.rmtree(scratch, ignore_errors=True)
+        with own_folder(private_directory(), TEMPORARY) as scratch:
+            yield scratch
+            with contextlib.suppress(OSError):
+                for path in scratch.iterdir():
+                    if path.is_file() and path.name != LOCK:
+                        path.unlink()
 
     @contextlib.contextmanager
     def _spark(self, scratch: Path, java: str = "") -> Iterator[Any]:

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import ConfigurationError
+from .locks import private_directory
 
 JAVA_MAJOR_MIN = 17
 """Spark 4 is compiled for Java 17; older ones cannot load it."""
@@ -179,7 +180,7 @@ def write_wrapper(home: Path, cache: Path) -> Path:
     """Return a directory whose ``bin/java`` runs the one in ``home`` without the one argument.
 
     The wrapper is kept in ``cache`` (one for each home) and written again only when it differs.
-    When ``cache`` cannot be written, a private directory for temporary files serves.
+    When ``cache`` cannot be written, this user's own directory for temporary files serves.
     """
     script = wrapper_script(home / "bin" / "java")
     name = "java-" + re.sub(r"[^A-Za-z0-9.]+", "-", str(home)).strip("-")[-120:]
@@ -187,7 +188,7 @@ def write_wrapper(home: Path, cache: Path) -> Path:
     try:
         _write_script(target, script)
     except OSError:
-        target = Path(tempfile.mkdtemp(prefix="twisted-msgproto-java-"))
+        target = private_directory() / name
         _write_script(target, script)
     return target
 

@@ -1,14 +1,27 @@
-"""One bridge a consumer's name: a lock file that dies with its owner."""
+"""What belongs to one bridge alone: lock files that die with their owner, and folders with one.
+
+Bridges share a table, a queue and the system's temporary directory.  What is another's is known by
+its lock and by nothing else: neither by its name nor by its age.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
+import shutil
+import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from ..core.errors import ConfigurationError
+
+LOCK = "lock"
+"""The lock of a folder has this name in it."""
+
+SCRATCH = ("local", "tmp", "warehouse")
+"""These directories of a bridge's folder are of no use to anybody once the bridge has ended."""
 
 
 @contextlib.contextmanager
@@ -20,19 +33,102 @@ def locked(path: Path, what: str) -> Iterator[None]:
     """
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = _lock(path)
     except OSError as error:
         raise ConfigurationError(f"cannot lock {path}: {error.strerror}") from None
+    if descriptor is None:
+        owner = ""
+        with contextlib.suppress(OSError):
+            owner = path.read_bytes()[:32].decode(errors="replace").strip()
+        raise ConfigurationError(f"{what} is in use by another bridge (pid {owner or 'unknown'})")
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
-            raise ConfigurationError(
-                f"{what} is in use by another bridge (pid {owner or 'unknown'})"
-            ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def own_folder(above: Path, name: str) -> Iterator[Path]:
+    """Hold a folder below ``above`` that no other bridge uses meanwhile.
+
+    It is ``name``, or ``name.2`` and so on while others hold those before it.  The directories
+    SCRATCH in it are empty then, and are removed at the end; so are those that bridges which were
+    killed have left in the folders beside it.  Raises OSError.
+    """
+    above.mkdir(parents=True, exist_ok=True)
+    folder, number = above / name, 1
+    while (descriptor := _lock(_made(folder) / LOCK)) is None:
+        number += 1
+        folder = above / f"{name}.{number}"
+    try:
+        _clear(folder)
+        for other in above.iterdir():
+            with contextlib.suppress(OSError):  # no folder of a bridge, or another user's
+                _clear_left(other)
+        for part in SCRATCH:
+            _made(folder / part)
+        yield folder
+    finally:
+        _clear(folder)
+        os.close(descriptor)
+
+
+def private_directory() -> Path:
+    """Return this user's own directory in the system's temporary one; it is made if need be.
+
+    Raises ConfigurationError when another user could have put something there.
+    """
+    path = _made(Path(tempfile.gettempdir()) / f"twisted-msgproto-{os.getuid()}")
+    about = path.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
+        raise ConfigurationError(
+            f"{path} is not this user's alone: remove it, or set TMPDIR to another directory"
+        )
+    return path
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return directory
+
+
+def _lock(path: Path, flags: int = os.O_CREAT) -> int | None:
+    """Return the descriptor that holds a lock file; None when another process holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError as error:  # nobody knows whose it is
+        os.close(descriptor)
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    return descriptor
+
+
+def _clear_left(folder: Path) -> None:
+    """Clear a folder whose bridge is gone."""
+    descriptor = _lock(folder / LOCK, 0)
+    if descriptor is not None:
+        try:
+            _clear(folder)
+        finally:
+            os.close(descriptor)
+
+
+def _clear(folder: Path) -> None:
+    for part in SCRATCH:
+        shutil.rmtree(folder / part, ignore_errors=True)
+    remove_halves(folder, "")
+
+
+def remove_halves(directory: Path, name: str) -> None:
+    """Remove files that somebody was writing in the place of ``name…`` when he was killed.
+
+    For the holder of their lock.
+    """
+    for path in directory.glob(f".{name}*"):
+        with contextlib.suppress(OSError):
+            path.unlink()

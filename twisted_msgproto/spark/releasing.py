@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ConfigurationError, QueueError
+from ..table.disk import stands
 from .offsets import Place, Source, proof
 from .options import Access, split_list
 
@@ -116,7 +117,7 @@ def committed_places(checkpoint: Path, source: int = 0) -> dict[str, Place]:
 
     Raises ConfigurationError when it is no checkpoint of a stream that reads ``msgproto``.
     """
-    if not (checkpoint / "offsets").is_dir():
+    if not stands(checkpoint / "offsets"):
         raise ConfigurationError(f"{checkpoint} is no checkpoint of Spark (it has no offsets/)")
     numbers = [int(path.name) for path in _entries(checkpoint / "commits") if path.name.isdigit()]
     if not numbers:
@@ -143,9 +144,15 @@ def _entries(directory: Path) -> list[Path]:
         return []
 
 
+def _raised(error: OSError) -> None:
+    """A folder that Spark removed meanwhile holds nothing; one that cannot be read may."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
 def sync_tree(directory: str | os.PathLike[str]) -> None:
     """Makes every file and folder in a local ``directory`` durable; OSError from the disk."""
-    for folder, _, files in os.walk(directory):
+    for folder, _, files in os.walk(directory, onerror=_raised):
         for path in (*(os.path.join(folder, name) for name in files), folder):
             try:
                 descriptor = os.open(path, os.O_RDONLY)

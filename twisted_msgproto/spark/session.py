@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -81,7 +82,10 @@ def session_settings(
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
         "spark.driver.extraJavaOptions": (
-            f"-Dlog4j2.configurationFile=file:{scratch / 'log4j2.properties'} {java}".rstrip()
+            # Spark's launcher divides at spaces what is not quoted.
+            f'"-Dlog4j2.configurationFile={(scratch / "log4j2.properties").absolute().as_uri()}" '
+            # Java unpacks libraries there, and a killed one leaves them.
+            f'"-Djava.io.tmpdir={scratch / "tmp"}" {java}'.rstrip()
         ),
         "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         # Parquet's default for timestamps is a 12-octet type that others read as nanoseconds.
@@ -158,7 +162,8 @@ def spark_context(
         "start_new_session": os.getsid(0) != os.getpid(),
     }
     try:
-        gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
+        with _temporaries_in(scratch / "tmp"):
+            gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
     except PySparkException:
         os.close(writer)
         java_says.thread.join()
@@ -185,6 +190,17 @@ def spark_context(
         _end(process)
         # Another session may be wanted in this process: let pyspark forget the dead machine.
         SparkContext._gateway = SparkContext._jvm = None
+
+
+@contextlib.contextmanager
+def _temporaries_in(directory: Path) -> Iterator[None]:
+    """Python's temporary files stand in ``directory``, which is made, in this block."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    before, tempfile.tempdir = tempfile.tempdir, str(directory)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 def _not_from_py4j(record: logging.LogRecord) -> bool:

@@ -16,7 +16,6 @@ without touching a row in Python.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -41,6 +40,7 @@ from pyspark.sql.types import StructType
 
 from ..core.errors import QueueAway
 from ..queue import SCHEMA
+from ..table.disk import stands
 from .edges import ending_offsets, starting_offsets
 from .filters import Bounds, bounds, expression
 from .offsets import (
@@ -135,7 +135,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         settings = self._settings
         self._release()
-        if settings.pause_file is not None and os.path.exists(settings.pause_file):
+        if settings.pause_file is not None and paused(settings.pause_file):
             check_queues_known(self.queues, start, settings.retired)
             return start
         planned = partial(
@@ -203,6 +203,14 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """The stream has ended; nothing is held open that needs closing."""
         self._queues = None
+
+
+def paused(pause_file: str) -> bool:
+    """Return whether the file is there, or may be: a stream that nobody knows to go on waits."""
+    try:
+        return stands(pause_file)
+    except OSError:
+        return True
 
 
 class QueueBatchReader(DataSourceReader):

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from ..table.disk import stands
+
 DELTA_LOG = "_delta_log"
 """The directory of a Delta table's log."""
 
@@ -28,7 +30,7 @@ class LandedTable:
 
     def dataset(self) -> ds.Dataset | None:
         """Return the table as a pyarrow dataset; None while there is none."""
-        if not (self.directory / DELTA_LOG).is_dir():
+        if not stands(self.directory / DELTA_LOG):
             return None
         from deltalake import DeltaTable
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Callable
 from typing import Protocol
 
@@ -122,14 +123,16 @@ class OSTableDisk:
     def make_directory(self, path: str) -> None:
         """Make a directory, durably, with what is missing above it."""
         above = os.path.dirname(path)
-        if not os.path.isdir(above):
-            self.make_directory(above)
         made = False
         try:
-            os.mkdir(path, DIRECTORY_MODE)
+            try:
+                os.mkdir(path, DIRECTORY_MODE)
+            except FileNotFoundError:
+                self.make_directory(above)
+                os.mkdir(path, DIRECTORY_MODE)
             made = True
         except FileExistsError:
-            if not os.path.isdir(path):
+            if not stat.S_ISDIR(os.stat(path).st_mode):
                 raise
         try:
             self.sync_directory(above)
@@ -139,6 +142,18 @@ class OSTableDisk:
                 with contextlib.suppress(OSError):
                     os.rmdir(path)
             raise
+
+
+def stands(path: str | os.PathLike[str]) -> bool:
+    """Return whether there is something at ``path``; raise OSError when that cannot be seen.
+
+    ``os.path.exists`` and its kind say no to that, too.
+    """
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _synced(path: str, sync: Callable[[int], object]) -> None:

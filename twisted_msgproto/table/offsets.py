@@ -17,7 +17,7 @@ from ..core.errors import TableError
 from .actions import DataFile
 from .intervals import Coverage
 from .log import Table
-from .snapshot import one_line
+from .snapshot import one_line, refused
 from .storage import Storage
 
 KEY = ("gateway", "offset")
@@ -158,10 +158,9 @@ def _judged(storage: Storage, file: DataFile, error: Exception) -> Exception:
     """Whether the file is lost, or could only not be read just now."""
     if isinstance(error, FileNotFoundError):
         return FileLost("it is missing")
-    # pyarrow tells what it cannot decode as an OSError too; what the system refuses has a number.
-    if not isinstance(error, OSError) or (storage.local and error.errno is None):
-        return FileLost(f"it is torn ({one_line(error)})")
-    return TableError(f"cannot read {file.path} of {storage.location}: {one_line(error)}")
+    if refused(storage, error):
+        return TableError(f"cannot read {file.path} of {storage.location}: {one_line(error)}")
+    return FileLost(f"it is torn ({one_line(error)})")
 
 
 def _oldest(file: DataFile) -> int:

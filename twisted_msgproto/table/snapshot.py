@@ -98,6 +98,19 @@ class Loaded:
     """These are the versions after the base, oldest first."""
 
 
+def refused(storage: Storage, error: BaseException) -> bool:
+    """Return whether a file could only not be read just now, so that nobody knows what it holds.
+
+    Otherwise it is not there, or torn: pyarrow raises OSError for what it cannot decode, too, but
+    only what the operating system refuses has a number.  An object store's errors have none.
+    """
+    if isinstance(error, MemoryError):
+        return True
+    if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
+        return False
+    return not storage.local or error.errno is not None
+
+
 def list_log(storage: Storage) -> Listing:
     """Return what stands in the log, from one listing of its folder."""
     versions: list[int] = []
@@ -178,15 +191,19 @@ def base_state(
     Raises TableError when there is none and the log does not begin at 0.
     """
     versions = set(listing.versions)
-    torn = ""
+    torn = unread = ""
     for version, names in reversed(listing.checkpoints):
         if version > newest or not versions.issuperset(range(version + 1, newest + 1)):
             continue
         try:
             return read_checkpoint(storage, version, names, files=files), Base(version, names)
         except READ_ERRORS as error:
+            if refused(storage, error):
+                unread = unread or f"checkpoint {version}: {one_line(error)}"
             torn = torn or f"; checkpoint {version} cannot be read ({one_line(error)})"
     missing = next((v for v in range(newest + 1) if v not in versions), None)
+    if missing is not None and unread:
+        raise TableError(f"cannot read {storage.location}: {unread}")
     if missing is not None:
         raise TableError(
             f"the log of {storage.location} lacks version {missing}{torn}; restore the table's "

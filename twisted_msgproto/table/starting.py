@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -91,13 +90,15 @@ def check_place(storage: Storage) -> None:
     """Raise ConfigurationError for a table's place that is no directory or cannot be read."""
     if not isinstance(storage, LocalStorage):
         return
-    place = Path(storage.location)
+    place = storage.location
     try:
-        other = place.exists() and not place.is_dir()
+        storage.disk.names(place)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise ConfigurationError(f"--table {place} is not a directory") from None
     except OSError as error:
         raise ConfigurationError(f"--table {place} cannot be read: {error.strerror}") from error
-    if other:
-        raise ConfigurationError(f"--table {place} is not a directory")
 
 
 def check_schema(table: Table, schema: pa.Schema) -> None:

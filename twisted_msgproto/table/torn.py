@@ -27,6 +27,7 @@ from .snapshot import (
     check_checkpoint,
     list_log,
     read_version,
+    refused,
 )
 from .storage import LocalStorage
 
@@ -58,9 +59,11 @@ def _mend_checkpoints(storage: LocalStorage, listing: Listing) -> list[str]:
     for version, names in reversed(listing.checkpoints):
         try:
             check_checkpoint(storage, names)
-            break
-        except READ_ERRORS:
-            torn.append((version, names))
+        except READ_ERRORS as error:
+            if not refused(storage, error):
+                torn.append((version, names))
+                continue
+        break  # one that cannot be read just now may be whole: it stays
     if torn:
         # Raises when the log does not say everything without them.
         base_state(storage, listing, listing.newest, files=False)

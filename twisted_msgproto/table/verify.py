@@ -6,20 +6,21 @@ of them, and compares what they hold with how far each gateway has landed.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.errors import QueueMismatch
+from ..core.errors import QueueMismatch, TableError
 from ..queue.damage import Range, merged
 from ..queue.lineage import Landed
 from ..queue.source import Queue
 from . import gaps
-from .actions import Torn
+from .actions import Commit, Torn
 from .intervals import Coverage, size, without
 from .log import Table
 from .offsets import check_columns, read_offsets
-from .snapshot import list_log, read_version
+from .snapshot import list_log, one_line, read_version
 
 LINES_MAX = 20
 """This many ranges of one kind and gateway are printed; JSON has them all."""
@@ -223,14 +224,24 @@ class _Reasons:
 def damage_of_commits(table: Table) -> dict[str, list[Range]]:
     """Return what bridges found damaged in queues, according to the commits that the log still
     has.
+
+    Raises TableError when one of them cannot be read: what it says was damaged would be reported as
+    missing, and a rewind would set the gateway back for it.
     """
     found: dict[str, list[Range]] = {}
-    for version in list_log(table.storage).versions:
-        try:
-            commit = read_version(table.storage, version)
-        except (OSError, Torn):
-            continue  # cleaned away meanwhile, or of no use here
-        gateways: Any = commit.info.get("gateways", {})
-        for gateway, entry in gateways.items():
-            found.setdefault(gateway, []).extend((lo, hi) for lo, hi in entry.get("damaged", ()))
+    try:
+        for commit in _commits(table):
+            gateways: Any = commit.info.get("gateways", {})
+            for gateway, entry in gateways.items():
+                damaged = [(lo, hi) for lo, hi in entry.get("damaged", ())]
+                found.setdefault(gateway, []).extend(damaged)
+    except OSError as error:
+        raise TableError(f"cannot read {table.location}: {one_line(error)}") from error
     return found
+
+
+def _commits(table: Table) -> Iterator[Commit]:
+    for version in list_log(table.storage).versions:
+        # Cleaned away meanwhile, or torn and of no use here.
+        with contextlib.suppress(FileNotFoundError, Torn):
+            yield read_version(table.storage, version)

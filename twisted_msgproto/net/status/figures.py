@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 
 from ..sink import DurableSink
 from ..traffic import BOUNDS
-from .store import NOTHING_READ, read_figures, written_figures
+from .store import NOTHING_READ, queue_figures, read_figures
 from .verdict import healthy, safe_and_landing
 
 Figures = dict[str, Any]
@@ -185,11 +185,13 @@ class GatewayFigures:
                 self._wallClock(),
             ).addBoth(self._read)
         elif self._silent:
-            return succeed(_joined(writer, self._of_silent_disk()))
+            return succeed(queue_figures(writer, self._of_silent_disk()))
         answer: Deferred[Mapping[str, Any]] = Deferred()
         self._reading.addBoth(_passed_to, answer)
         answer.addTimeout(QUEUE_SECONDS, self._reactor)
-        return answer.addErrback(self._timed_out).addCallback(lambda read: _joined(writer, read))
+        return answer.addErrback(self._timed_out).addCallback(
+            lambda read: queue_figures(writer, read)
+        )
 
     def _read(self, result: Figures | Failure) -> Figures | Failure:
         self._reading, self._silent = None, False
@@ -340,11 +342,6 @@ def _first_sessions(factory: Any, most: int) -> list[Figures]:
         _shown_session(factory.protocolName, session)
         for session in islice(factory.liveConnections, most)
     ]
-
-
-def _joined(writer: Any, read: Mapping[str, Any]) -> dict[str, Any]:
-    unreadable = read["unreadable"] or writer.unreadable
-    return {**written_figures(writer), **read, "unreadable": unreadable}
 
 
 def _passed_to(result: Any, answer: Deferred[Any]) -> None:

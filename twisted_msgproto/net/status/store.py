@@ -48,6 +48,12 @@ def written_figures(writer: Any) -> dict[str, Any]:
     }
 
 
+def queue_figures(writer: Any, read: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all figures of a queue: its writer's, and what was read from its disk."""
+    unreadable = read["unreadable"] or writer.unreadable
+    return {**written_figures(writer), **read, "unreadable": unreadable}
+
+
 def read_figures(directory: str, now: float) -> dict[str, Any]:
     """Return those figures of a queue that are read from its disk, which may take long.
 
