@@ -21,6 +21,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.conftest import damage_record
+from tests.tools.s3 import Store
 from tests.tools.tables import TABLE_SCHEMA, rows_of, stored_file
 from tests.tools.unreadable import Unreadable
 from tests.tools.upkept import RUN, Gateway, create, land

@@ -189,7 +189,8 @@ class GatewayFigures:
         answer: Deferred[Mapping[str, Any]] = Deferred()
         self._reading.addBoth(_passed_to, answer)
         answer.addTimeout(QUEUE_SECONDS, self._reactor)
-        return answer.addErrback(self._timed_out).addCallback(
+        answer.addErrback(self._timed_out)
+        return answer.addCallback(lambda read: queue_figures(writer, read))
             lambda read: queue_figures(writer, read)
         )
 
