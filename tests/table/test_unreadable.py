@@ -21,6 +21,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.spark.conftest import damage_record
+from tests.tools.s3 import Store
 from tests.tools.tables import TABLE_SCHEMA, rows_of, stored_file
 from tests.tools.unreadable import Unreadable
 from tests.tools.upkept import RUN, Gateway, create, land
@@ -364,3 +365,66 @@ def test_a_folder_that_cannot_be_seen_is_no_table_of_another__RD_50(
             Table.create(tmp_path / "table", TABLE_SCHEMA)
     assert contents(str(tmp_path / "table")) == {}
     assert Table.create(tmp_path / "table", TABLE_SCHEMA).version == 0
+
+
+STORED: list[tuple[Callable[[Scene], Act], str, str]] = [
+    (opening, "_delta_log", ""),
+    (opening, NEWEST, ""),
+    (opening, CHECKPOINT, SAME),
+    (without_the_first(opening), CHECKPOINT, ""),
+    (opening_for_writing, "prefix=", ""),
+    (making, "_delta_log", ""),
+    (starting_on, version_name(4), ""),
+    (refreshing, version_name(6), ""),
+    (committing, NEWEST, ""),
+    (committing, DATA, ""),
+    (counting, DATA, ""),
+    (verifying, DATA, ""),
+    (verifying, FIRST, ""),
+    (rewinding, FIRST, ""),
+    (compacting, DATA, ""),
+    (expiring, DATA, ""),
+    (maintaining, "_delta_log", ""),
+    (vacuuming_later, "prefix=", ""),
+    (vacuuming_later, FIRST, ""),
+    (vacuuming_later, CHECKPOINT, ""),
+]
+
+
+@pytest.fixture(scope="module")
+def stored(s3: Store, tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    options = {**s3.options, "max_retries": "0"}
+    return made(s3.new_location(), tmp_path_factory.mktemp("queues"), options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", ["403", "500"])
+@pytest.mark.parametrize("reader", STORED, ids=lambda reader: named((*reader[:1], "", *reader[1:])))
+def test_an_object_that_cannot_be_read_is_not_taken_for_absent__RD_50(
+    reader: tuple[Callable[[Scene], Act], str, str],
+    status: str,
+    stored: Scene,
+    s3: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RD-50: an object store answers 404 for what is not there, and for nothing else."""
+    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 2)
+    prepare, part, outcome = reader
+    shutil.copytree(stored.queue.directory, tmp_path / "a")
+    scene = Scene(s3.copy_of(stored.location), stored.options, Gateway.at(tmp_path / "a"))
+    act = prepare(scene)
+    before, expected = s3.etags(scene.location), act() if outcome == SAME else None
+    s3.fault(f"unreadable {status} {part}")
+    try:
+        if outcome == SAME:
+            assert act() == expected
+        else:
+            with pytest.raises((TableError, ConfigurationError)) as told:
+                act()
+            assert type(told.value) in (TableError, ConfigurationError)
+            assert "\n" not in str(told.value) and "restore" not in str(told.value)
+    finally:
+        s3.fault("none")
+    assert before.items() <= s3.etags(scene.location).items()
+    act()

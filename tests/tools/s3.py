@@ -18,7 +18,9 @@ from typing import Any
 from tests.tools.processes import Launched
 
 FAULTS = ("none", "careless", "lose-commits", "refuse-keys")
-"""Besides ``stop-after-N``: after N requests which change something, all such are refused."""
+"""Besides ``stop-after-N``: after N requests which change something, all such are refused; and
+``unreadable STATUS PART``: what reads objects, or lists folders, with PART in their names.
+"""
 
 READING = ("GET", "HEAD")
 """Methods that change nothing: an end before one leaves what an end before the next change does."""
@@ -42,6 +44,10 @@ class Faulty:
             environ.pop("HTTP_IF_NONE_MATCH", None)
         if self.fault == "refuse-keys":
             return denied(start_response)
+        if self.fault.startswith("unreadable ") and environ["REQUEST_METHOD"] in READING:
+            _, status, part = self.fault.split(" ")
+            if part in path + urllib.parse.unquote(environ.get("QUERY_STRING", "")):
+                return denied(start_response, status)
         if self.fault.startswith("stop-after-") and environ["REQUEST_METHOD"] not in READING:
             left = int(self.fault.removeprefix("stop-after-"))
             if left == 0:
@@ -62,9 +68,9 @@ class Faulty:
         return answer
 
 
-def denied(start_response: Any) -> Iterable[bytes]:
+def denied(start_response: Any, status: str = "403") -> Iterable[bytes]:
     body = b"<Error><Code>InvalidAccessKeyId</Code><Message>The key is not known.</Message></Error>"
-    start_response("403 Forbidden", [("Content-Length", str(len(body)))])
+    start_response(f"{status} Refused", [("Content-Length", str(len(body)))])
     return [body]
 
 
@@ -104,8 +110,16 @@ class Store:
         return copy
 
     def fault(self, name: str) -> None:
-        assert name in FAULTS or name.startswith("stop-after-")
-        self._asked("POST", f"-/{name}")
+        assert name in FAULTS or name.startswith(("stop-after-", "unreadable "))
+        self._asked("POST", f"-/{urllib.parse.quote(name)}")
+
+    def etags(self, location: str) -> dict[str, str]:
+        """What tells the octets of each object below a location from others."""
+        prefix = location.removeprefix(f"s3://{self.bucket}/")
+        listed = self._asked("GET", f"{self.bucket}?list-type=2&prefix={prefix}/").decode()
+        assert "<IsTruncated>false" in listed
+        found = re.findall(r"<Key>([^<]+)</Key>.*?<ETag>([^<]+)</ETag>", listed, re.DOTALL)
+        return {key.removeprefix(prefix): tag for key, tag in found}
 
     def _asked(self, method: str, path: str, headers: Mapping[str, str] | None = None) -> bytes:
         address = f"{self.address}/{path}"
