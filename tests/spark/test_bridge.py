@@ -426,7 +426,7 @@ class TestTwoBridgesOfOneTable:
         self, launch: Launcher, queue: Path, tmp_path: Path
     ) -> None:
         """RD-15: a transform that does not load left a directory a start, 8,000 a day."""
-        temporary = tmp_path / "temporary"
+        temporary = tmp_path / "tem porary"
         temporary.mkdir()
         env = environment(pandas=True, TMPDIR=str(temporary))
         words = ("bridge", "--queue", queue, "--table", "table", "--transform", "nowhere:none")

@@ -382,9 +382,10 @@ class Bridge:
             return
         with own_folder(private_directory(), TEMPORARY) as scratch:
             yield scratch
-            for path in scratch.iterdir():
-                if path.is_file() and path.name != LOCK:
-                    path.unlink()
+            with contextlib.suppress(OSError):
+                for path in scratch.iterdir():
+                    if path.is_file() and path.name != LOCK:
+                        path.unlink()
 
     @contextlib.contextmanager
     def _spark(self, scratch: Path, java: str = "") -> Iterator[Any]:

@@ -82,9 +82,10 @@ def session_settings(
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
         "spark.driver.extraJavaOptions": (
-            f"-Dlog4j2.configurationFile=file:{scratch / 'log4j2.properties'} "
+            # Spark's launcher divides at spaces what is not quoted.
+            f'"-Dlog4j2.configurationFile={(scratch / "log4j2.properties").absolute().as_uri()}" '
             # Java unpacks libraries there, and a killed one leaves them.
-            f"-Djava.io.tmpdir={scratch / 'tmp'} {java}".rstrip()
+            f'"-Djava.io.tmpdir={scratch / "tmp"}" {java}'.rstrip()
         ),
         "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         # Parquet's default for timestamps is a 12-octet type that others read as nanoseconds.
