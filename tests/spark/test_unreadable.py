@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,17 @@ import pytest
 from tests.spark.conftest import identity, messages, write
 from tests.spark.test_releasing import checkpoint_of
 from tests.tools.loops import drain, exactly, finish, loop_over
+from tests.tools.s3 import Store
 from tests.tools.unreadable import Unreadable
 from twisted_msgproto import cli
+from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.spark import loop, release
+from twisted_msgproto.spark.bridge import Ending
 from twisted_msgproto.spark.table import LandedTable
+from twisted_msgproto.spark.tablesource import open_table
 from twisted_msgproto.table.actions import version_name
+from twisted_msgproto.table.landing import TABLE_SCHEMA
 from twisted_msgproto.table.log import Table
 
 pytest.importorskip("pyspark")
@@ -40,6 +46,16 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Path], None]:
         monkeypatch.setattr(os, name, refused)
 
     return refuse
+
+
+@pytest.fixture
+def command_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lets the command run in this process, whose signals are the test's again afterwards."""
+    monkeypatch.setattr(os, "setsid", lambda: None)
+    before = {number: signal.getsignal(number) for number in Ending.SIGNALS}
+    yield
+    for number, function in before.items():
+        signal.signal(number, function)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +106,7 @@ def test_a_lock_that_cannot_be_had_is_not_another_bridges__RD_50(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
+    command_here: None,
 ) -> None:
     """RD-50: every failure was "in use by another bridge (pid unknown)"."""
     real, asked = fcntl.flock, 0
@@ -103,11 +120,22 @@ def test_a_lock_that_cannot_be_had_is_not_another_bridges__RD_50(
         real(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    monkeypatch.setattr(os, "setsid", lambda: None)
     words = ["bridge", "--queue", str(queue), "--table", str(tmp_path / "table")]
     assert cli.main(words) == 2
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and os.strerror(number) in line and "another bridge" not in line
+
+
+def test_a_queue_that_cannot_be_seen_is_not_landed_without_its_lock__RD_50(
+    queue: Path,
+    tmp_path: Path,
+    refusing: Callable[[str, Path], None],
+    capsys: pytest.CaptureFixture[str],
+    command_here: None,
+) -> None:
+    refusing("stat", queue)
+    assert cli.main(["bridge", "--queue", str(queue), "--table", str(tmp_path / "table")]) == 2
+    assert capsys.readouterr().err == f"msgproto bridge: cannot lock {queue}: Input/output error\n"
 
 
 @pytest.mark.parametrize(
@@ -131,3 +159,22 @@ def test_the_loop_goes_on_when_the_table_can_be_read_again__RD_50(
     assert any("Input/output error" in line for line in said)
     assert Table.open(table).version == before + 1
     exactly(table, queue)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", ["403", "500"])
+@pytest.mark.parametrize("part", ["prefix=", version_name(0), "_last_checkpoint"])
+def test_a_source_of_a_table_in_a_store_does_not_take_it_for_absent__RD_50(
+    part: str, status: str, s3: Store
+) -> None:
+    options = {**s3.options, "max_retries": "0"}
+    location = Table.create(s3.new_location(), TABLE_SCHEMA, storage=options).location
+    open_table(location, options)
+    s3.fault(f"unreadable {status} {part}")
+    try:
+        with pytest.raises(ConfigurationError, match=f"the table {location} cannot be opened: "):
+            open_table(location, options)
+    finally:
+        s3.fault("none")
+    with pytest.raises(ConfigurationError, match="there is no table at"):
+        open_table(s3.new_location(), options)

@@ -308,12 +308,15 @@ class Bridge:
 
     @staticmethod
     def _lock_queue(stack: contextlib.ExitStack, place: str, consumer: str) -> None:
-        # What is no directory is said better by the gateway's own answer.
-        if not is_remote(place) and stands(os.path.join(place, "")):
-            what = f"the consumer {consumer!r} of {place}"
-            lock = lock_path(Path(place), consumer)
-            stack.enter_context(locked(lock, what))
-            remove_halves(lock.parent, f"{consumer}.json.")
+        try:
+            # What is no directory is said better by the gateway's own answer.
+            if is_remote(place) or not stands(os.path.join(place, "")):
+                return
+        except OSError as error:
+            raise ConfigurationError(f"cannot lock {place}: {error.strerror}") from None
+        lock = lock_path(Path(place), consumer)
+        stack.enter_context(locked(lock, f"the consumer {consumer!r} of {place}"))
+        remove_halves(lock.parent, f"{consumer}.json.")
 
     def _more(self, known: Collection[str]) -> Iterator[str]:
         """Yield the queues of processes that have come since: their consumer is ours now."""

@@ -31,6 +31,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from ..core.errors import ConfigurationError
+from ..table.snapshot import one_line
 from .filters import expression
 from .options import microseconds, refuse_misspelt, split_list, truth, whole
 from .schema import arrow_schema
@@ -126,7 +127,7 @@ def open_table(
     except TableNotFoundError:
         raise ConfigurationError(f"there is no table at {location}") from None
     except (DeltaError, OSError, ValueError) as error:
-        line = str(error).strip().splitlines()[0]
+        line = one_line(error)
         raise ConfigurationError(f"the table {location} cannot be opened: {line}") from None
     return table
 
@@ -143,7 +144,7 @@ def table_dataset(table: DeltaTable, location: str) -> ds.FileSystemDataset:
     try:
         return table.to_pyarrow_dataset()
     except (DeltaError, ValueError) as error:
-        line = str(error).strip().splitlines()[0]
+        line = one_line(error)
         raise ConfigurationError(f"the table {location} cannot be read: {line}") from None
 
 
