@@ -296,7 +296,9 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Unreadable:
     return Unreadable(monkeypatch)
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE], ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    "number", [errno.EIO, errno.EACCES, errno.ESTALE, errno.ENOMEM], ids=errno.errorcode.get
+)
 @pytest.mark.parametrize("reader", READERS, ids=named)
 def test_a_file_that_cannot_be_read_is_not_taken_for_absent__RD_50(
     reader: tuple[Callable[[Scene], Act], str, str, str],

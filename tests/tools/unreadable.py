@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -54,6 +55,8 @@ class Unreadable:
         if kind == self._kind and self._part in path and self._left:
             self._left -= 1
             self.met += 1
+            if self._number == errno.ENOMEM and kind in ("open", "rows"):
+                raise pa.ArrowMemoryError(os.strerror(self._number))
             raise OSError(self._number, os.strerror(self._number), path)
 
     def _failing(self, kind: str, real: Any) -> Any:

@@ -104,6 +104,8 @@ def refused(storage: Storage, error: BaseException) -> bool:
     Otherwise it is not there, or torn: pyarrow raises OSError for what it cannot decode, too, but
     only what the operating system refuses has a number.  An object store's errors have none.
     """
+    if isinstance(error, MemoryError):
+        return True
     if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
         return False
     return not storage.local or error.errno is not None

@@ -132,9 +132,9 @@ def _tombstones(storage: Storage, name: str, since: float) -> Iterator[str]:
                 return
             removes: list[Any] = parquet.read(columns=["remove"]).column("remove").to_pylist()
     except READ_ERRORS as error:
-        if refused(storage, error):
-            raise
-        raise TableError(f"checkpoint {name} of {storage.location} is torn: {error}") from error
+        what = "cannot be read" if refused(storage, error) else "is torn"
+        line = f"checkpoint {name} of {storage.location} {what}: {one_line(error)}"
+        raise TableError(line) from error
     for remove in removes:
         if remove is not None and (remove.get("deletionTimestamp") or since * 1000) >= since * 1000:
             yield unquote(remove["path"])
