@@ -15,6 +15,7 @@ from twisted_msgproto.table.snapshot import ERROR_LINE_MAX, Base, State, list_lo
 class Names:
     """A log of these names, and what is read under some of them."""
 
+    local = True
     location = "/table"
 
     def __init__(self, names: Sequence[str], contents: dict[str, bytes | OSError] | None = None):
