@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 TOLD_AGAIN_SECONDS: Final = 60.0
@@ -13,8 +14,8 @@ TOLD_AGAIN_SECONDS: Final = 60.0
 
 @dataclass(slots=True)
 class _Trouble:
-    told_at: float
-    told_errno: int | None
+    told_at: dict[int | None, float] = field(default_factory=dict)
+    """By the number of the error."""
     met_at: float = 0.0
     error: Exception | None = None
     """None once it is over."""
@@ -36,15 +37,14 @@ class Troubles:
         self._known: dict[str, _Trouble] = {}
 
     def met(self, what: str, error: Exception, line: str) -> None:
-        """Note that ``what`` failed; another error than the last one is told at once."""
+        """Note that ``what`` failed; each kind of error is told once a minute."""
         now, number = self._clock(), getattr(error, "errno", None)
         trouble = self._known.get(what)
-        due = trouble is None or now - trouble.told_at >= TOLD_AGAIN_SECONDS
         if trouble is None:
-            trouble = self._known[what] = _Trouble(now, number)
+            trouble = self._known[what] = _Trouble()
         trouble.met_at, trouble.error = now, error
-        if due or number != trouble.told_errno:
-            trouble.told_at, trouble.told_errno, trouble.told = now, number, True
+        if now - trouble.told_at.get(number, -inf) >= TOLD_AGAIN_SECONDS:
+            trouble.told_at[number], trouble.told = now, True
             self._report(line)
 
     def over(self, what: str, line: str, calm: float = 0.0) -> None:
