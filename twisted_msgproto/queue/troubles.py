@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from math import inf
+from dataclasses import dataclass
 from typing import Final
 
 TOLD_AGAIN_SECONDS: Final = 60.0
@@ -14,8 +13,7 @@ TOLD_AGAIN_SECONDS: Final = 60.0
 
 @dataclass(slots=True)
 class _Trouble:
-    told_at: dict[int | None, float] = field(default_factory=dict)
-    """By the number of the error."""
+    told_at: float
     met_at: float = 0.0
     error: Exception | None = None
     """None once it is over."""
@@ -37,14 +35,15 @@ class Troubles:
         self._known: dict[str, _Trouble] = {}
 
     def met(self, what: str, error: Exception, line: str) -> None:
-        """Note that ``what`` failed; each kind of error is told once a minute."""
-        now, number = self._clock(), getattr(error, "errno", None)
+        """Note that ``what`` failed with ``error``."""
+        now = self._clock()
         trouble = self._known.get(what)
+        due = trouble is None or now - trouble.told_at >= TOLD_AGAIN_SECONDS
         if trouble is None:
-            trouble = self._known[what] = _Trouble()
+            trouble = self._known[what] = _Trouble(now)
         trouble.met_at, trouble.error = now, error
-        if now - trouble.told_at.get(number, -inf) >= TOLD_AGAIN_SECONDS:
-            trouble.told_at[number], trouble.told = now, True
+        if due:
+            trouble.told_at, trouble.told = now, True
             self._report(line)
 
     def over(self, what: str, line: str, calm: float = 0.0) -> None:
@@ -61,6 +60,3 @@ class Troubles:
         """Return what fails at present, with the last error of each."""
         known = self._known.copy()
         return {what: one.error for what, one in known.items() if one.error is not None}
-
-
-__all__ = ["Troubles"]
