@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.queues import batch, put, rows
-from twisted_msgproto.core.errors import QueueLocked
+from twisted_msgproto.core.errors import QueueError, QueueLocked
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.queue.below import (
     has_broker,
@@ -42,6 +42,16 @@ def test_a_directory_that_cannot_be_looked_into_counts_as_a_queue(tmp_path: Path
     """Whoever opens it says why it cannot be; else nobody would hear that it is not landed."""
     (tmp_path / "0").symlink_to("0")  # it leads to itself, for everybody
     assert numbered(tmp_path) == [str(tmp_path / "0")]
+
+
+def test_a_directory_that_cannot_be_listed_has_not_no_queue__RD_50(tmp_path: Path) -> None:
+    """RD-50: its queues would be landed, and mended, by nobody."""
+    place = tmp_path / "loop"
+    place.symlink_to("loop")
+    for ask in (numbered, queues_at, has_broker):
+        with pytest.raises(QueueError, match=f"cannot read the directory: .*{place}"):
+            ask(place)
+    assert has_broker(tmp_path) is False
 
 
 def test_a_queue_stands_for_itself_and_for_those_below_it(tmp_path: Path) -> None:

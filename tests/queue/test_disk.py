@@ -323,3 +323,22 @@ def test_nothing_stays_of_a_file_that_was_begun_beside(tmp_path: Path) -> None:
     (tmp_path / ".f.new").write_bytes(b"left behind")
     replace_whole(OS_DISK, str(tmp_path / "f"), b"")
     assert (tmp_path / "f").read_bytes() == b""
+
+
+def test_a_lock_whose_holder_cannot_be_read_is_held_all_the_same__RD_50(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RD-50: two writers of one queue lose messages."""
+    path = str(tmp_path / "lock")
+    unlock = OS_DISK.lock(path, "busy")
+
+    def broken(*_: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pread", broken)
+        with pytest.raises(QueueLocked, match=r"busy \(process unknown\)"):
+            OS_DISK.lock(path, "busy")
+        assert OS_DISK.lock_holder(path) == "unknown"
+    unlock()
+    assert OS_DISK.lock_holder(path) is None

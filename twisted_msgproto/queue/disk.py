@@ -341,7 +341,11 @@ class OSDisk:
 
     @staticmethod
     def _holder(descriptor: int) -> str:
-        return os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        try:
+            text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        except OSError:  # somebody has it all the same
+            text = ""
+        return text or "unknown"
 
 
 OS_DISK: Disk = OSDisk()

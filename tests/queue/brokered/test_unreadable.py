@@ -85,7 +85,10 @@ def test_a_start_gives_up_nothing__RD_50(place: str, number: int) -> None:
             assert place.rpartition("/")[2] in str(error)
             assert "\n" not in str(error)
             assert ("dd if=FILE" in str(error)) is (number == errno.EIO)
-        world.disk.crash()
+            world.log.close()
+        else:
+            world.close()
+    world.disk.crash()
     for path, octets in segments.items():
         assert world.disk.octets_of(path).startswith(octets)
     world.disk.can_read()
@@ -156,6 +159,24 @@ def test_a_running_broker_gives_up_nothing_and_heals_by_itself__RD_50(
     is_as_before(world, known)
     world.crash(power=True)
     is_as_before(world, known)
+
+
+def test_a_disk_that_reads_now_and_then_is_told_in_few_lines__RD_50() -> None:
+    """RD-50: whatever fails has one line a minute, and one at its end."""
+    world = a_world()
+    before = len(world.lines)
+    for round in range(60):
+        world.disk.cannot_read(f"{DIRECTORY}/broker/log", ERRORS[round % 3])
+        world.disk.fail_next("write", errno.EIO, "settled")
+        world.settle_some(0.05)
+        world.state.load(sorted(world.there))
+        world.tend()
+        world.disk.mend()
+        world.state.load(sorted(world.there))
+        world.tend()
+    told = world.lines[before:]
+    assert 2 <= len(told) <= 6, told
+    assert any("cannot be read now" in line for line in told)
 
 
 def facts_of(reader: QueueReader) -> dict[str, Callable[[], Any]]:

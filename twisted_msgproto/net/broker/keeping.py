@@ -99,11 +99,7 @@ class Keeping:
         if self.state is not None:
             return
         state = self._sink.writer.broker(pin=int(self._pin))
-        try:
-            self._found = state.restored()
-        except BaseException:
-            state.close()
-            raise
+        self._found = state.restored()
         self.state = state
         for space in sorted({name.space for name in self._found if not self._server(name)}):
             count = sum(

@@ -33,7 +33,7 @@ class FormerQueues:
         self._known: list[Figures] = []
         self._read_at = float("-inf")
         self._reading: Deferred[Any] | None = None
-        self._told = ""
+        self._told: str | None = None
 
     def latest(self) -> Deferred[list[Figures]]:
         """Return their figures as they were some seconds ago at most.
@@ -70,7 +70,7 @@ class FormerQueues:
                 self._told = why
                 log.failure("queues that no process has could not be read", result)
         else:
-            self._told = ""
+            self._told = None
             self._known = result
 
     def _silent(self, _: Failure) -> list[Figures]:

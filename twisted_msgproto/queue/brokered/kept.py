@@ -79,7 +79,7 @@ class Kept:
     """Is the broker's own log.  Not for use by several threads at once.
 
     Making one opens it as a writer opens its queue; ``lines`` say what was found.  Raises
-    QueueError if it cannot be opened.
+    QueueError if it cannot be opened, OSError for copies that the disk cannot read now.
     """
 
     def __init__(self, disk: Disk, directory: str, queue_id: str, *, begin: int, **options: object):
@@ -96,7 +96,11 @@ class Kept:
         self._starts: list[int] = []  # these places, in order
         # Copies that nobody needs and that are still in the log: where, and the places' range.
         self._shadows: dict[int, Range] = {}
-        self._find(begin)
+        try:
+            self._find(begin)
+        except BaseException:
+            self.log.close()
+            raise
 
     # -- what there is ----------------------------------------------------------------------------
 

@@ -177,8 +177,15 @@ class BrokerState:
         """Return what waits in each queue, in order; queues without messages are there too.
 
         Reads those segments of the log where something may wait.  Raises QueueError for what the
-        disk cannot read now: without it, messages would be in no queue.
+        disk cannot read now, and is closed then: without it, messages would be in no queue.
         """
+        try:
+            return self._find()
+        except BaseException:
+            self.close()
+            raise
+
+    def _find(self) -> scan.Queues:
         with self._mutex:
             found = scan.Scan(self._names, self._marks)
             try:
