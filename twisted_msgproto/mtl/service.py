@@ -68,10 +68,6 @@ class Options(BrokerOptions, AuthenticationOptions):
         """Return what to know of users: keys name clients, too."""
         return None if self["curve-key"] is not None else super().doubtOfUsers()
 
-    def reasonForOneProcess(self) -> str | None:
-        """Return why: libzmq would hand a session's two connections to different processes."""
-        return "a session has several connections, and its queues are in one process"
-
     def checkEndpoint(self, description: str) -> None:
         """Raise UsageError unless this is a ZeroMQ address."""
         try:

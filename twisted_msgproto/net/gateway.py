@@ -117,10 +117,10 @@ class Gateway(MultiService):
         if queue is not None:
             self.sink = queue_sink(queue, reactor, **queue_options)
             self._unopened = queue, self.sink
-            self.serveControl(queue)  # the first to start, the last to end
+            self._serveControl(queue)  # the first to start, the last to end
 
-    def serveControl(self, directory: str) -> None:
-        """Answer an operator on a socket in ``directory``, which belongs to this process."""
+    def _serveControl(self, directory: str) -> None:
+        """Answer an operator on a socket in the queue's directory."""
         from .control.service import ControlService
 
         control = ControlService(self.reactor, directory, self.broker, self._controlRoot)
@@ -270,7 +270,6 @@ class Gateway(MultiService):
                 why = ERRNO.sub("", str(error))
                 raise CannotStart(f"{self._title}: queue {directory!r}: {why}") from None
             self._unopened = None
-            _mend_former(directory)
         for name, own in self._sinks.items():
             try:
                 getattr(own, "open", lambda: None)()
@@ -336,14 +335,6 @@ def _rules_again(options: ServerOptions, factory: Any) -> Iterator[Change]:
         factory.authoriser = rules
 
     yield Change(f"{options.protocolName}: rules of {options['access']}", apply)
-
-
-def _mend_former(directory: str) -> None:
-    """Mend the queues of processes that this gateway had once: no other process does it."""
-    from ..queue.below import mend_former, numbered
-
-    for line in mend_former(numbered(directory)):
-        log.warn("{line}", line=line)
 
 
 def queue_sink(directory: str, reactor: Any, **queue_options: Any) -> DurableSink:

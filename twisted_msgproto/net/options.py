@@ -273,10 +273,6 @@ class ServerOptions(LegibleOptions):
         """Return why rules about users mean little here, or None if clients prove who they are."""
         return None
 
-    def reasonForOneProcess(self) -> str | None:
-        """Return why several processes cannot share this server; None if they can."""
-        return None
-
     def _checkActions(self) -> None:
         """Raise UsageError if somebody is to decide who may what, and the protocol never asks."""
         given = self.rules is not None or self.authoriserMaker is not None
