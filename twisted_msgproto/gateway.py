@@ -48,7 +48,7 @@ from .net.help import LegibleOptions
 from .net.jsonlog import twist_json_log
 from .net.memory import share_processor, spare_lasting_objects
 from .net.monotonic import count_monotonically
-from .net.options import LOG_FLAGS, ServerOptions, check_endpoint, parse_or_exit
+from .net.options import LOG_FLAGS, ServerOptions, check_endpoint, parse_or_exit, ports_of
 from .net.reloading import Change
 
 QUEUE_KEYS: Mapping[str, type] = {
@@ -258,6 +258,21 @@ class Configuration:
                 raise ConfigurationError(
                     f"[limits]: no server here has a limit {name!r}{closest(name, sorted(known))}"
                 )
+        self._check_ports()
+
+    def _check_ports(self) -> None:
+        """Raise ConfigurationError if two servers reuse one port: either would get the other's
+        connections, and the system refuses nothing.
+        """
+        first: dict[tuple[str, int], str] = {}
+        for name, options in self.servers.items():
+            for text in options.endpointStrings() if options["reuse-port"] else ():
+                for place in ports_of(text):
+                    if place in first:
+                        raise ConfigurationError(
+                            f"[{name}]: {text!r}: [{first[place]}] has this port, too"
+                        )
+                    first[place] = name
 
     def _server(self, name: str, table: Table) -> ServerOptions:
         options = cast(ServerOptions, registry.part(name, "service", "Options")())

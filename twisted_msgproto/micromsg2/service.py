@@ -35,6 +35,12 @@ class Options(BrokerOptions, ServerOptions):
         """Return what to know of users: the protocol has no log-in."""
         return "a user is the name that a client announces, and nothing proves it"
 
+    def sharingRefusal(self) -> str | None:
+        """Return why: a subscriber would get the messages of one gateway alone."""
+        if self["no-broker"]:
+            return None
+        return "its topics and queues are in one process (no-broker = true leaves them out)"
+
     def postOptions(self) -> None:
         """Check that queues are only named where there is a broker."""
         super().postOptions()

@@ -52,7 +52,7 @@ from .reloading import (
 )
 from .sink import DurableSink, IMessageSink
 from .status.flow import FlowHistory
-from .trying import BindingReactor, refusal_of
+from .trying import BindingReactor, ReusedPorts, refusal_of
 
 log = Logger(namespace="twisted_msgproto.gateway")
 
@@ -183,6 +183,7 @@ class Gateway(MultiService):
             raise ConfigurationError(f"class {options['class']!r}: {text}") from error
         if subclass is not None and not own_factory:
             factory.protocol = subclass
+        factory.reusePort = bool(options["reuse-port"])
         if options["turn-warn"]:
             factory.watchTurns(options["turn-warn"] / 1e3)
         if options["log-sessions"]:
@@ -390,13 +391,15 @@ class ListeningService(Service):
         self._descriptions = list(descriptions)
         self._endpoints: list[ServedEndpoint] = []
         self._announced = announced
+        self._reuses = getattr(factory, "reusePort", False)
         self._refusal = ""
         self.ports: list[IListeningPort] = []
 
     def startService(self) -> None:
         """Listen on every endpoint; what cannot be listened on ends the process with one line."""
         super().startService()  # type: ignore[no-untyped-call]
-        self._endpoints = [ServedEndpoint(self._reactor, text) for text in self._descriptions]
+        reactor = ReusedPorts(self._reactor) if self._reuses else self._reactor
+        self._endpoints = [ServedEndpoint(reactor, text) for text in self._descriptions]
         for endpoint in self._endpoints:
             description = endpoint.description
             endpoint.listen(self.factory).addCallbacks(
@@ -415,11 +418,15 @@ class ListeningService(Service):
 
     def refusals(self, reactor: BindingReactor) -> Iterator[str]:
         """Yield a line for each endpoint that cannot be listened on (``FC-02``)."""
+        lines = []
+        reactor.reuse_ports = self._reuses
         for description in self._descriptions:
             endpoint = endpoints.serverFromString(reactor, description)
             why = refusal_of(endpoint.listen(self.factory))
             if why is not None:
-                yield self._refusalText(description, why)
+                lines.append(self._refusalText(description, why))
+        reactor.reuse_ports = False
+        yield from lines
 
     def _refusalText(self, description: str, why: str) -> str:
         return f"{self.factory.protocolName}: cannot listen on {description}: {why}"

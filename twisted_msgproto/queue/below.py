@@ -110,17 +110,18 @@ def is_unpublished(directory: str) -> bool:
     After a loss of power the end may be older than what was acknowledged, and only a writer's
     start (:func:`mend`) publishes the rest.  Raises QueueError if it cannot be read.
     """
-    from . import recovery
+    from .format import segment_name
     from .reader import QueueReader
+    from .recovery import segment_offsets
 
     try:
         published = QueueReader(directory).published()
     except QueueCorrupt:
         return True
-    firsts = recovery.segment_offsets(OS_DISK, directory)
+    firsts = segment_offsets(OS_DISK, directory)
     if published is None or not firsts:
         return bool(firsts)
-    newest = os.path.join(directory, recovery.segment_name(firsts[-1]))
+    newest = os.path.join(directory, segment_name(firsts[-1]))
     at_end = (published.segment, published.octets)
     return firsts[-1] > published.segment or (firsts[-1], os.path.getsize(newest)) > at_end
 

@@ -52,6 +52,10 @@ class Options(AuthenticationOptions):
         websockets = [f"{description} (WebSocket)" for description in self["websockets"]]
         return [*super().whereItListens(), *websockets]
 
+    def endpointStrings(self) -> list[str]:
+        """Return every endpoint string that the server listens on."""
+        return [*super().endpointStrings(), *self["websockets"]]
+
     def opt_websocket(self, description: str) -> None:
         """A Twisted server endpoint string to listen on for WebSocket; may be given repeatedly."""
         self.checkEndpoint(description)
@@ -95,9 +99,11 @@ def serve(options: ServerOptions, gateway: Gateway) -> IService:
     both: Any = MultiService()
     streams: Any = ListeningService(gateway.reactor, factory, options["endpoints"])
     streams.setServiceParent(both)
+    over_websocket = factory.webSocketFactory(options["origins"])
+    over_websocket.reusePort = factory.reusePort
     sockets: Any = ListeningService(
         gateway.reactor,
-        factory.webSocketFactory(options["origins"]),
+        over_websocket,
         options["websockets"],
         partial(websocket_address, announce),
     )
