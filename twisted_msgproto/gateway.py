@@ -515,5 +515,6 @@ def makeService(options: Options) -> IService:
     gateway.rereads.append(again.reread)
     gateway.laterChanges = again.later
     gateway.reloadOnHangUp()
+    gateway.tellsSystemd(os.environ)
     gateway.logsFor(options)
     return gateway

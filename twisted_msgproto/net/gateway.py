@@ -7,9 +7,10 @@ of many.  Either way a protocol only says how its factory is made and where it l
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
@@ -17,6 +18,7 @@ from twisted.application.service import IService, MultiService, Service
 from twisted.internet import endpoints
 from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
 from twisted.internet.interfaces import IListeningPort
+from twisted.internet.task import LoopingCall
 from twisted.logger import ILogObserver, Logger
 
 from ..core.errors import ConfigurationError, MsgprotoError
@@ -215,6 +217,11 @@ class Gateway(MultiService):
         service: Any = ReloadOnHangUp(self.reactor, self.reload)
         service.setServiceParent(self)
 
+    def tellsSystemd(self, environment: Mapping[str, str]) -> None:
+        """Tell systemd, if it has started this process with this ``environment``, how it is."""
+        service: Any = Notifier(self.reactor, environment)
+        service.setServiceParent(self)
+
     def logsFor(self, options: Any) -> None:
         """Log as the ``options`` of a plugin of ``twistd`` say: ``json-log``."""
         if options["json-log"]:
@@ -326,6 +333,52 @@ class Gateway(MultiService):
             lambda failure: log.failure("sink {name} was not closed", failure, name=name)
         )
         return closed.addCallback(lambda _: result)
+
+
+class Notifier(Service):
+    """Tells systemd what becomes of this process: ``Type=notify``, ``WatchdogSec=``.
+
+    It tells when the servers listen, that the reactor turns (twice in the time that systemd
+    waits for it), and when the end begins.
+    """
+
+    def __init__(self, reactor: Any, environment: Mapping[str, str]) -> None:
+        """``environment`` has NOTIFY_SOCKET and WATCHDOG_USEC, as systemd sets them, or neither."""
+        self._reactor = reactor
+        socket_name = environment.get("NOTIFY_SOCKET", "")
+        self._address = f"\0{socket_name[1:]}" if socket_name[:1] == "@" else socket_name
+        mine = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self._usec = int(environment.get("WATCHDOG_USEC", "0")) if mine else 0
+        self._pings = LoopingCall(self._tell, "WATCHDOG=1")
+        self._pings.clock = reactor
+
+    def startService(self) -> None:
+        """Tell that it serves, once the reactor runs: everything listens by then."""
+        super().startService()  # type: ignore[no-untyped-call]
+        self._reactor.callWhenRunning(self._ready)
+
+    def _ready(self) -> None:
+        if self.running:
+            self._tell("READY=1")
+            if self._usec:
+                self._pings.start(self._usec / 2e6)
+
+    def stopService(self) -> None:
+        """Tell that it ends."""
+        super().stopService()  # type: ignore[no-untyped-call]
+        if self._pings.running:
+            self._pings.stop()
+        self._tell("STOPPING=1")
+
+    def _tell(self, state: str) -> None:
+        if not self._address:
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            try:
+                sender.sendto(state.encode(), self._address)
+            except OSError as error:
+                log.warn("systemd was not told {state}: {error}", state=state, error=error)
 
 
 def _rules_again(options: ServerOptions, factory: Any) -> Iterator[Change]:
@@ -473,6 +526,7 @@ def standalone(
         serve(options, gateway).setServiceParent(gateway)
         gateway.showStatus(options["status"], options["status-token"])
         gateway.reloadOnHangUp()
+        gateway.tellsSystemd(os.environ)
         gateway.logsFor(options)
     except ConfigurationError as error:
         raise SystemExit(f"{options.protocolName}: {error}") from None
