@@ -141,11 +141,11 @@ class ServerOptions(LegibleOptions):
     def read(self, words: Sequence[str] | None) -> None:
         """Parse ``words`` (None: this process's); raises UsageError."""
         super().parseOptions(words)  # type: ignore[no-untyped-call]
-        if self["reuse-port"]:
-            self._checkReuse()
 
-    def _checkReuse(self) -> None:
-        """Raise UsageError if several gateways cannot share the ports of this server."""
+    def checkReuse(self) -> None:
+        """Raise UsageError if ``reuse-port`` is given and gateways cannot share these ports."""
+        if not self["reuse-port"]:
+            return
         refusal = self.sharingRefusal()
         if refusal is not None:
             raise usage.UsageError(f"reuse-port cannot be true here: {refusal}")
@@ -297,6 +297,7 @@ class ServerOptions(LegibleOptions):
             twist_json_log(self.parent)
         if not self["endpoints"]:
             self["endpoints"] = [self.defaultEndpoint]
+        self.checkReuse()
         for description in self["endpoints"]:
             self.checkEndpoint(description)
         if self["status"] is not None:
