@@ -142,7 +142,7 @@ class ServerOptions(LegibleOptions):
         """Parse ``words`` (None: this process's); raises UsageError."""
         super().parseOptions(words)  # type: ignore[no-untyped-call]
 
-    def checkReuse(self) -> None:
+    def _checkReuse(self) -> None:
         """Raise UsageError if ``reuse-port`` is given and gateways cannot share these ports."""
         if not self["reuse-port"]:
             return
@@ -297,7 +297,7 @@ class ServerOptions(LegibleOptions):
             twist_json_log(self.parent)
         if not self["endpoints"]:
             self["endpoints"] = [self.defaultEndpoint]
-        self.checkReuse()
+        self._checkReuse()
         for description in self["endpoints"]:
             self.checkEndpoint(description)
         if self["status"] is not None:

@@ -74,7 +74,7 @@ class Options(AuthenticationOptions):
         if not self["endpoints"] and not self["websockets"]:
             self["websockets"] = [DEFAULT_WEBSOCKET_ENDPOINT]
         elif not self["endpoints"]:
-            self.checkReuse()
+            self._checkReuse()
             return
         super().postOptions()
 
