@@ -7,10 +7,13 @@ import json
 import os
 import signal
 import socket
+import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -19,10 +22,20 @@ from tests.tools.queues import batch, put
 from twisted_msgproto import cli
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration
+from twisted_msgproto.net.control.asking import GatewayBroker
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.spark.table import LandedTable
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
+
+
+def made_queue(directory: Path, first: int, count: int = 3) -> bytes:
+    """Make a queue of some messages; return its published end as it was before them."""
+    writer = QueueWriter(directory)
+    before = (directory / "end").read_bytes()
+    put(writer, batch(first, count))
+    writer.close()
+    return before
 
 
 # ── the file ────────────────────────────────────────────────────────────────────────────────────
@@ -207,6 +220,92 @@ def test_a_watchdog_of_another_process_is_not_fed_and_nobody_who_does_not_listen
         assert send(line, b"{}")
 
 
+# ── queues that no gateway holds ────────────────────────────────────────────────────────────────
+
+
+def told_from_now_on(server: Launched) -> tuple[dict[str, Any], str]:
+    """The figures and the metrics of a gateway as they are now: its last ones are kept for 1 s."""
+    page = f"http://127.0.0.1:{server.port('status')}"
+    asked_at = time.time() * 1e6
+    while (figures := GatewayBroker(page).figures())["at"] < asked_at:
+        pass
+    return figures, urlopen(f"{page}/metrics").read().decode()
+
+
+@pytest.mark.slow
+def test_the_page_says_what_becomes_of_queues_that_no_gateway_holds(launch: Launcher) -> None:
+    here = launch.directory
+    own, left, empty = (here / "queue" / name for name in ("1", "2", "10"))
+    old = made_queue(left, 0)
+    QueueWriter(empty).close()
+    (here / "gateway.toml").write_text(
+        f"[lumberjack]\nendpoint = '{LOOPBACK}'\n[status]\nendpoint = '{LOOPBACK}'\n"
+        f"[queue]\ndirectory = '{own}'\n"
+    )
+    server = launch("gateway", "--config", "gateway.toml")
+    server.port("lumberjack")
+    QueueReader(own).register("b")
+
+    def told() -> tuple[bool, str]:
+        figures, metrics = told_from_now_on(server)
+        unheld = figures["queue"]["unheld"]
+        assert [one["directory"] for one in unheld] == [str(left), str(empty)]
+        for one in unheld:
+            label = f'{{directory="{one["directory"]}"}}'
+            behind, ok = float(one["behind_messages"]), float(one["ok"])
+            assert f"msgproto_queue_unheld_behind_messages{label} {behind}" in metrics
+            assert f"msgproto_queue_unheld_landing{label} {ok}" in metrics
+        assert f"msgproto_safe {float(figures['safe']['ok'])}" in metrics
+        assert figures["healthy"]["ok"], "this gateway acknowledges"
+        return figures["safe"]["ok"], figures["safe"]["why"]
+
+    no_gateway = f"No gateway holds the queue {left}: What"
+    assert told() == (
+        False,
+        f"{no_gateway} was acknowledged is on disk; nothing lands: the queue has no consumer.",
+    )
+    reader = QueueReader(left)
+    reader.register("b")
+    all_is_well = "Everything that was acknowledged is on disk and "
+    assert told() == (True, f"{all_is_well}lands; queues that no gateway holds are 3 behind.")
+    reader.commit("b", 3)
+    assert told() == (True, f"{all_is_well}has landed.")
+    shown = launch.run("status", f"http://127.0.0.1:{server.port('status')}").stdout
+    assert f"{left}   0       msgproto queue mend {left}\n" in shown
+    now = (left / "end").read_bytes()
+    (left / "end").write_bytes(old)
+    assert told() == (
+        False,
+        f"{no_gateway} it may have acknowledged last is not published: start its gateway, or run"
+        " msgproto queue mend.",
+    )
+    (left / "end").write_bytes(now)
+    (empty / "identity").write_bytes(b"spoiled")
+    ok, why = told()
+    assert not ok and why.startswith(f"No gateway holds the queue {empty}: The queue's files")
+    writer = QueueWriter(left)  # somebody has it again
+    figures, _ = told_from_now_on(server)
+    assert [one["directory"] for one in figures["queue"]["unheld"]] == [str(empty)]
+    writer.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_bridge_finds_a_further_queue_in_the_directory_while_it_runs(launch: Launcher) -> None:
+    spool = launch.directory / "spool"
+    made_queue(spool / "1", 0)
+    words = ("bridge", "--queue", spool, "--table", "table", "--trigger", "200ms")
+    landing = launch("--here", *words, module="tests.tools.dying")
+    landing.line(r"^batch \d+: ", seconds=START_SECONDS)
+    made_queue(spool / "2", 10, 4)
+    landing.line(r"/spool/2 is a new queue", seconds=START_SECONDS)
+    landing.line(r"^batch \d+: ", nth=2, seconds=START_SECONDS)
+    assert landing.end() == 0, landing.output
+    rows = LandedTable(launch.directory / "table").read(["gateway"])
+    assert sorted(Counter(rows["gateway"].to_pylist()).values()) == [3, 4]
+    assert list((spool / "2" / "bridges").glob("*.json")), "its page shows the bridge"
+
+
 # ── four gateways, one bridge ───────────────────────────────────────────────────────────────────
 
 CONNECTIONS = 48
@@ -303,12 +402,6 @@ def test_of_four_gateways_on_one_port_one_goes_for_good_and_all_it_acknowledged_
 
 
 # ── commands over several queues ────────────────────────────────────────────────────────────────
-
-
-def made_queue(directory: Path, first: int, count: int = 3) -> None:
-    writer = QueueWriter(directory)
-    put(writer, batch(first, count))
-    writer.close()
 
 
 @pytest.mark.parametrize("action", ["ls", "verify", "trim"])

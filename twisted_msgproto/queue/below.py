@@ -20,7 +20,7 @@ FOLDER: Final = "queue"
 """``msgproto init`` has the queue in this folder, beside the gateway.toml."""
 
 NO_QUEUES: Final = frozenset(("lost+found",))
-"""At the root of a disk only root may look into these, and no queue is there."""
+"""Stand at the root of a disk, where only root may read them, and are no queues."""
 
 
 def is_queue(directory: str | os.PathLike[str]) -> bool:
@@ -88,7 +88,7 @@ def has_broker(directory: str | os.PathLike[str]) -> bool:
 def unheld(directory: str | os.PathLike[str]) -> list[str]:
     """Return the queues in ``directory``, and those beside it if it is one, that no process writes.
 
-    Those that this user may not look into are left out: they are those of others.
+    Those that this user may not read are left out: they are those of others.
     """
     own = os.path.abspath(directory)
     beside = queues_at(os.path.dirname(own)) if is_queue(own) else []
