@@ -21,11 +21,6 @@ options, and tables that all servers share::
     endpoint = ["tcp:5044", "tls:/etc/msgproto/keys:5043"]
     limit = { window = 4096 }   # this server's own; wins over [limits]
 
-Above all tables, ``processes = 4`` runs four processes behind the same ports, each with a queue of
-its own; ``processes = 1`` in a server's table leaves that server to the first of them.  One that
-does not answer for a minute is killed and starts again; ``process-hang-seconds = 20`` above all
-tables is another time for that, and 0 is never.
-
 The command line wins over the file.  An unknown table or key is an error that names it.
 """
 
@@ -53,9 +48,7 @@ from .net.help import LegibleOptions
 from .net.jsonlog import twist_json_log
 from .net.memory import share_processor, spare_lasting_objects
 from .net.monotonic import count_monotonically
-from .net.options import LOG_FLAGS, ServerOptions, check_endpoint, parse_or_exit
-from .net.processes.shares import Share, processes_of
-from .net.processes.watch import hang_seconds_of
+from .net.options import LOG_FLAGS, ServerOptions, check_endpoint, parse_or_exit, ports_of
 from .net.reloading import Change
 
 QUEUE_KEYS: Mapping[str, type] = {
@@ -78,17 +71,6 @@ QUEUE_OCTETS_LEAST = 1 << 20
 
 ACCESS = "access"
 """This names the tables [[access]]: rules that say who may do what on all servers."""
-
-PROCESSES = "processes"
-"""This key above all tables says how many processes the gateway has; in a server's table it is 1
-for a server that runs in the first process alone.
-"""
-
-PROCESS_HANG = "process-hang-seconds"
-"""This key above all tables says after how long one of several processes that hangs is killed."""
-
-ABOVE_TABLES = (PROCESSES, PROCESS_HANG)
-"""These keys stand above all tables."""
 
 STATUS_KEYS = ("endpoint", "token-file")
 """These are the keys of [status]: where the live page is, and the file of its token."""
@@ -126,7 +108,6 @@ class Options(LegibleOptions):
         ["queue", "q", None, "Directory of the durable queue; wins over the file."],
         ["status", None, None, "Endpoint of the live page; wins over the file."],
         ["status-token", None, None, "File with the token of the live page; wins over the file."],
-        [PROCESSES, None, None, "How many processes share the work; wins over the file."],
     ]
     optFlags: ClassVar[list[list[Any]]] = [
         *LOG_FLAGS,
@@ -182,15 +163,13 @@ class Options(LegibleOptions):
 
     def _tables(self) -> dict[str, Any]:
         tables = read_file(self.path)
-        if self[PROCESSES] is not None:
-            tables[PROCESSES] = _whole_number("--processes", self[PROCESSES])
         if self["queue"] is not None:
             _merge(tables, "queue", "directory", self["queue"])
         for option, key in (("status", "endpoint"), ("status-token", "token-file")):
             if self[option] is not None:
                 _merge(tables, "status", key, self[option])
         if self["log-sessions"]:
-            for name in tables.keys() - {*SHARED, *ABOVE_TABLES}:
+            for name in tables.keys() - set(SHARED):
                 _merge(tables, name, "log-sessions", True)
         for assignment in self["limit"]:
             name, value = _pair(assignment, "--limit", "NAME=VALUE")
@@ -198,9 +177,6 @@ class Options(LegibleOptions):
         for assignment in self["set"]:
             place, value = _pair(assignment, "--set", "TABLE.KEY=VALUE")
             table, dot, key = place.partition(".")
-            if place in ABOVE_TABLES:
-                tables[place] = value
-                continue
             if not dot:
                 raise ConfigurationError(f"--set takes TABLE.KEY=VALUE, not {assignment!r}")
             _merge(tables, table, key, value)
@@ -215,13 +191,6 @@ def _pair(assignment: str, option: str, form: str) -> tuple[str, Any]:
         return name, tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return name, text
-
-
-def _whole_number(option: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigurationError(f"{option} takes a whole number, not {text!r}") from None
 
 
 def _merge(tables: dict[str, Any], table: str, key: str, value: object) -> None:
@@ -253,32 +222,19 @@ class Configuration:
         status: the keys of [status], checked; empty if nothing is shown.
         access: the rules of [[access]]; None allows everything.
         servers: protocol name → its plugin's options, parsed; in the file's order.
-        processes: how many processes run it; None: the process that read it.
-        hang_seconds: a process that does not answer for so long is killed; 0: none is.
-        alone: the servers that the first of several processes runs alone.
         tables: what it was made of.
     """
 
     def __init__(self, tables: Mapping[str, Any]) -> None:
         """Raises ConfigurationError that names the table and key that cannot be."""
         self.tables = tables
-        self.processes = processes_of(tables.get(PROCESSES))
-        self.hang_seconds = hang_seconds_of(tables.get(PROCESS_HANG))
-        if PROCESS_HANG in tables and self.processes is None:
-            raise ConfigurationError(
-                f"{PROCESS_HANG} goes with processes only: write processes = N as well, or leave"
-                " it out"
-            )
-        self.alone: set[str] = set()
         for name, table in tables.items():
-            if name in ABOVE_TABLES:
-                continue
             # Our own come first: without another package's nobody asks which there are.
             if name not in (*registry.PROTOCOLS, *SHARED) and name not in registry.known():
                 names = (*registry.known(), *SHARED)
+                what = f"table [{name}]" if isinstance(table, Mapping | list) else f"key {name!r}"
                 raise ConfigurationError(
-                    f"unknown table [{name}]{closest(name, (*names, *ABOVE_TABLES))};"
-                    f" known: {', '.join(names)}"
+                    f"unknown {what}{closest(name, names)}; known: {', '.join(names)}"
                 )
             if name != ACCESS and not isinstance(table, Mapping):
                 raise ConfigurationError(f"[{name}] is to be a table")
@@ -290,9 +246,7 @@ class Configuration:
             self.access.check_protocols(registry.known())
         self._limits: Table = tables.get("limits", {})
         self.servers: dict[str, ServerOptions] = {
-            name: self._server(name, table)
-            for name, table in tables.items()
-            if name not in (*SHARED, *ABOVE_TABLES)
+            name: self._server(name, table) for name, table in tables.items() if name not in SHARED
         }
         if not self.servers:
             raise ConfigurationError(
@@ -304,41 +258,21 @@ class Configuration:
                 raise ConfigurationError(
                     f"[limits]: no server here has a limit {name!r}{closest(name, sorted(known))}"
                 )
-        self._check_processes()
+        self._check_ports()
 
-    def _check_processes(self) -> None:
-        """Raise ConfigurationError for what several processes cannot do."""
-        count = self.processes or 1
-        if count == 1:
-            return
-        for name, options in self.servers.items():
-            reason = None if name in self.alone else options.reasonForOneProcess()
-            if reason is not None:
-                raise ConfigurationError(
-                    f"[{name}]: processes is {count}, and {reason}: write processes = 1 into"
-                    f" [{name}], and the first process runs it alone"
-                )
-        if len(self.alone) == len(self.servers):
-            raise ConfigurationError(
-                f"processes is {count}, and every server has processes = 1: leave processes out"
-            )
-        room = self.queue.get("max-bytes")
-        if room is not None and room < count * QUEUE_OCTETS_LEAST:
-            raise ConfigurationError(
-                f"[queue]: max-bytes is divided by processes, which is {count}: it is at least"
-                f" {count * QUEUE_OCTETS_LEAST}, not {room}"
-            )
-
-    def serversOf(self, share: Share | None) -> dict[str, ServerOptions]:
-        """Return the servers of one of several processes; None: of the only one.
-
-        Those that all processes run come first, so that each of them has the same order.
+    def _check_ports(self) -> None:
+        """Raise ConfigurationError if two servers reuse one port: either would get the other's
+        connections, and the system refuses nothing.
         """
-        if share is None:
-            return self.servers
-        names = [name for name in self.servers if name not in self.alone]
-        names += [name for name in self.servers if name in self.alone and not share.number]
-        return {name: self.servers[name] for name in names}
+        first: dict[tuple[str, int], str] = {}
+        for name, options in self.servers.items():
+            for text in options.endpointStrings() if options["reuse-port"] else ():
+                for place in ports_of(text):
+                    if place in first:
+                        raise ConfigurationError(
+                            f"[{name}]: {text!r}: [{first[place]}] has this port, too"
+                        )
+                    first[place] = name
 
     def _server(self, name: str, table: Table) -> ServerOptions:
         options = cast(ServerOptions, registry.part(name, "service", "Options")())
@@ -349,16 +283,6 @@ class Configuration:
         known = option_names(options)
         flags = {long for long in options.longOpt if not long.endswith("=")}
         for key, value in table.items():
-            if key == PROCESSES:
-                if value != 1 or isinstance(value, bool):
-                    raise ConfigurationError(
-                        f"[{name}]: processes is 1 or left out, not {value!r}; the number of"
-                        " processes stands above all tables"
-                    )
-                self.alone.add(name)
-                continue
-            if key == PROCESS_HANG:
-                raise ConfigurationError(f"[{name}]: {key} stands above all tables")
             if key not in known:
                 raise ConfigurationError(
                     f"[{name}]: unknown key {key!r}{closest(key, known)};"
@@ -377,10 +301,6 @@ class Configuration:
 
     def lines(self) -> Iterator[str]:
         """Yield what is in force, as TOML; secrets are hidden."""
-        if self.processes is not None:
-            yield f"{PROCESSES} = {self.processes}"
-            yield f"{PROCESS_HANG} = {toml_value(self.hang_seconds)}"
-            yield ""
         if self.queue:
             yield "[queue]"
             for key, value in self.queue.items():
@@ -397,8 +317,6 @@ class Configuration:
             yield ""
         for name, options in self.servers.items():
             yield f"[{name}]"
-            if name in self.alone:
-                yield f"{PROCESSES} = 1"
             yield from (f"{key} = {toml_value(value)}" for key, value in _given(options))
             # A line that is hidden is a comment, so that what is printed can be read again.
             yield from (f"# {key} = {HIDDEN}: give it again" for key in _hidden(options))
@@ -543,14 +461,6 @@ class FileAgain:
                     newest.access
                 )  # others have rules or an authoriser of their own
 
-    def inForce(self) -> dict[str, Any]:
-        """Return the tables for a process that starts now: the first ones, with newer rules."""
-        tables = dict(self._running.tables)
-        tables.pop(ACCESS, None)
-        if self._newest.access is not None:
-            tables[ACCESS] = self._newest.tables[ACCESS]
-        return tables
-
     def later(self) -> list[str]:
         """Return what has changed and needs a new start, as ``[TABLE] KEY``."""
         return list(changed_keys(self._running.tables, self._newest.tables))
@@ -562,10 +472,7 @@ def changed_keys(before: Table, after: Table) -> Iterator[str]:
         old, new = before.get(name), after.get(name)
         if name == ACCESS:
             continue
-        if name in ABOVE_TABLES:
-            if old != new:
-                yield name
-        elif old is None or new is None:
+        if old is None or new is None:
             yield f"[{name}]"
         else:
             for key in dict.fromkeys((*old, *new)):
@@ -579,28 +486,18 @@ def make_gateway(configuration: Configuration, reactor: Any) -> Gateway:
     """
     keys = {key.replace("-", "_"): value for key, value in configuration.queue.items()}
     gateway = Gateway(reactor, keys.pop("directory", None), title="msgproto", **keys)
-    for server in serve(configuration.servers, gateway):
-        server.setServiceParent(gateway)
-    show_status(configuration, gateway)
-    return gateway
-
-
-def serve(servers: Mapping[str, ServerOptions], gateway: Gateway) -> Iterator[IService]:
-    """Yield the service of each server; ConfigurationError for one that cannot be made."""
-    for name, options in servers.items():
+    for name, options in configuration.servers.items():
         try:
-            yield registry.part(name, "service", "serve")(options, gateway)
+            server = registry.part(name, "service", "serve")(options, gateway)
         except ConfigurationError as error:
             raise ConfigurationError(f"[{name}]: {error}") from error
-
-
-def show_status(configuration: Configuration, gateway: Any) -> None:
-    """Let ``gateway`` serve the live page of [status]; ConfigurationError if that cannot be."""
+        server.setServiceParent(gateway)
+    status = configuration.status
     try:
-        status = configuration.status
         gateway.showStatus(status.get("endpoint"), status.get("token-file"))
     except ConfigurationError as error:
         raise ConfigurationError(f"[status]: {error}") from None
+    return gateway
 
 
 def makeService(options: Options) -> IService:
@@ -610,10 +507,6 @@ def makeService(options: Options) -> IService:
     count_monotonically(reactor)
     cast(Any, reactor).callWhenRunning(spare_lasting_objects)
     share_processor()
-    if options["configuration"].processes is not None:
-        from .processes import supervised
-
-        return supervised(options, reactor)
     try:
         gateway = make_gateway(options["configuration"], reactor)
     except ConfigurationError as error:
@@ -622,5 +515,6 @@ def makeService(options: Options) -> IService:
     gateway.rereads.append(again.reread)
     gateway.laterChanges = again.later
     gateway.reloadOnHangUp()
+    gateway.tellsSystemd(os.environ)
     gateway.logsFor(options)
     return gateway

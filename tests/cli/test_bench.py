@@ -258,13 +258,6 @@ def test_every_row_that_is_listed_is_measured(launch: Launcher, subject: str) ->
 
 
 @pytest.mark.slow
-def test_two_processes_are_measured_beside_one(launch: Launcher) -> None:
-    (row,) = rows_of(launch, "processes", "--only", "2 processes, CPU", scale=0.05).values()
-    assert (row["figure"], row["beside"]) == ("cpu", "1 process")
-    assert row["ratio"] > 0
-
-
-@pytest.mark.slow
 def test_what_a_bridge_asks_far_gateways_is_counted(launch: Launcher) -> None:
     (row,) = rows_of(launch, "scale", "--only", "network", scale=0.005).values()
     assert (row["unit"], row["value"] > 0) == ("octets", True)

@@ -27,7 +27,6 @@ from twisted_msgproto.net.control.asking import GatewayBroker
 from twisted_msgproto.net.control.shapes import QueueShown
 from twisted_msgproto.queue import QueueWriter
 from twisted_msgproto.queue.brokered.settled import SettledFile
-from twisted_msgproto.queue.disk import OS_DISK
 
 NOW = 1_700_000_000.0
 
@@ -244,21 +243,6 @@ def test_a_gateway_that_does_not_answer_is_told(
     assert main(["broker", "ls", str(tmp_path / "q")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("does not answer: none runs on this queue, or it runs as another version")
-
-
-def test_the_directory_of_several_processes_stands_for_the_broker_of_the_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It was said to be no queue."""
-    for name in ("0", "1"):
-        QueueWriter(tmp_path / name).close()
-    assert main(["broker", "ls", str(tmp_path)]) == 0
-    assert capsys.readouterr().err == "the broker has no queues\n"
-    unlock = OS_DISK.lock(os.fspath(tmp_path / "lock"), "busy")  # as a supervisor does
-    assert main(["broker", "ls", str(tmp_path)]) == 2
-    told = capsys.readouterr().err
-    assert f"process {os.getpid()} writes the queue {tmp_path}, and has no socket" in told
-    unlock()
 
 
 def test_at_a_url_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:

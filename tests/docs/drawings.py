@@ -363,7 +363,7 @@ FLOORS: list[tuple[str, list[tuple[str, str]]]] = [
         "3  programs",
         [
             ("cli", "msgproto's sub-commands, benches"),
-            ("gateway processes", "twistd msgproto: many servers"),
+            ("gateway", "twistd msgproto: many servers"),
             ("testing", "for tests of users of the package"),
         ],
     ),

@@ -23,7 +23,7 @@ A value is a plain number of the unit: `--limit unsafe-octets=1048576`. The ids 
 clauses of the [protocol pages](protocols/lumberjack.md). A limit that is met is an event, a counter
 and a line that names the option.
 
-A gateway of [several processes](processes.md#limits) divides what bounds all connections together.
+Of [several gateways on one machine](several-gateways.md#limits) each has all of its limits.
 """
 
 

@@ -136,9 +136,6 @@ ROOMS: dict[str, Room] = {
             *_tests("umq", "serving storing subscriptions topics"),
         ),
     ),
-    "processes": Room(
-        ("net/processes",), ("tests/test_processes.py", "tests/net/test_processes_watch.py")
-    ),
     "queue": Room(
         ("queue",),
         ("tests/queue", *_random("bridge", "lumberjack micromsg2")),

@@ -25,12 +25,6 @@ BRIDGE = {
 WIDE = "document.documentElement.scrollWidth <= innerWidth"
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 
-PROCESSES = """
-[...document.getElementById("processes").rows].slice(1).map(
-  (row) => [...[...row.cells].map((cell) => cell.textContent), row.className])
-"""
-"""The table of processes: the texts of each row, and how it is marked."""
-
 WHOLE_HEADS = """
 (() => {
   const table = document.getElementById("consumers"), box = table.parentElement;
@@ -102,28 +96,13 @@ def test_the_live_page_shows_what_comes_and_runs_nothing_of_a_peer__FC_03(
             figures["broker"]["spaces"] = {HOSTILE: {
                 "queues": 1, "waiting_messages": 1, "in_flight_messages": 0, "octets": 1}
             }  # fmt: skip
-            figures["processes"] = [
-                {"number": number, "state": state, "pid": pid, "restarts": number,
-                 "ended_because": HOSTILE, "answers": answers, "sessions": sessions,
-                 "behind_messages": sessions}
-                for number, (state, pid, answers, sessions) in enumerate(
-                    [("serving", 4711, True, 12), ("waiting", None, False, None),
-                     ("serving", 4713, False, None)]
-                )
-            ]  # fmt: skip
+            figures["queue"]["unheld"] = [{"directory": HOSTILE, "behind_messages": 7}]
             assert await page.value(INJECT % json.dumps(figures)) == 0
             assert HOSTILE in await page.shown("onerror")
-            rows = await page.value(PROCESSES)
-            assert [row[:6] for row in rows] == [
-                ["0", "serving", "4711", "0", "12", "12"],
-                ["1", "waiting", "–", "1", "–", "–"],
-                ["2", "does not answer", "4713", "2", "–", "–"],
-            ]
-            assert [row[-1] for row in rows] == ["", "down", "down"]
+            assert "7 behind: msgproto queue mend <img" in await page.shown("no gateway holds")
             assert "broken" not in await page.value("document.title")
             await page.open(f"http://{status}/")
             await page.shown("messages kept\\s+1")
-            assert await page.value("document.getElementById('several').hidden"), "it has one"
             shown = {
                 await page.look(pictures / "light.png"),
                 await page.look(pictures / "dark.png", dark=True),

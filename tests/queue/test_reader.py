@@ -300,8 +300,8 @@ def test_the_queue_of_another_user_is_told_with_what_to_do() -> None:
 
 def test_what_was_given_in_place_of_a_queue_is_said(tmp_path: Path) -> None:
     gateway, damaged = tmp_path / "gateway", tmp_path / "damaged"
-    processes = tmp_path / "processes"
-    for place in (gateway / "queue", damaged, processes / "0", processes / "1"):
+    several = tmp_path / "several"
+    for place in (gateway / "queue", damaged, several / "0", several / "1"):
         QueueWriter(place).close()
     (damaged / "identity").write_text("?")
     (tmp_path / "empty").mkdir()
@@ -309,7 +309,7 @@ def test_what_was_given_in_place_of_a_queue_is_said(tmp_path: Path) -> None:
         tmp_path / "none": "there is no such directory",
         tmp_path / "empty": "nothing has written there yet",
         gateway: f"there is one in {gateway / 'queue'}",
-        processes: f"its processes have theirs, such as {processes / '0'}",
+        several: f"it has several in it, such as {several / '0'}",
         damaged: "its file identity is damaged",
         "http://localhost:8480": "no queue in http://localhost:8480: a directory, grpc://HOST:PORT",
     }.items():

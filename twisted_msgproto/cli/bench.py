@@ -6,8 +6,7 @@ something measured beside it in the same round; see :mod:`.measuring`.
 The subjects are the protocols, ``queue``, ``spark``, ``growth`` (what a message costs when there is
 ten times more of something), ``idle`` (what a gateway costs with nothing to do),
 ``neighbours`` (how long a client waits beside one that sends in bulk), ``status`` (what the live
-page costs), ``scale`` (what 10, 100 and 1000 gateways cost a bridge) and ``processes`` (what two
-processes behind one port do beside one).
+page costs) and ``scale`` (what 10, 100 and 1000 gateways cost a bridge).
 ``lumberjack`` brings the first three of these with it, because together they are the whole way of
 a message from the wire into the table.
 """
@@ -42,7 +41,7 @@ SUBJECTS: Mapping[str, str] = {
         name: f"twisted_msgproto.cli.benches.{name}"
         for name in (
             *("queue", "small", "broker", "spark", "growth"),
-            *("idle", "neighbours", "status", "scale", "processes"),
+            *("idle", "neighbours", "status", "scale"),
         )
     },
 }

@@ -27,8 +27,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         action="append",
         required=True,
-        help="a queue's directory, that of a gateway of several processes (all their queues are"
-        " landed), or grpc://HOST:PORT of a gateway; repeatable",
+        help="a queue's directory, one that has queues in it (all are landed), or"
+        " grpc://HOST:PORT of a gateway; repeatable",
     )
     add(
         "--table",

@@ -2,8 +2,6 @@
 
 WHERE is a queue's directory, or the URL of a gateway's status endpoint.  Where a gateway runs on
 the directory, it is asked through its socket there; else the files themselves are read and changed.
-The directory of a gateway of several processes stands for the queue of the first, which has the
-broker.
 """
 
 from __future__ import annotations
@@ -108,17 +106,14 @@ def opened(where: str, token_file: str | None = None, authority: str | None = No
     if token_file is not None:
         raise ConfigurationError("--token-file goes with http://HOST:PORT")
     from twisted_msgproto.queue import QueueReader
-    from twisted_msgproto.queue.below import is_queue, numbered, queue_of
     from twisted_msgproto.queue.disk import OS_DISK
 
-    several = not is_queue(where) and numbered(where)
-    files = queue_of(where, 0) if several else where
-    QueueReader(files)  # or else it is no queue
+    QueueReader(where)  # or else it is no queue
     holder = OS_DISK.lock_holder(os.path.join(where, "lock"))
     if holder is None:
         from .stopped import StoppedBroker
 
-        return StoppedBroker(files)
+        return StoppedBroker(where)
     if not os.path.exists(os.path.join(where, SOCKET_NAME)):
         raise QueueAway(
             f"process {holder} writes the queue {where}, and has no socket {SOCKET_NAME} in it:"

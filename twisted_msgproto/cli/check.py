@@ -40,11 +40,6 @@ def run(arguments: argparse.Namespace) -> int:
         try_start(configuration, file_only=arguments.file_only)
     except (ConfigurationError, QueueError) as error:
         raise ConfigurationError(f"{arguments.file}: {error}") from None
-    if configuration.processes is not None:
-        alone = f"; {', '.join(sorted(configuration.alone))} in the first" * bool(
-            configuration.alone
-        )
-        print(f"processes: {configuration.processes}{alone}")
     for name, options in configuration.servers.items():
         print(f"{name}: {', '.join(options.whereItListens())}")
         for line in without_certificates(options["endpoints"]):
@@ -71,19 +66,13 @@ def try_start(configuration: Configuration, *, file_only: bool) -> None:
 
     from twisted_msgproto.gateway import make_gateway
     from twisted_msgproto.net.trying import BindingReactor, refusals
-    from twisted_msgproto.processes import Servers, check_queue_place
 
     gateway = make_gateway(configuration, reactor)
     directory = configuration.queue.get("directory")
-    if configuration.processes is not None:
-        Servers(configuration, reactor)
-        if not file_only:
-            check_queue_place(configuration)
     if file_only:
         return
     if directory is not None:
-        for place in places_of(configuration, Path(directory)):
-            try_queue(place)
+        try_queue(Path(directory))
     binding = BindingReactor()
     try:
         refused = list(refusals(gateway, binding))
@@ -91,12 +80,6 @@ def try_start(configuration: Configuration, *, file_only: bool) -> None:
         binding.close()
     if refused:
         raise ConfigurationError("; ".join(refused))
-
-
-def places_of(configuration: Configuration, directory: Path) -> list[Path]:
-    """Return the directories that a start locks: the queue's, or that of all processes and each."""
-    numbers = range(configuration.processes or 0)
-    return [directory, *(directory / str(number) for number in numbers)]
 
 
 def try_queue(directory: Path) -> None:

@@ -106,6 +106,7 @@ def look(queue: Path | None) -> Iterator[Finding]:
     yield open_files(resource.getrlimit(resource.RLIMIT_NOFILE))
     if queue is not None:
         yield from disk(queue)
+        yield from unheld_queues(queue)
 
 
 def python() -> Finding:
@@ -188,6 +189,15 @@ def disk(queue: Path, clock: Callable[[], float] = time.perf_counter) -> Iterato
     else:
         yield Finding("queue's space", OK, text)
     yield sync_time(directory, clock)
+
+
+def unheld_queues(queue: Path) -> Iterator[Finding]:
+    """Name the queues beside this one, or in it, that no gateway holds."""
+    from twisted_msgproto.queue.below import unheld
+
+    for place in unheld(queue):
+        remedy = f"start its gateway, or run msgproto queue mend {place}: then all of it lands"
+        yield Finding("queue beside it", NOTE, f"no gateway holds {place}", remedy)
 
 
 def nearest(path: Path) -> Path:

@@ -13,9 +13,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-c", "--config", metavar="FILE", required=True, help="the gateway.toml")
     parser.add_argument("--queue", metavar="DIR", help="the durable queue; wins over the file")
     parser.add_argument(
-        "--processes", metavar="N", help="how many processes share the work; wins over the file"
-    )
-    parser.add_argument(
         "--limit",
         metavar="NAME=VALUE",
         action="append",
@@ -45,8 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
     words = ["msgproto", f"--config={arguments.config}"]
     if arguments.queue is not None:
         words.append(f"--queue={arguments.queue}")
-    if arguments.processes is not None:
-        words.append(f"--processes={arguments.processes}")
     words += [f"--limit={assignment}" for assignment in arguments.limit]
     words += [f"--set={assignment}" for assignment in arguments.set]
     for flag in ("log-sessions", "json-log", "show-config"):

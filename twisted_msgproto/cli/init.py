@@ -2,7 +2,8 @@
 
 The file serves all five protocols and a live page on this machine alone, over one durable queue
 beside it, and its comments say what to change for other machines.  Nothing that exists is written
-over.
+over.  With --instances the file is for several gateways on the same ports, each with a queue of its
+own below the queue's directory, and the gateway's unit is a template.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ SUMMARY = "write a gateway.toml and systemd units to begin with"
 
 CONFIGURATION = "gateway.toml"
 GATEWAY_UNIT = "msgproto-gateway.service"
+INSTANCE_UNIT = "msgproto-gateway@{}.service"
 BRIDGE_UNIT = "msgproto-bridge.service"
 
 OPEN_FILES = 65_536
@@ -30,6 +32,18 @@ OPEN_FILES = 65_536
 
 STOP_SECONDS = 15
 """systemd kills after this time: the gateway ends within 5 s, and the bridge ends its batch."""
+
+WATCHDOG_SECONDS = 60
+"""systemd ends and starts again a gateway whose reactor has stood still for this long."""
+
+INSTANCES_MAX = 64
+"""Each instance needs a processor's time and 100 MiB of memory; more are none of one machine."""
+
+INSTANCE = "\0"
+"""Stands for systemd's %i until everything else is escaped."""
+
+UNSHARED = {"micromsg2": "no-broker", "umq": "no-hub"}
+"""These servers can share their port only without what is in the memory of one process."""
 
 HEAD = """\
 # What this gateway serves.  `msgproto check {file}` says whether it would start, and
@@ -42,7 +56,7 @@ HEAD = """\
 
 [queue]
 # Acknowledged means on this disk.  It grows while the bridge is away; above max-bytes senders wait.
-directory = {queue}
+{instances}directory = {queue}
 max-bytes = {max_octets}
 
 [status]
@@ -59,6 +73,12 @@ endpoint = "{status}"
 # name = "topic/{{user}}/*"
 """
 
+INSTANCES = """\
+# This file is for several instances on the same ports.  Each has a queue of its own, of up to
+# max-bytes, in this directory, and its own page: its unit gives --queue {queue}/NUMBER
+# and --set status.endpoint=...  All limits and rates of log-ins count in each instance.
+"""
+
 MAX_OCTETS = 10 << 30
 
 STATUS_PORT = 8480
@@ -72,7 +92,7 @@ After={after}
 StartLimitIntervalSec=0
 
 [Service]
-Type=exec
+Type={kind}
 User={user}
 ExecStart={command}
 WorkingDirectory={directory}
@@ -125,8 +145,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         choices=list(registry.PROTOCOLS),
-        help="a protocol to serve, repeatable (default: all five)",
+        help="a protocol to serve, repeatable (default: all five; with --instances all that can"
+        " share a port)",
     )
+    parser.add_argument(
+        "--instances",
+        metavar="N",
+        type=_instances,
+        help="for N gateways on the same ports, each with a queue of its own in the queue's"
+        " directory",
+    )
+
+
+def _instances(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= INSTANCES_MAX:
+        raise argparse.ArgumentTypeError(
+            f"a number from 1 to {INSTANCES_MAX} is expected, not {text!r}"
+        )
+    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -134,17 +170,46 @@ def run(arguments: argparse.Namespace) -> int:
     directory: Path = arguments.directory.resolve()
     queue = (arguments.queue or directory / "queue").resolve()
     table = arguments.table or str(directory / "table")
-    protocols = arguments.protocol or list(registry.PROTOCOLS)
+    count = arguments.instances
+    protocols = arguments.protocol or [
+        name for name in registry.PROTOCOLS if count is None or refusal(name) is None
+    ]
+    for name in protocols if count is not None else ():
+        if (why := refusal(name)) is not None:
+            raise ConfigurationError(f"--protocol {name} goes without --instances: {why}")
     user = arguments.user or getpass.getuser()
+    shared = count is not None
+    units = [GATEWAY_UNIT] if count is None else instance_units(count)
     files = {
-        CONFIGURATION: configuration(directory / CONFIGURATION, queue, protocols),
-        GATEWAY_UNIT: gateway_unit(directory, user),
-        BRIDGE_UNIT: bridge_unit(directory, user, queue, table),
+        CONFIGURATION: configuration(directory / CONFIGURATION, queue, protocols, shared),
+        INSTANCE_UNIT.format("") if shared else GATEWAY_UNIT: gateway_unit(
+            directory, user, queue if shared else None
+        ),
+        BRIDGE_UNIT: bridge_unit(directory, user, queue, table, units),
     }
     write(directory, files)
-    for line in next_steps(directory, queue, table, protocols):
+    print(f"{directory}: {', '.join(files)}")
+    print()
+    steps = next_steps if count is None else steps_of_instances
+    for line in steps(directory, queue, table, protocols):
+        print(line)
+    for line in systemd_steps(directory, units):
         print(line)
     return 0
+
+
+def instance_units(count: int) -> list[str]:
+    """Return the names of the units of so many gateways."""
+    return [INSTANCE_UNIT.format(number) for number in range(1, count + 1)]
+
+
+def refusal(name: str) -> str | None:
+    """Return why several gateways cannot share the port of a protocol; None if they can."""
+    options = registry.part(name, "service", "Options")()
+    if name in UNSHARED:
+        options[UNSHARED[name]] = True
+    why: str | None = options.sharingRefusal()
+    return why
 
 
 def write(directory: Path, files: Mapping[str, str]) -> None:
@@ -163,8 +228,8 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
         raise ConfigurationError(f"{directory}: {error.strerror or error}") from None
 
 
-def configuration(file: Path, queue: Path, protocols: list[str]) -> str:
-    """Return the text of the gateway.toml."""
+def configuration(file: Path, queue: Path, protocols: list[str], shared: bool) -> str:
+    """Return the text of the gateway.toml; ``shared``: for several gateways on the same ports."""
     from twisted_msgproto.gateway import toml_value
 
     rows = [registry.registered(name) for name in protocols]
@@ -174,6 +239,7 @@ def configuration(file: Path, queue: Path, protocols: list[str]) -> str:
             file=shlex.quote(str(file)),
             port=port,
             queue=toml_value(str(queue)),
+            instances=INSTANCES.format(queue=queue) if shared else "",
             max_octets=MAX_OCTETS,
             status=f"tcp:{STATUS_PORT}:interface=127.0.0.1",
         )
@@ -185,7 +251,11 @@ def configuration(file: Path, queue: Path, protocols: list[str]) -> str:
             f"[{row.name}]",
             f"# Its ports are {kinds} on 127.0.0.1 unless you say otherwise.",
         ]
-        lines += [f"# endpoint = [{toml_value(options.defaultEndpoint)}]", ""]
+        lines.append(f"# endpoint = [{toml_value(options.defaultEndpoint)}]")
+        if shared:
+            lines.append("reuse-port = true")
+            lines += [f"{UNSHARED[row.name]} = true"] if row.name in UNSHARED else []
+        lines.append("")
     return "\n".join(lines)
 
 
@@ -195,26 +265,37 @@ def program() -> list[str]:
     return [str(script)] if script.exists() else [sys.executable, "-m", "twisted_msgproto"]
 
 
-def gateway_unit(directory: Path, user: str) -> str:
-    """Return the systemd unit of the gateway."""
+def gateway_unit(directory: Path, user: str, queues: Path | None = None) -> str:
+    """Return the systemd unit of the gateway; with ``queues``, their directory, a template.
+
+    The number of an instance is the name of its queue, and the last number of the loopback address
+    of its page.
+    """
     words = [*program(), "gateway", "--config", str(directory / CONFIGURATION)]
+    if queues is not None:
+        page = f"tcp:{STATUS_PORT}:interface=127.0.0.{INSTANCE}"
+        words += ["--queue", str(queues / INSTANCE), "--set", f"status.endpoint={page}"]
     return UNIT.format(
-        description="msgproto gateway",
+        description="msgproto gateway" + ("" if queues is None else " %i"),
         after="network-online.target",
-        command=escaped(words),
+        kind="notify",
+        command=escaped(words).replace(INSTANCE, "%i"),
         directory=str(directory).replace("%", "%%"),
         user=user,
         stop_seconds=STOP_SECONDS,
-        more=f"LimitNOFILE={OPEN_FILES}\nExecReload=/bin/kill -HUP $MAINPID\n",
+        more="# It says that it is ready when it has read its queue, however long that takes.\n"
+        f"TimeoutStartSec=infinity\nWatchdogSec={WATCHDOG_SECONDS}\n"
+        f"LimitNOFILE={OPEN_FILES}\nExecReload=/bin/kill -HUP $MAINPID\n",
     )
 
 
-def bridge_unit(directory: Path, user: str, queue: Path, table: str) -> str:
-    """Return the systemd unit of the bridge."""
+def bridge_unit(directory: Path, user: str, queue: Path, table: str, gateways: list[str]) -> str:
+    """Return the systemd unit of the bridge; it starts after those of ``gateways``."""
     words = [*program(), "bridge", "--queue", str(queue), "--table", table]
     return UNIT.format(
         description="msgproto bridge into Spark",
-        after=f"network-online.target {GATEWAY_UNIT}",
+        after=" ".join(("network-online.target", *gateways)),
+        kind="exec",
         command=escaped(words),
         directory=str(directory).replace("%", "%%"),
         user=user,
@@ -237,8 +318,6 @@ def escaped(words: list[str]) -> str:
 def next_steps(directory: Path, queue: Path, table: str, protocols: list[str]) -> Iterator[str]:
     """Yield what to type next."""
     file = shlex.quote(str(directory / CONFIGURATION))
-    yield f"{directory}: {CONFIGURATION}, {GATEWAY_UNIT}, {BRIDGE_UNIT}"
-    yield ""
     yield "Next, each in a terminal of its own:"
     yield f"  msgproto gateway --config {file}"
     row = registry.registered(protocols[0])
@@ -249,6 +328,27 @@ def next_steps(directory: Path, queue: Path, table: str, protocols: list[str]) -
     yield ""
     yield f"While the gateway runs, http://127.0.0.1:{STATUS_PORT} shows how it is."
     yield ""
+
+
+def steps_of_instances(
+    directory: Path, queue: Path, table: str, protocols: list[str]
+) -> Iterator[str]:
+    """Yield what to know of several gateways."""
+    left_out = [name for name in registry.PROTOCOLS if name not in protocols and refusal(name)]
+    if left_out:
+        yield f"It serves no {', '.join(left_out)}, which cannot share a port."
+    yield f"Instance NUMBER has the queue {queue}/NUMBER"
+    yield f"and the page http://127.0.0.NUMBER:{STATUS_PORT}.  One bridge lands all queues."
+    yield ""
+
+
+def systemd_steps(directory: Path, units: list[str]) -> Iterator[str]:
+    """Yield what to type for systemd."""
     yield "For systemd:"
-    yield f"  systemctl enable --now {shlex.quote(str(directory / GATEWAY_UNIT))}"
+    gateways = " ".join(units)
+    if units == [GATEWAY_UNIT]:
+        gateways = shlex.quote(str(directory / GATEWAY_UNIT))
+    else:
+        yield f"  systemctl link {shlex.quote(str(directory / INSTANCE_UNIT.format('')))}"
+    yield f"  systemctl enable --now {gateways}"
     yield f"  systemctl enable --now {shlex.quote(str(directory / BRIDGE_UNIT))}"

@@ -1,6 +1,7 @@
 """Inspect a durable queue: list, check, print and follow it, look after its consumers, trim it.
 
-Reading a queue never needs its lock; only ``trim`` acquires it, and refuses while a gateway writes.
+Reading a queue never needs its lock; only ``trim`` and ``mend`` acquire it, and refuse while a
+gateway writes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from twisted_msgproto.core.errors import QueueError
+from twisted_msgproto.core.errors import QueueError, QueueLocked
 from twisted_msgproto.core.message import Message
 
 from . import consumers, tail
@@ -24,7 +25,7 @@ from .rows import row
 if TYPE_CHECKING:
     from twisted_msgproto.queue import SegmentLog
 
-SUMMARY = "look into a queue: ls, verify, dump, tail, consumers, trim"
+SUMMARY = "look into a queue: ls, verify, dump, tail, consumers, trim, mend"
 
 DAMAGED = 1
 """``verify`` ends with this exit status when something is damaged."""
@@ -37,7 +38,7 @@ enough.
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     actions = parser.add_subparsers(
-        dest="action", metavar="ls|verify|dump|tail|consumers|trim", required=True
+        dest="action", metavar="ls|verify|dump|tail|consumers|trim|mend", required=True
     )
 
     def action(name: str, text: str) -> argparse.ArgumentParser:
@@ -69,12 +70,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="forget it, although it still needs messages or is a bridge's",
     )
+    action(
+        "mend",
+        "start and end the writer of each queue that no gateway holds, so that all that was"
+        " acknowledged lands; exit status 1 if one is refused",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what was asked; QueueError for what is no queue, or one that is locked (trim).
 
-    What reads all of a queue does so for the queues of all processes that a directory has.
+    What is about all of a queue is done for each that a directory has in it.
     """
     from twisted_msgproto.queue.below import queues_at
 
@@ -85,7 +91,11 @@ def run(arguments: argparse.Namespace) -> int:
         places = queues_at(arguments.directory)
         for place in places:
             arguments.directory = Path(place)
-            if len(places) > 1 and not getattr(arguments, "json", False):
+            if (
+                len(places) > 1
+                and arguments.action != "mend"
+                and not getattr(arguments, "json", False)
+            ):
                 print(f"{place}:", flush=True)
             statuses.append(ACTIONS[arguments.action](arguments))
         return DAMAGED if DAMAGED in statuses else max(statuses)
@@ -228,6 +238,31 @@ def _trim(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _mend(arguments: argparse.Namespace) -> int:
+    from twisted_msgproto.queue import QueueReader
+    from twisted_msgproto.queue.below import has_broker, mend
+
+    place = os.fspath(arguments.directory)
+    try:
+        QueueReader(place)  # or else an empty directory would become a queue
+        owner = os.stat(place).st_uid
+        if owner != os.geteuid():  # its gateway and bridge could not read what this writes
+            raise QueueError(f"it belongs to the user {owner}: run this as that user")
+        found = mend(place)
+    except QueueLocked as error:
+        print(f"{place}: in use: {error}")
+        return 0
+    except (QueueError, OSError) as error:
+        print(f"{place}: refused: {error}")
+        return DAMAGED
+    print(f"{place}: mended, readers see it up to offset {QueueReader(place).end()}")
+    for line in found.lines:
+        print(f"{place}: {line}")
+    if has_broker(place):
+        print(f"{place}: messages in its broker's queues wait until a gateway has it again")
+    return 0
+
+
 def _check_forgotten(log: SegmentLog, name: str) -> None:
     """Raise QueueError, one line, if a consumer still needs messages, or is that of a bridge."""
     offset = max(log.committed().get(name, log.end), log.begin)
@@ -240,8 +275,8 @@ def _check_forgotten(log: SegmentLog, name: str) -> None:
     consumers.look_for_bridge(log.directory, name, consumers.FORGETTING)
 
 
-OF_EACH = frozenset({"ls", "verify", "trim"})
-"""These actions are about each queue of the processes of a gateway."""
+OF_EACH = frozenset({"ls", "verify", "trim", "mend"})
+"""These actions are about each queue in a directory."""
 
 ACTIONS = {
     "ls": _ls,
@@ -250,5 +285,6 @@ ACTIONS = {
     "tail": tail.run,
     "consumers": consumers.run,
     "trim": _trim,
+    "mend": _mend,
 }
 """Each action is one of these functions."""

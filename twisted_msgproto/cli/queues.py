@@ -50,16 +50,16 @@ def opened(arguments: argparse.Namespace) -> Queue:
 
 
 def all_opened(arguments: argparse.Namespace) -> dict[str, Queue]:
-    """Return the queues that the arguments name: one, or those of all processes of a gateway.
+    """Return the queues that the arguments name: one, or all that are in a directory.
 
-    Each has the number of its process as its name; one queue, and one that stands in the directory
+    Each has the name of its directory as its name; one queue, and one that stands in the directory
     itself, has the name "".
     """
     from twisted_msgproto.queue import QueueReader
-    from twisted_msgproto.queue.below import numbered, queues_at
+    from twisted_msgproto.queue.below import queues_at, queues_in
 
     directory = arguments.directory
-    if directory.startswith(ELSEWHERE) or not numbered(directory):
+    if directory.startswith(ELSEWHERE) or not queues_in(directory):
         return {"": opened(arguments)}
     below = queues_at(directory)
     return {
@@ -68,13 +68,13 @@ def all_opened(arguments: argparse.Namespace) -> dict[str, Queue]:
 
 
 def one_of(directory: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Return ``directory``; QueueError if it is none itself and has the queues of processes."""
-    from twisted_msgproto.queue.below import is_queue, numbered
+    """Return ``directory``; QueueError if it is none itself and has several in it."""
+    from twisted_msgproto.queue.below import is_queue, queues_in
 
-    below = [] if is_queue(directory) else numbered(directory)
-    if below:
+    inside = [] if is_queue(directory) else queues_in(directory)
+    if inside:
         raise QueueError(
-            f"{directory} has the queues of {len(below)} processes: name one of them, such as"
-            f" {below[0]}"
+            f"{directory} is no queue itself, and has {len(inside)} in it: name one, such as"
+            f" {inside[0]}"
         )
     return directory

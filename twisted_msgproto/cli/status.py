@@ -125,7 +125,6 @@ def lines(figures: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
     """
     yield f"{'OK ' if figures['safe']['ok'] else '!! '} {escaped(figures['safe']['why'])}"
     yield ""
-    yield from _processes(figures.get("processes", []))
     yield from _queue(figures, before)
     yield from _section(
         ("PROTOCOL", "MESSAGES/S", "ACK P99", "CONNECTIONS", "STATES", "FAULTS", "LIMITS MET"),
@@ -173,43 +172,11 @@ def lines(figures: Mapping[str, Any], before: Mapping[str, Any] | None = None) -
         )
 
 
-def _processes(processes: list[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a table of the processes of a gateway that has several."""
-    if processes:
-        yield from _section(
-            ("PROCESS", "STATE", "PID", "RESTARTS", "SESSIONS", "BEHIND", "ENDED LAST"),
-            [
-                (
-                    one["number"],
-                    _state(one),
-                    one["pid"] or "-",
-                    one["restarts"],
-                    *(_known(one.get(name)) for name in ("sessions", "behind_messages")),
-                    one["ended_because"] or "-",
-                )
-                for one in processes
-            ],
-        )
-
-
-def _state(process: Mapping[str, Any]) -> str:
-    """Return what a process does, as the page shows it."""
-    silent = process["state"] == "serving" and not process.get("answers", True)
-    return "does not answer" if silent else str(process["state"])
-
-
-def _known(value: object) -> object:
-    """Return ``value``, or a dash for None."""
-    return "-" if value is None else value
-
-
 def _queue(figures: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iterator[str]:
     queue = figures["queue"]
     seconds = 0.0 if before is None else (figures["at"] - before["at"]) / 1e6
     if queue is None:
-        processes = figures.get("processes", ())
-        silent = processes and not any(one.get("answers", True) for one in processes)
-        yield "queue: not known: no process answers" if silent else "queue: none"
+        yield "queue: none"
         yield ""
         return
     yield (
@@ -227,11 +194,12 @@ def _queue(figures: Mapping[str, Any], before: Mapping[str, Any] | None) -> Iter
     ]
     if consumers:
         yield from _section(("CONSUMER", "COMMITTED", "BEHIND", "HAS NOT MOVED FOR"), consumers)
-    former: list[tuple[object, ...]] = [
-        (one["directory"], one["behind_messages"]) for one in queue.get("former", ())
+    unheld: list[tuple[object, ...]] = [
+        (one["directory"], one["behind_messages"], f"msgproto queue mend {one['directory']}")
+        for one in queue.get("unheld", ())
     ]
-    if former:
-        yield from _section(("NO PROCESS HAS", "BEHIND"), former)
+    if unheld:
+        yield from _section(("NO GATEWAY HOLDS", "BEHIND", "UNLESS IT STARTS AGAIN"), unheld)
     yield from _bridges(queue.get("bridges", []))
 
 

@@ -243,27 +243,27 @@ def _message(values: dict[str, Any]) -> tuple[int, Message]:
     return offset, Message(**values)
 
 
-def as_json(offset: int, message: Message, process: str = "") -> str:
+def as_json(offset: int, message: Message, queue: str = "") -> str:
     """Return a message as a JSON object with the table's column names.
 
-    ``process`` names the queue among those of several processes.
+    ``queue`` names the queue among several.
     """
-    place: dict[str, object] = {"process": int(process)} if process else {}
+    place: dict[str, object] = {"queue": queue} if queue else {}
     return json.dumps({**place, "offset": offset, **row(message)}, ensure_ascii=False)
 
 
-def as_text(offset: int, message: Message, process: str = "") -> str:
+def as_text(offset: int, message: Message, queue: str = "") -> str:
     """Return a message as a line of columns with tabs between them: offset, time, protocol,
     destination, and the body, or the fields of a message without one.
 
-    ``process`` stands in front of the offset, with a colon.
+    ``queue`` stands in front of the offset, with a colon.
     """
     if message.body is None:
         body = json.dumps(dict(message.fields or {}), ensure_ascii=False)
     else:
         body = message.body.decode("utf-8", "backslashreplace")
     time = iso_time(message.received_at)
-    place = f"{process}:{offset}" if process else str(offset)
+    place = f"{queue}:{offset}" if queue else str(offset)
     columns = [place, time, message.protocol, message.destination or "-", body]
     return "\t".join(map(escaped, columns))
 

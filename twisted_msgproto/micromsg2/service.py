@@ -35,8 +35,8 @@ class Options(BrokerOptions, ServerOptions):
         """Return what to know of users: the protocol has no log-in."""
         return "a user is the name that a client announces, and nothing proves it"
 
-    def reasonForOneProcess(self) -> str | None:
-        """Return why: a subscriber would get the messages of one process alone."""
+    def sharingRefusal(self) -> str | None:
+        """Return why: a subscriber would get the messages of one gateway alone."""
         if self["no-broker"]:
             return None
         return "its topics and queues are in one process (no-broker = true leaves them out)"

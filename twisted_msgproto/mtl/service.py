@@ -68,9 +68,12 @@ class Options(BrokerOptions, AuthenticationOptions):
         """Return what to know of users: keys name clients, too."""
         return None if self["curve-key"] is not None else super().doubtOfUsers()
 
-    def reasonForOneProcess(self) -> str | None:
-        """Return why: libzmq would hand a session's two connections to different processes."""
-        return "a session has several connections, and its queues are in one process"
+    def sharingRefusal(self) -> str | None:
+        """Return why: a session's connections would come to different gateways."""
+        return (
+            "a session has several connections, and its queues are in one process; give each"
+            " gateway endpoints of its own"
+        )
 
     def checkEndpoint(self, description: str) -> None:
         """Raise UsageError unless this is a ZeroMQ address."""

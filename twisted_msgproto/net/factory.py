@@ -319,9 +319,12 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         authoriser: says what clients may do (an IAuthoriser); None: everything.
         liveConnections: the protocols that are connected now.
         draining: whether the server stops and accepts no more connections.
+        reusePort: whether other processes may listen on its TCP ports, too.
     """
 
     log: ClassVar[Logger] = Logger(namespace="twisted_msgproto.net")
+
+    reusePort = False
 
     actions: ClassVar[frozenset[str]] = frozenset()
     """Sessions ask the authoriser about these actions.  None: the protocol cannot be restricted,

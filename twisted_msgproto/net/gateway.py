@@ -7,9 +7,10 @@ of many.  Either way a protocol only says how its factory is made and where it l
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
@@ -17,6 +18,7 @@ from twisted.application.service import IService, MultiService, Service
 from twisted.internet import endpoints
 from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
 from twisted.internet.interfaces import IListeningPort
+from twisted.internet.task import LoopingCall
 from twisted.logger import ILogObserver, Logger
 
 from ..core.errors import ConfigurationError, MsgprotoError
@@ -52,7 +54,7 @@ from .reloading import (
 )
 from .sink import DurableSink, IMessageSink
 from .status.flow import FlowHistory
-from .trying import BindingReactor, refusal_of
+from .trying import BindingReactor, ReusedPorts, refusal_of
 
 log = Logger(namespace="twisted_msgproto.gateway")
 
@@ -117,10 +119,10 @@ class Gateway(MultiService):
         if queue is not None:
             self.sink = queue_sink(queue, reactor, **queue_options)
             self._unopened = queue, self.sink
-            self.serveControl(queue)  # the first to start, the last to end
+            self._serveControl(queue)  # the first to start, the last to end
 
-    def serveControl(self, directory: str) -> None:
-        """Answer an operator on a socket in ``directory``, which belongs to this process."""
+    def _serveControl(self, directory: str) -> None:
+        """Answer an operator on a socket in the queue's directory."""
         from .control.service import ControlService
 
         control = ControlService(self.reactor, directory, self.broker, self._controlRoot)
@@ -183,6 +185,7 @@ class Gateway(MultiService):
             raise ConfigurationError(f"class {options['class']!r}: {text}") from error
         if subclass is not None and not own_factory:
             factory.protocol = subclass
+        factory.reusePort = bool(options["reuse-port"])
         if options["turn-warn"]:
             factory.watchTurns(options["turn-warn"] / 1e3)
         if options["log-sessions"]:
@@ -212,6 +215,11 @@ class Gateway(MultiService):
     def reloadOnHangUp(self) -> None:
         """Let SIGHUP reload while this runs; a program with signals of its own does not call it."""
         service: Any = ReloadOnHangUp(self.reactor, self.reload)
+        service.setServiceParent(self)
+
+    def tellsSystemd(self, environment: Mapping[str, str]) -> None:
+        """Tell systemd, if it has started this process with this ``environment``, how it is."""
+        service: Any = Notifier(self.reactor, environment)
         service.setServiceParent(self)
 
     def logsFor(self, options: Any) -> None:
@@ -270,7 +278,6 @@ class Gateway(MultiService):
                 why = ERRNO.sub("", str(error))
                 raise CannotStart(f"{self._title}: queue {directory!r}: {why}") from None
             self._unopened = None
-            _mend_former(directory)
         for name, own in self._sinks.items():
             try:
                 getattr(own, "open", lambda: None)()
@@ -328,6 +335,52 @@ class Gateway(MultiService):
         return closed.addCallback(lambda _: result)
 
 
+class Notifier(Service):
+    """Tells systemd what becomes of this process: ``Type=notify``, ``WatchdogSec=``.
+
+    It tells when the servers listen, that the reactor turns (twice in the time that systemd
+    waits for it), and when the end begins.
+    """
+
+    def __init__(self, reactor: Any, environment: Mapping[str, str]) -> None:
+        """``environment`` has NOTIFY_SOCKET and WATCHDOG_USEC, as systemd sets them, or neither."""
+        self._reactor = reactor
+        socket_name = environment.get("NOTIFY_SOCKET", "")
+        self._address = f"\0{socket_name[1:]}" if socket_name[:1] == "@" else socket_name
+        mine = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self._usec = int(environment.get("WATCHDOG_USEC", "0")) if mine else 0
+        self._pings = LoopingCall(self._tell, "WATCHDOG=1")
+        self._pings.clock = reactor
+
+    def startService(self) -> None:
+        """Tell that it serves, once the reactor runs: everything listens by then."""
+        super().startService()  # type: ignore[no-untyped-call]
+        self._reactor.callWhenRunning(self._ready)
+
+    def _ready(self) -> None:
+        if self.running:
+            self._tell("READY=1")
+            if self._usec:
+                self._pings.start(self._usec / 2e6)
+
+    def stopService(self) -> None:
+        """Tell that it ends."""
+        super().stopService()  # type: ignore[no-untyped-call]
+        if self._pings.running:
+            self._pings.stop()
+        self._tell("STOPPING=1")
+
+    def _tell(self, state: str) -> None:
+        if not self._address:
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            try:
+                sender.sendto(state.encode(), self._address)
+            except OSError as error:
+                log.warn("systemd was not told {state}: {error}", state=state, error=error)
+
+
 def _rules_again(options: ServerOptions, factory: Any) -> Iterator[Change]:
     """Read the file of ``--access`` again."""
     rules = options.readRules()
@@ -336,18 +389,6 @@ def _rules_again(options: ServerOptions, factory: Any) -> Iterator[Change]:
         factory.authoriser = rules
 
     yield Change(f"{options.protocolName}: rules of {options['access']}", apply)
-
-
-def _mend_former(directory: str) -> None:
-    """Mend the queues of processes that this gateway had once: no other process does it."""
-    from ..queue.below import mend_former, numbered
-
-    try:
-        lines = mend_former(numbered(directory))
-    except MsgprotoError as error:
-        lines = [str(error)]
-    for line in lines:
-        log.warn("{line}", line=line)
 
 
 def queue_sink(directory: str, reactor: Any, **queue_options: Any) -> DurableSink:
@@ -403,13 +444,15 @@ class ListeningService(Service):
         self._descriptions = list(descriptions)
         self._endpoints: list[ServedEndpoint] = []
         self._announced = announced
+        self._reuses = getattr(factory, "reusePort", False)
         self._refusal = ""
         self.ports: list[IListeningPort] = []
 
     def startService(self) -> None:
         """Listen on every endpoint; what cannot be listened on ends the process with one line."""
         super().startService()  # type: ignore[no-untyped-call]
-        self._endpoints = [ServedEndpoint(self._reactor, text) for text in self._descriptions]
+        reactor = ReusedPorts(self._reactor) if self._reuses else self._reactor
+        self._endpoints = [ServedEndpoint(reactor, text) for text in self._descriptions]
         for endpoint in self._endpoints:
             description = endpoint.description
             endpoint.listen(self.factory).addCallbacks(
@@ -428,11 +471,15 @@ class ListeningService(Service):
 
     def refusals(self, reactor: BindingReactor) -> Iterator[str]:
         """Yield a line for each endpoint that cannot be listened on (``FC-02``)."""
+        lines = []
+        reactor.reuse_ports = self._reuses
         for description in self._descriptions:
             endpoint = endpoints.serverFromString(reactor, description)
             why = refusal_of(endpoint.listen(self.factory))
             if why is not None:
-                yield self._refusalText(description, why)
+                lines.append(self._refusalText(description, why))
+        reactor.reuse_ports = False
+        yield from lines
 
     def _refusalText(self, description: str, why: str) -> str:
         return f"{self.factory.protocolName}: cannot listen on {description}: {why}"
@@ -479,6 +526,7 @@ def standalone(
         serve(options, gateway).setServiceParent(gateway)
         gateway.showStatus(options["status"], options["status-token"])
         gateway.reloadOnHangUp()
+        gateway.tellsSystemd(os.environ)
         gateway.logsFor(options)
     except ConfigurationError as error:
         raise SystemExit(f"{options.protocolName}: {error}") from None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, cast
 
 from twisted.internet import endpoints
+from twisted.internet.protocol import Factory
 from twisted.python import usage
 
 from ..core.errors import ConfigurationError
@@ -23,6 +24,7 @@ from .help import LegibleOptions, limits_tables
 from .jsonlog import twist_json_log
 from .reloading import Change, file_trouble
 from .sink import IMessageSink
+from .trying import BindingReactor, BoundPort
 
 STATUS_PARAMETERS: Final = (
     ["status", None, None, "Endpoint of the live page, /status.json, /metrics and /healthz."],
@@ -39,6 +41,9 @@ LOG_FLAGS: Final = (
 
 ENDPOINT_FORMS: Final = "tcp:PORT, tls:DIRECTORY:PORT or unix:PATH"
 """Some of the forms that an endpoint string may have, for those who have written another one."""
+
+OF_TCP: Final = re.compile(r"(haproxy:)?(tcp6?|ssl|tls|mtls):")
+"""An endpoint string that begins so listens on a TCP port."""
 
 HOST_FIRST: Final = re.compile(r"(tcp|tcp6):([\w.-]+):(\d+)")
 """This is how clients write an endpoint, and so do many who want a server."""
@@ -91,7 +96,10 @@ class ServerOptions(LegibleOptions):
         *STATUS_PARAMETERS,
     ]
 
-    optFlags: ClassVar[list[list[Any]]] = [*LOG_FLAGS]
+    optFlags: ClassVar[list[list[Any]]] = [
+        *LOG_FLAGS,
+        ["reuse-port", None, "Other gateways may listen on the same TCP ports (SO_REUSEPORT)."],
+    ]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -134,6 +142,27 @@ class ServerOptions(LegibleOptions):
         """Parse ``words`` (None: this process's); raises UsageError."""
         super().parseOptions(words)  # type: ignore[no-untyped-call]
 
+    def _checkReuse(self) -> None:
+        """Raise UsageError if ``reuse-port`` is given and gateways cannot share these ports."""
+        if not self["reuse-port"]:
+            return
+        refusal = self.sharingRefusal()
+        if refusal is not None:
+            raise usage.UsageError(f"reuse-port cannot be true here: {refusal}")
+        for description in self.endpointStrings():
+            if not OF_TCP.match(description):
+                raise usage.UsageError(
+                    f"reuse-port is for TCP ports, and {description!r} is none: leave one of them"
+                    " out"
+                )
+
+    def sharingRefusal(self) -> str | None:
+        """Return why several gateways cannot share a port of this server; None if they can.
+
+        They cannot if a connection needs what another one has left in the memory of its process.
+        """
+        return None
+
     @classmethod
     def defaultLimits(cls) -> Limits:
         """Return the limits of this server at their defaults."""
@@ -141,6 +170,10 @@ class ServerOptions(LegibleOptions):
 
     def whereItListens(self) -> list[str]:
         """Return every address that the server listens on, as people are shown it."""
+        return list(self["endpoints"])
+
+    def endpointStrings(self) -> list[str]:
+        """Return every endpoint string that the server listens on."""
         return list(self["endpoints"])
 
     def opt_endpoint(self, description: str) -> None:
@@ -264,6 +297,7 @@ class ServerOptions(LegibleOptions):
             twist_json_log(self.parent)
         if not self["endpoints"]:
             self["endpoints"] = [self.defaultEndpoint]
+        self._checkReuse()
         for description in self["endpoints"]:
             self.checkEndpoint(description)
         if self["status"] is not None:
@@ -271,10 +305,6 @@ class ServerOptions(LegibleOptions):
 
     def doubtOfUsers(self) -> str | None:
         """Return why rules about users mean little here, or None if clients prove who they are."""
-        return None
-
-    def reasonForOneProcess(self) -> str | None:
-        """Return why several processes cannot share this server; None if they can."""
         return None
 
     def _checkActions(self) -> None:
@@ -339,6 +369,29 @@ def _look_for_certificates(description: str) -> None:
     match = re.match(r"tls:((?:[^:\\]|\\.)*)", description)
     if match and not os.path.isdir(directory := re.sub(r"\\(.)", r"\1", match[1])):
         raise ValueError(f"no directory {directory!r}")
+
+
+def ports_of(description: str) -> list[tuple[str, int]]:
+    """Return interface and number of each TCP port that an endpoint string listens on; not 0."""
+    noting = _Ports()
+    endpoints.serverFromString(noting, description).listen(Factory()).addErrback(lambda _: None)
+    return noting.ports
+
+
+class _Ports(BindingReactor):
+    """Notes the TCP ports, and binds nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ports: list[tuple[str, int]] = []
+
+    def listenTCP(
+        self, port: int, factory: object, backlog: int = 1, interface: str = ""
+    ) -> BoundPort:
+        """Note the port, unless the system chooses it."""
+        if port:
+            self.ports.append((interface, port))
+        return BoundPort((interface, port))
 
 
 class _NoReactor:

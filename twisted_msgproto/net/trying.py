@@ -1,4 +1,7 @@
-"""Try what a start would do: bind every endpoint of a gateway and let go of it (``FC-02``)."""
+"""Try what a start would do: bind every endpoint of a gateway and let go of it (``FC-02``).
+
+With :class:`ReusedPorts` servers listen on ports which other processes listen on, too.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from twisted.application.service import IServiceCollection
+from twisted.internet import tcp
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IListeningPort, IReactorTCP, IReactorUNIX
@@ -21,6 +25,9 @@ BACKLOG: Final = 1
 """Nobody is accepted, so this is as good as any number."""
 
 PORT_MOST: Final = 65535
+
+USUAL_BACKLOG: Final = 50
+"""Twisted's own default."""
 
 
 @runtime_checkable
@@ -66,9 +73,13 @@ class BindingReactor:
 
     Only what server endpoints call is here.  A socket that another process passes (``systemd:``)
     is not tried.
+
+    Attributes:
+        reuse_ports: TCP ports are bound as by :class:`ReusedPorts`, and not listened on.
     """
 
     def __init__(self) -> None:
+        self.reuse_ports = False
         self._held: list[Closable] = []
         self._files: list[str] = []
 
@@ -86,8 +97,11 @@ class BindingReactor:
             if not 0 <= port <= PORT_MOST:
                 raise OSError(f"a port is at most {PORT_MOST}")
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if self.reuse_ports:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             bound.bind((interface, port))
-            bound.listen(BACKLOG)
+            if not self.reuse_ports:  # else it would be handed connections of those that serve
+                bound.listen(BACKLOG)
         except OSError as error:
             bound.close()
             raise CannotListenError(interface, port, error) from None
@@ -145,6 +159,37 @@ class BindingReactor:
         self._held, self._files = [], []
 
 
+class ReusedPort(tcp.Port):
+    """A TCP port that other processes of this user may listen on, too.
+
+    The kernel hands each new connection to one of them.
+    """
+
+    def createInternetSocket(self) -> socket.socket:
+        """Return a socket that shares its port; Twisted calls this before it binds."""
+        made: socket.socket = super().createInternetSocket()  # type: ignore[no-untyped-call]
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        return made
+
+
+class ReusedPorts:
+    """A reactor whose TCP ports are reused (``reuse-port``)."""
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reactor, name)
+
+    def listenTCP(
+        self, port: int, factory: Any, backlog: int = USUAL_BACKLOG, interface: str = ""
+    ) -> Any:
+        """Listen; raises CannotListenError."""
+        reused: Any = ReusedPort(port, factory, backlog, interface, self._reactor)
+        reused.startListening()
+        return reused
+
+
 def _remove_stale(address: str) -> None:
     """Remove the socket of a process that has ended; OSError if somebody listens on it."""
     try:
@@ -180,4 +225,4 @@ def refusal_of(listening: Deferred[Any]) -> str | None:
     return cannot_listen(getattr(error, "socketError", None) or error)
 
 
-__all__ = ["BindingReactor", "CanBeTried", "refusal_of", "refusals"]
+__all__ = ["BindingReactor", "CanBeTried", "ReusedPorts", "refusal_of", "refusals"]

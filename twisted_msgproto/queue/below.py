@@ -1,19 +1,18 @@
-"""The processes of a gateway have their queues in one directory: ``DIR/0``, ``DIR/1`` and so on."""
+"""A directory may have several queues in it, such as those of several gateways of one machine."""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
-from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from twisted_msgproto.core.errors import QueueError
+from twisted_msgproto.core.errors import QueueCorrupt, QueueError
 
-from .disk import IDENTITY_FILE
+from .disk import IDENTITY_FILE, OS_DISK
 
-NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,3}")
-"""The queue of a process is in a directory of this name."""
+if TYPE_CHECKING:
+    from .recovery import Recovery
 
 URL: Final = re.compile(r"[a-z+]+://")
 """Begins an address, and no directory."""
@@ -28,10 +27,8 @@ REMEDY: Final = (
 FOLDER: Final = "queue"
 """``msgproto init`` has the queue in this folder, beside the gateway.toml."""
 
-
-def queue_of(directory: str | os.PathLike[str], number: int) -> str:
-    """Return the directory of the queue of the process ``number``."""
-    return os.path.join(directory, str(number))
+NO_QUEUES: Final = frozenset(("lost+found",))
+"""Stand at the root of a disk, where only root may read them, and are no queues."""
 
 
 def failure(what: str, error: OSError) -> str:
@@ -55,29 +52,34 @@ def is_queue(directory: str | os.PathLike[str]) -> bool:
     return True
 
 
-def numbered(directory: str | os.PathLike[str]) -> list[str]:
-    """Return the queues of processes below ``directory``, by their numbers; none if it is none.
+def queues_in(directory: str | os.PathLike[str]) -> list[str]:
+    """Return the queues that are in ``directory``, 2 before 10; none if it is no directory.
 
     Raises QueueError where the directory cannot be read: there may be queues in it.
     """
     try:
-        names = os.listdir(directory)
+        names = set(os.listdir(directory)) - NO_QUEUES
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise QueueError(f"cannot read the directory: {error}") from error
-    numbers = sorted(int(name) for name in names if NUMBER.fullmatch(name))
-    return [place for number in numbers if is_queue(place := queue_of(directory, number))]
+    places = (os.path.join(directory, name) for name in sorted(names, key=_by_number))
+    return [place for place in places if is_queue(place)]
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    """Return what sorts names as people count them."""
+    return [(int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def queues_at(directory: str | os.PathLike[str]) -> list[str]:
-    """Return the queues that ``directory`` stands for: itself, and those of processes below it.
+    """Return the queues that ``directory`` stands for: itself, and those in it.
 
-    A directory that is no queue, and has none below it, stands for itself.  Raises QueueError
+    A directory that is no queue, and has none in it, stands for itself.  Raises QueueError
     where the directory cannot be read.
     """
-    below = numbered(directory)
-    return [os.fspath(directory), *below] if is_queue(directory) or not below else below
+    inside = queues_in(directory)
+    return [os.fspath(directory), *inside] if is_queue(directory) or not inside else inside
 
 
 def no_queue(directory: str | os.PathLike[str]) -> str:
@@ -92,10 +94,10 @@ def no_queue(directory: str | os.PathLike[str]) -> str:
         return f"no queue in {place}: there is no such directory"
     if is_queue(place):
         return f"no queue in {place} that can be read: its file {IDENTITY_FILE} is damaged"
-    if below := numbered(place):
-        return f"no queue in {place} itself: its processes have theirs, such as {below[0]}"
     if is_queue(beside := os.path.join(place, FOLDER)):
         return f"no queue in {place}; there is one in {beside}"
+    if inside := queues_in(place):
+        return f"no queue in {place} itself: it has several in it, such as {inside[0]}"
     return f"no queue in {place} (nothing has written there yet)"
 
 
@@ -113,46 +115,69 @@ def has_broker(directory: str | os.PathLike[str]) -> bool:
     return True
 
 
-def mend(directory: str) -> list[str]:
+def unheld(directory: str | os.PathLike[str]) -> list[str]:
+    """Return the queues in ``directory``, and those beside it if it is one, that no process writes.
+
+    Those that this user may not read are left out: they are those of others.
+    """
+    own = os.path.abspath(directory)
+    try:
+        beside = queues_at(os.path.dirname(own)) if is_queue(own) else []
+    except QueueError:
+        beside = []
+    found = []
+    for place in dict.fromkeys((*queues_in(own), *beside)):
+        try:
+            if place == own or not os.path.exists(os.path.join(place, IDENTITY_FILE)):
+                continue
+            if OS_DISK.lock_holder(os.path.join(place, "lock")) is None:
+                found.append(place)
+        except OSError:
+            continue
+    return found
+
+
+def is_unpublished(directory: str) -> bool:
+    """Return whether a queue that no process writes has more than its published end says.
+
+    After a loss of power the end may be older than what was acknowledged, and only a writer's
+    start (:func:`mend`) publishes the rest.  Raises QueueError if it cannot be read.
+    """
+    from .format import segment_name
+    from .reader import QueueReader
+    from .recovery import segment_offsets
+
+    try:
+        published = QueueReader(directory).published()
+    except QueueCorrupt:
+        return True
+    firsts = segment_offsets(OS_DISK, directory)
+    if published is None or not firsts:
+        return bool(firsts)
+    newest = os.path.join(directory, segment_name(firsts[-1]))
+    at_end = (published.segment, published.octets)
+    return firsts[-1] > published.segment or (firsts[-1], os.path.getsize(newest)) > at_end
+
+
+def mend(directory: str) -> Recovery:
     """Start and end the writer of a queue that no process has; return what it has found.
 
-    After a loss of power the published end may be older than the messages, and nobody else would
-    publish those again that were acknowledged.  Raises QueueLocked while another process has the
-    queue, QueueError if it cannot be opened.
+    Raises QueueLocked while another process has the queue, QueueError if it cannot be opened.
     """
     from .log import SegmentLog  # it loads Arrow, for which most starts have no use here
 
     log = SegmentLog(directory, check_octets=0)
     log.close()
-    return log.recovery.lines
-
-
-def mend_former(directories: Iterable[str]) -> list[str]:
-    """Mend the queues of former processes; return lines for the log that say what becomes of
-    each.
-    """
-    lines = []
-    for place in directories:
-        lines.append(f"no process has the queue {place}; the bridge lands it like the others")
-        try:
-            if has_broker(place):
-                lines.append(
-                    f"messages in the broker's queues of {place} are not delivered until a process "
-                    "has them again"
-                )
-            lines += mend(place)
-        except (QueueError, OSError) as error:
-            lines.append(str(error))
-    return lines
+    return log.recovery
 
 
 __all__ = [
     "has_broker",
     "is_queue",
+    "is_unpublished",
     "mend",
-    "mend_former",
     "no_queue",
-    "numbered",
-    "queue_of",
     "queues_at",
+    "queues_in",
+    "unheld",
 ]

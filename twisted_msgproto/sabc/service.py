@@ -52,6 +52,10 @@ class Options(AuthenticationOptions):
         websockets = [f"{description} (WebSocket)" for description in self["websockets"]]
         return [*super().whereItListens(), *websockets]
 
+    def endpointStrings(self) -> list[str]:
+        """Return every endpoint string that the server listens on."""
+        return [*super().endpointStrings(), *self["websockets"]]
+
     def opt_websocket(self, description: str) -> None:
         """A Twisted server endpoint string to listen on for WebSocket; may be given repeatedly."""
         self.checkEndpoint(description)
@@ -70,6 +74,7 @@ class Options(AuthenticationOptions):
         if not self["endpoints"] and not self["websockets"]:
             self["websockets"] = [DEFAULT_WEBSOCKET_ENDPOINT]
         elif not self["endpoints"]:
+            self._checkReuse()
             return
         super().postOptions()
 
@@ -95,9 +100,11 @@ def serve(options: ServerOptions, gateway: Gateway) -> IService:
     both: Any = MultiService()
     streams: Any = ListeningService(gateway.reactor, factory, options["endpoints"])
     streams.setServiceParent(both)
+    over_websocket = factory.webSocketFactory(options["origins"])
+    over_websocket.reusePort = factory.reusePort
     sockets: Any = ListeningService(
         gateway.reactor,
-        factory.webSocketFactory(options["origins"]),
+        over_websocket,
         options["websockets"],
         partial(websocket_address, announce),
     )

@@ -146,7 +146,7 @@ class BridgeOptions:
         """Return the queues that there are now, directories as absolute paths: workers have other
         working directories.
 
-        The directory of a gateway of several processes stands for the queues of all of them.
+        A directory stands for the queues in it, too.
         """
         found: list[str] = []
         for queue in self.queues:
@@ -319,7 +319,7 @@ class Bridge:
         remove_halves(lock.parent, f"{consumer}.json.")
 
     def _more(self, known: Collection[str]) -> Iterator[str]:
-        """Yield the queues of processes that have come since: their consumer is ours now."""
+        """Yield the queues that have come since: their consumer is ours now."""
         if self._growing is None:
             return
         try:

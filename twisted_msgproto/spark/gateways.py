@@ -130,7 +130,7 @@ class Gateways:
         self._grown = float("-inf")
 
     def _grow(self, now: float) -> None:
-        """Add the gateways that have come since, such as further processes of one."""
+        """Add the gateways that have come since, such as further queues in a directory."""
         if now - self._grown >= GROW_SECONDS:
             self._grown = now
             known = {one.location for one in self.all}

@@ -44,11 +44,11 @@ class Options(AuthenticationOptions):
         self["origins"] = []
         self["ingest"] = []
 
-    def reasonForOneProcess(self) -> str | None:
-        """Return why: what is published would reach the subscribers of one process alone."""
+    def sharingRefusal(self) -> str | None:
+        """Return why: what is published would reach the subscribers of one gateway alone."""
         if self["no-hub"]:
             return None
-        return "the topics of its hub are in one process (no-hub = true leaves them out)"
+        return "its topics are in the memory of one process (no-hub = true leaves them out)"
 
     def opt_ingest(self, name: str) -> None:
         """A method whose calls are stored, repeatable; without it all are, and other text too."""

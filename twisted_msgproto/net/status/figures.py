@@ -191,8 +191,6 @@ class GatewayFigures:
         answer.addTimeout(QUEUE_SECONDS, self._reactor)
         answer.addErrback(self._timed_out)
         return answer.addCallback(lambda read: queue_figures(writer, read))
-            lambda read: queue_figures(writer, read)
-        )
 
     def _read(self, result: Figures | Failure) -> Figures | Failure:
         self._reading, self._silent = None, False

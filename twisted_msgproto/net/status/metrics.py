@@ -79,7 +79,7 @@ class _Collector:
             yield from _of_table(QUEUE, figures["queue"])
             yield from _consumers(figures["queue"]["consumers"])
             yield from _bridges(figures["queue"]["bridges"])
-            yield from _former(figures["queue"].get("former", ()))
+            yield from _unheld(figures["queue"].get("unheld", ()))
         yield from _broker(figures["broker"]["spaces"])
         yield from _protocols(figures["protocols"])
 
@@ -88,59 +88,6 @@ def exposition(figures: Mapping[str, Any]) -> bytes:
     """Return the metrics of these figures as text."""
     registry = CollectorRegistry()
     registry.register(_Collector(figures))
-    return bytes(generate_latest(registry))
-
-
-class _OfProcesses:
-    """Yields the metrics of several processes; each sample has the label ``process``.
-
-    They are not added up: the counters of a process that starts again begin at 0 alone.
-    """
-
-    def __init__(self, figures: Mapping[str, Any], parts: Mapping[int, Mapping[str, Any]]) -> None:
-        self._figures = figures
-        self._parts = parts
-
-    def collect(self) -> Iterator[Any]:
-        """Yield every metric family; prometheus_client calls this."""
-        text = "1 while the process says that it serves"
-        up = _family(False, "process_serving", text, ["process"])
-        again = _family(True, "process_restarts", "How often it was started again", ["process"])
-        for one in self._figures["processes"]:
-            up.add_metric([str(one["number"])], float(one["state"] == "serving"))
-            again.add_metric([str(one["number"])], one["restarts"])
-        families: dict[str, Any] = {}
-        for number in sorted(one["number"] for one in self._figures["processes"]):
-            for family in self._of_one(number):
-                samples = [
-                    sample._replace(labels={**sample.labels, "process": str(number)})
-                    for sample in family.samples
-                ]
-                families.setdefault(family.name, family)
-                known = families[family.name]
-                known.samples = samples if known is family else known.samples + samples
-        for family in _former((self._figures.get("queue") or {}).get("former", ())):
-            known = families.setdefault(family.name, family)
-            known.samples += [] if known is family else family.samples
-        yield from (up, again)
-        yield from families.values()
-
-    def _of_one(self, number: int) -> Iterator[Any]:
-        """Yield the families of one process; those that alerts wait for also while it is silent."""
-        if number in self._parts:
-            return _Collector(self._parts[number]).collect()
-        return _verdicts(False, False)
-
-
-def exposition_of_processes(
-    figures: Mapping[str, Any], parts: Mapping[int, Mapping[str, Any]]
-) -> bytes:
-    """Return the metrics of several processes as text.
-
-    ``figures`` are those of all together, and ``parts`` those of each, by its number.
-    """
-    registry = CollectorRegistry()
-    registry.register(_OfProcesses(figures, parts))
     return bytes(generate_latest(registry))
 
 
@@ -178,13 +125,13 @@ def _consumers(consumers: list[Mapping[str, Any]]) -> Iterator[Any]:
         yield family
 
 
-def _former(queues: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
+def _unheld(queues: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
     for figure, metric, text in (
         ("behind_messages", "behind_messages", "Messages that have not landed"),
         ("ok", "landing", "1 while what it has is whole, and lands"),
     ):
-        text = f"{text}, of a queue that no process has"
-        family = _family(False, f"queue_former_{metric}", text, ["directory"])
+        text = f"{text}, of a queue beside it that no gateway holds"
+        family = _family(False, f"queue_unheld_{metric}", text, ["directory"])
         for queue in queues:
             family.add_metric([queue["directory"]], float(queue[figure]))
         yield family

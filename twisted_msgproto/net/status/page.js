@@ -111,24 +111,9 @@ function showVerdict({ safe, healthy }) {
   document.title = `${good ? "●" : "▲"} msgproto`;
 }
 
-// Only a gateway with the key `processes` has several.
-function showProcesses(processes) {
-  at("several").hidden = !processes;
-  if (!processes) return;
-  table(at("processes"), ["process", "state", "pid", "restarts", "sessions", "behind", "ended last"],
-    processes.map((one) => [one.number, one.state === "serving" && !one.answers ? "does not answer" : one.state,
-      one.pid === null ? "–" : String(one.pid), one.restarts, one.sessions ?? "–", one.behind_messages ?? "–",
-      one.ended_because ?? "never"]), "no process");
-  [...at("processes").rows].slice(1).forEach((row, place) => {
-    const one = processes[place];
-    row.className = one.state === "serving" && one.answers ? "" : "down";
-  });
-}
-
-function showQueue(queue, now, processes) {
+function showQueue(queue, now) {
   if (!queue) {
-    const silent = processes && !processes.some((one) => one.answers);
-    pairs(at("queue"), [["queue", silent ? "not known: no process answers" : "none"]]);
+    pairs(at("queue"), [["queue", "none"]]);
     table(at("consumers"), [], [], "no consumer");
     return;
   }
@@ -141,6 +126,8 @@ function showQueue(queue, now, processes) {
     ["last commit", `${(queue.append_last_us / 1000).toFixed(1)} ms`],
     ["damaged messages", number(queue.damaged_messages)],
     ["directory", queue.directory],
+    ...(queue.unheld ?? []).map((one) => ["no gateway holds",
+      `${one.directory}, ${number(one.behind_messages)} behind: msgproto queue mend ${one.directory}`]),
   ]);
   table(at("consumers"), ["consumer", "committed", "behind", "stands still"],
     queue.consumers.map((one) => [one.name, one.offset, one.behind_messages,
@@ -302,9 +289,8 @@ function show(figures) {
   last = figures;
   remember(figures.flow);
   showVerdict(figures);
-  showProcesses(figures.processes);
   showFlow(figures.protocols);
-  showQueue(figures.queue, figures.at, figures.processes);
+  showQueue(figures.queue, figures.at);
   showBridges(figures.queue?.bridges);
   showMemory(figures.memory);
   showMachines();

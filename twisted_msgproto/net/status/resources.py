@@ -18,7 +18,7 @@ path               answer
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.resources import files
 from typing import Any, Final
 
@@ -106,15 +106,12 @@ def _health(figures: Figures) -> Answer:
     return status, TEXT, f"{health['why']}\n".encode()
 
 
-def _metrics(figures: Figures, parts: Mapping[int, Figures] | None = None) -> Answer:
-    """Answer with the metrics; ``parts`` are the figures of each of several processes."""
+def _metrics(figures: Figures) -> Answer:
     try:
-        from .metrics import CONTENT_TYPE, exposition, exposition_of_processes
+        from .metrics import CONTENT_TYPE, exposition
     except ModuleNotFoundError as error:
         text = f"{error.name} is not installed: pip install 'twisted-msgproto[metrics]'\n"
         return http.NOT_IMPLEMENTED, TEXT, text.encode()
-    if parts is not None:
-        return http.OK, CONTENT_TYPE, exposition_of_processes(figures, parts)
     return http.OK, CONTENT_TYPE, exposition(figures)
 
 
@@ -175,19 +172,15 @@ def status_root(gateway: Any, events: Events, *, for_everybody: bool = False) ->
     """Return the root of a gateway's site: the control site's paths, and those that show
     figures.
 
-    What gathers the figures of several processes has those of each in its attribute ``parts``.
     ``for_everybody``: it shows figures, and does nothing else.
     """
     root = control_root(gateway.broker, gateway.reload, for_everybody=for_everybody)
     figures = events.figures
 
-    def metrics(found: Figures) -> Answer:
-        return _metrics(found, getattr(figures, "parts", None))
-
     # Only who wants to see sessions has them read one by one.
     root.putChild(b"status.json", Shown(figures.latest, _json))
     root.putChild(b"healthz", Shown(figures.summary, _health))
-    root.putChild(b"metrics", Shown(figures.summary, metrics))
+    root.putChild(b"metrics", Shown(figures.summary, _metrics))
     root.putChild(b"events", events)
     root.putChild(b"sessions.json", Searched(figures))
     root.putChild(b"machines.json", Drawn(gateway))

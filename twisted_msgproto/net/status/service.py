@@ -46,15 +46,13 @@ class StatusSite(ControlSite):
         return succeed(None)
 
 
-def events_of(gateway: Any) -> Events:
-    """Return a gateway's stream of samples; several processes gather their figures themselves."""
-    figures = getattr(gateway, "figures", None) or GatewayFigures(gateway, gateway.reactor)
-    return Events(figures, gateway.reactor)
-
-
 def unguarded_root(gateway: Any) -> Resource:
     """Return the root of a gateway's site for its control socket: the file guards it."""
-    return status_root(gateway, events_of(gateway))
+    return status_root(gateway, _events(gateway))
+
+
+def _events(gateway: Any) -> Events:
+    return Events(GatewayFigures(gateway, gateway.reactor), gateway.reactor)
 
 
 def status_site(gateway: Any, endpoint: str, token_file: str | None = None) -> StatusSite:
@@ -69,6 +67,6 @@ def status_site(gateway: Any, endpoint: str, token_file: str | None = None) -> S
     except ValueError as error:
         raise ConfigurationError(f"bad status endpoint {endpoint!r}: {error}") from None
     token = None if token_file is None else read_token(token_file)
-    events = events_of(gateway)
+    events = _events(gateway)
     root = status_root(gateway, events, for_everybody=token is None)
     return StatusSite(Guarded(root, token), events, token_file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ...core.errors import QueueMismatch
@@ -19,10 +19,12 @@ NOTHING_READ: Final[Mapping[str, Any]] = {
     "oldest": None,
     "consumers": [],
     "bridges": [],
-    "former": [],
+    "unheld": [],
     "unreadable": None,
 }
 """This is known of a queue whose disk has told nothing yet."""
+MEND: Final = "start its gateway, or run msgproto queue mend"
+"""This remedies what no gateway has published."""
 
 NEVER_REFUSES: Final[Mapping[str, Any]] = {
     "refusal": None,
@@ -60,7 +62,6 @@ def read_figures(directory: str, now: float) -> dict[str, Any]:
     ``now`` is in seconds since 1970 UTC.  What cannot be read is missing, and ``unreadable`` says
     why.
     """
-    from ...queue.below import numbered
     from .bridging import bridges_of  # as the writer, it needs the packages of a queue
 
     shown: dict[str, Any] = dict(NOTHING_READ)
@@ -69,22 +70,25 @@ def read_figures(directory: str, now: float) -> dict[str, Any]:
         shown["disk_free_octets"] = disk.f_bavail * disk.f_frsize
         shown["bridges"] = bridges_of(directory, now)
         shown |= _consumers(directory, now)
-        shown["former"] = former_queues(numbered(directory), now)
+        shown["unheld"] = unheld_queues(directory, now)
     except Exception as error:  # the queue is closing, or its disk fails: the rest is still known
         shown["unreadable"] = f"{type(error).__name__}: {error}"
     return shown
 
 
-def former_queues(directories: Iterable[str], now: float) -> list[dict[str, Any]]:
-    """Return the figures of queues that no process has, and that a bridge lands all the same.
+def unheld_queues(directory: str, now: float) -> list[dict[str, Any]]:
+    """Return the figures of the queues beside ``directory`` that no gateway holds.
 
     ``now`` is in seconds since 1970 UTC.  One that is empty has landed, whoever reads it.
     """
-    return [_former(directory, now) for directory in directories]
+    from ...queue.below import unheld
+
+    return [_unheld(place, now) for place in unheld(directory)]
 
 
-def _former(directory: str, now: float) -> dict[str, Any]:
+def _unheld(directory: str, now: float) -> dict[str, Any]:
     from ...queue import QueueReader
+    from ...queue.below import is_unpublished
 
     queue: dict[str, Any] = {**NEVER_REFUSES, "consumers": [], "unreadable": None}
     kept = 0
@@ -92,14 +96,18 @@ def _former(directory: str, now: float) -> dict[str, Any]:
         reader = QueueReader(directory)
         kept = reader.end() - reader.begin()
         queue["damaged_messages"] = sum(hi - lo for lo, hi in reader.damaged())
+        queue["unpublished"] = is_unpublished(directory)
         queue |= _consumers(directory, now)
-    except Exception as error:  # nobody else would say so: no process opens it
+    except Exception as error:  # nobody else would say so: no gateway opens it
         queue["unreadable"] = f"{type(error).__name__}: {error}"
     whole = not queue["damaged_messages"] and queue["unreadable"] is None
-    verdict = Verdict(True, "") if whole and not kept else safe_and_landing(queue)
+    if queue.get("unpublished"):
+        verdict = Verdict(False, f"What it may have acknowledged last is not published: {MEND}.")
+    else:
+        verdict = Verdict(True, "") if whole and not kept else safe_and_landing(queue)
     behind = max((one["behind_messages"] for one in queue["consumers"]), default=kept)
     return {
-        "directory": os.path.abspath(directory),
+        "directory": directory,
         "behind_messages": behind,
         **verdict.as_dict(),
     }

@@ -41,15 +41,15 @@ def safe_and_landing(queue: Mapping[str, Any] | None) -> Verdict:
     if wrong is not None:
         return Verdict(False, wrong)
     behind = max(consumer["behind_messages"] for consumer in queue["consumers"])
-    return landing("the slowest consumer is", behind, queue.get("former", ()))
+    return landing("the slowest consumer is", behind, queue.get("unheld", ()))
 
 
-def landing(who: str, behind: int, former: Iterable[Mapping[str, Any]]) -> Verdict:
-    """Return that all is well, and how many messages ``who``, and queues that no process has, are
+def landing(who: str, behind: int, unheld: Iterable[Mapping[str, Any]]) -> Verdict:
+    """Return that all is well, and how many messages ``who``, and queues that no gateway holds, are
     ``behind``.
     """
-    left = sum(one["behind_messages"] for one in former)
-    counts = ((who, behind), ("queues that no process has are", left))
+    left = sum(one["behind_messages"] for one in unheld)
+    counts = ((who, behind), ("queues that no gateway holds are", left))
     lags = [f"{name} {count} behind" for name, count in counts if count]
     rest = f"lands; {', and '.join(lags)}" if lags else "has landed"
     return Verdict(True, f"Everything that was acknowledged is on disk and {rest}.")
@@ -82,11 +82,11 @@ def _wrong(queue: Mapping[str, Any]) -> Iterator[str]:
                 f" {consumer['behind_messages']} messages behind and has not moved for"
                 f" {consumer['still_seconds']:.0f} s."
             )
-    yield from wrong_of_former(queue.get("former", ()))
+    yield from wrong_of_unheld(queue.get("unheld", ()))
 
 
-def wrong_of_former(former: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield what is wrong with queues that no process has."""
-    for one in former:
+def wrong_of_unheld(unheld: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what is wrong with queues that no gateway holds."""
+    for one in unheld:
         if not one["ok"]:
-            yield f"No process has the queue {one['directory']}: {one['why']}"
+            yield f"No gateway holds the queue {one['directory']}: {one['why']}"
