@@ -480,11 +480,14 @@ def changed_keys(before: Table, after: Table) -> Iterator[str]:
                     yield f"[{name}] {key}"
 
 
-def make_gateway(configuration: Configuration, reactor: Any) -> Gateway:
+def make_gateway(configuration: Configuration, reactor: Any, **queue_options: Any) -> Gateway:
     """Return the services of the file; ConfigurationError for what can be told before they
     start.
+
+    ``queue_options`` are what QueueWriter takes beside the keys of the file.
     """
     keys = {key.replace("-", "_"): value for key, value in configuration.queue.items()}
+    keys |= queue_options
     gateway = Gateway(reactor, keys.pop("directory", None), title="msgproto", **keys)
     for name, options in configuration.servers.items():
         try:

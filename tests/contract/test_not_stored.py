@@ -30,7 +30,7 @@ from twisted.trial.unittest import TestCase
 
 from tests.tools.five import ANYWHERE, CLIENTS, SERVERS
 from twisted_msgproto import cli
-from twisted_msgproto.gateway import Configuration, serve, show_status
+from twisted_msgproto.gateway import Configuration, make_gateway
 from twisted_msgproto.net.gateway import Gateway
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.testing import BrokenDisk
@@ -213,11 +213,7 @@ class NotStored(TestCase):
         """Return a gateway that runs, and the ports of each server and of the live page."""
         text = SERVERS.format(queue=queue, **ANYWHERE)
         tables = tomllib.loads(f'{text}[status]\nendpoint = "tcp:0:interface=127.0.0.1"\n')
-        configuration = Configuration(tables)
-        gateway = Gateway(reactor, str(queue), disk=disk, **options)
-        for server in serve(configuration.servers, gateway):
-            server.setServiceParent(gateway)
-        show_status(configuration, gateway)
+        gateway = make_gateway(Configuration(tables), reactor, disk=disk, **options)
         with contextlib.redirect_stdout(io.StringIO()) as output:
             gateway.startService()
             while output.getvalue().count(" listening on ") <= len(ANYWHERE):
