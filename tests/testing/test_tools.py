@@ -247,6 +247,29 @@ def test_the_nth_step_fails_and_no_other() -> None:
         disk.fail("unlink")
 
 
+def test_a_disk_that_cannot_read_fails_for_the_chosen_files_alone(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+    disk = BrokenDisk()
+    disk.fail("read", nth=2, times=None, errno=errno.ESTALE, path="two")
+    one, two = (disk.open(str(tmp_path / name)) for name in ("one", "two"))
+    for fails in (False, True, True):
+        assert one.read(0, 3) == b"one"
+        if fails:
+            with pytest.raises(OSError, match="/two") as caught:
+                two.read(0, 3)
+            assert caught.value.errno == errno.ESTALE
+        else:
+            assert two.read(0, 3) == b"two"
+    disk.heal()
+    assert two.read(0, 3) == b"two"
+    disk.fail("names")
+    with pytest.raises(OSError, match=str(tmp_path)):
+        disk.names(str(tmp_path))
+    one.close()
+    two.close()
+
+
 def test_the_package_is_typed_and_documented() -> None:
     """Each public name has a docstring, and stands on the page about tests."""
     page = (PROJECT / "docs" / "testing.md").read_text()
