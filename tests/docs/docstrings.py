@@ -30,11 +30,7 @@ BOUNDS = Path(__file__).with_name("docstrings.toml")
 
 USERS_PAGES = [
     PROJECT / "README.md",
-    *(
-        page
-        for page in sorted((PROJECT / "docs").rglob("*.md"))
-        if "_build" not in page.parts and page.name != "mutants.md"
-    ),
+    *(page for page in sorted((PROJECT / "docs").rglob("*.md")) if "_build" not in page.parts),
 ]
 """Pages for people who use the package; CONTRIBUTING.md is for those who carry on with it, and so
 is the page of the mutants, which quotes code.
