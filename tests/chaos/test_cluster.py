@@ -22,9 +22,9 @@ from tests.spark.conftest import messages, write
 from tests.tools import java_classes
 from tests.tools.certificates import Authority, Pair
 from tests.tools.cluster import Cluster, cluster
+from tests.tools.endpoints import reserved
 from tests.tools.processes import Launched, Launcher, command_of, descendants
 from tests.tools.s3 import Store
-from twisted_msgproto.cli.benches.endpoints import reserved
 from twisted_msgproto.queue import QueueReader
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
