@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, str] = {
     "bridge": "twisted_msgproto.cli.bridge",
     "send": "twisted_msgproto.cli.send",
     "recv": "twisted_msgproto.cli.recv",
+    "bench": "twisted_msgproto.cli.bench",
     "queue": "twisted_msgproto.cli.queue",
     "broker": "twisted_msgproto.cli.broker",
     "status": "twisted_msgproto.cli.status",

@@ -1,0 +1,85 @@
+"""``msgproto bench`` against real servers of all five protocols."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.tools.processes import Launched, Launcher
+from twisted_msgproto.queue import QueueReader
+
+LOOPBACK = "tcp:0:interface=127.0.0.1"
+SERVERS = {name: LOOPBACK for name in ("lumberjack", "micromsg2", "sabc", "umq")}
+SERVERS["mtl"] = "tcp://127.0.0.1:*"
+
+
+def served(launch: Launcher, protocol: str) -> Launched:
+    words = [protocol, "-e", SERVERS[protocol], "--queue", "spool"]
+    return launch(*words, module="twisted")
+
+
+@pytest.mark.parametrize("protocol", SERVERS)
+def test_what_is_told_is_what_the_server_has(launch: Launcher, protocol: str) -> None:
+    """The size and the clients are those that were asked for, and every message is in the queue."""
+    address = served(launch, protocol).address(protocol)
+    words = ("--clients", "3", "--seconds", "0.5", "--size", "200", "--window", "20", "--json")
+    ended = launch.run("bench", protocol, address, *words)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    told = json.loads(ended.stdout)
+    reader = QueueReader(launch.directory / "spool")
+    rows = [body for batch in reader.read(0, reader.end()) for body in batch["body"].to_pylist()]
+    sessions = {
+        one for batch in reader.read(0, reader.end()) for one in batch["session"].to_pylist()
+    }
+    assert told["sent"] == told["acknowledged"] == len(rows) > 0
+    assert told["bytes"] == sum(map(len, rows)) == 200 * len(rows)
+    assert len(sessions) == 3
+    assert told["messages_per_second"] == pytest.approx(len(rows) / told["seconds"], rel=0.01)
+    assert told["bytes_per_second"] == pytest.approx(told["bytes"] / told["seconds"], rel=0.01)
+    assert 0 < told["latency_p50_seconds"] <= told["latency_p99_seconds"]
+    assert told["errors"] == {}
+
+
+def test_a_rate_is_of_all_clients_together(launch: Launcher) -> None:
+    address = served(launch, "sabc").address("sabc")
+    words = ("--clients", "4", "--seconds", "0.5", "--rate", "40")
+    ended = launch.run("bench", "sabc", address, *words)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    told = re.fullmatch(
+        r"(\d+) of \1 messages acknowledged in \d\.\d\d s, 4 clients: .+ bytes/s\n"
+        r"acknowledged after p50 \S+ ms, p99 \S+ ms\n",
+        ended.stdout,
+    )
+    assert told is not None, ended.stdout
+    assert int(told[1]) <= 24  # never more than are due
+
+
+def test_clients_that_fail_are_counted_and_the_others_go_on(launch: Launcher) -> None:
+    server = launch("sabc", "-e", LOOPBACK, "--limit", "connections=2", module="twisted")
+    words = ("--clients", "3", "--seconds", "0.2", "--json")
+    ended = launch.run("bench", "sabc", server.address("sabc"), *words)
+    assert ended.returncode == 1
+    told = json.loads(ended.stdout)
+    assert told["acknowledged"] == told["sent"] > 0
+    assert sum(told["errors"].values()) == 1
+    assert ended.stderr.startswith("msgproto bench: 1 of 3 clients failed: ")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        (["sabc", "tcp:127.0.0.1:1"], 1, "1 of 1 clients failed: nobody listens at "),
+        (["sabc", "tcp:127.0.0.1:1", "--pipelining", "2"], 2, "send sabc has no --pipelining"),
+        (["nothing"], 2, "unknown protocol 'nothing'"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    launch: Launcher, words: list[str], status: int, line: str
+) -> None:
+    ended = launch.run("bench", *words)
+    assert (ended.returncode, ended.stdout) == (status, "")
+    (told,) = ended.stderr.splitlines()
+    assert told.startswith(f"msgproto bench: {line}")

@@ -1,0 +1,277 @@
+"""Load a running server with made-up messages, and say how fast it acknowledges them.
+
+Each client has a connection of its own and sends what its window allows, or --rate messages a
+second in all.  The clock runs from when all are connected until the last acknowledgement.  The
+exit status is 0 only if no client failed and every message was acknowledged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter, deque
+from types import ModuleType
+from typing import Any
+
+from ..net.clients.shapes import SIZE_OCTETS, SendOptions
+from . import INTERRUPTED
+from .clients import FAILED, add_connect_options, command_of, positive, seconds, tell, why_not
+from .messages import MadeUp
+from .progress import Counted
+from .send import add_sending_options, incomplete, options_of
+
+SUMMARY = "load a running server with made-up messages, and measure its acknowledgements"
+
+SECONDS = 10.0
+NUMBERS = 1_000_000_000
+"""Messages have numbers below this."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_connect_options(parser)
+    option = parser.add_argument
+    option("--clients", metavar="N", type=positive, default=1, help="connections (default 1)")
+    option(
+        "--seconds",
+        metavar="S",
+        type=seconds,
+        default=SECONDS,
+        help=f"begin messages for S seconds (default {SECONDS:g})",
+    )
+    option(
+        "--rate",
+        metavar="N",
+        type=seconds,
+        help="N messages a second, of all clients together; default: as many as the windows allow",
+    )
+    option(
+        "--size",
+        metavar="B",
+        type=positive,
+        default=SIZE_OCTETS,
+        help=f"bytes of a message (default {SIZE_OCTETS})",
+    )
+    add_sending_options(parser)
+    option("--json", action="store_true", help="print one line of JSON")
+    parser.set_defaults(count=None, call=None)
+
+
+class Load:
+    """What all clients send and have acknowledged.
+
+    ``counted`` has the messages, and ``bytes`` is what they were without those on their way.
+    ``latencies`` counts messages by the seconds from when one was handed to its client until it
+    was acknowledged, to three digits.  ``errors`` counts clients by why they failed.
+    """
+
+    def __init__(self, clock: Any, clients: int, length: float, rate: float | None) -> None:
+        self.counted, self.bytes = Counted(), 0
+        self.latencies: Counter[float] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.began = self.ended = clock.seconds()
+        self.clock, self.length, self.rate = clock, length, rate
+        self._absent = clients
+        self._started: list[Any] = []
+
+    async def start(self) -> None:
+        """Wait until every client is here, or has failed."""
+        from twisted.internet.defer import Deferred
+
+        self._started.append(Deferred())
+        mine = self._started[-1]
+        self.arrived()
+        await mine
+
+    def arrived(self) -> None:
+        """One client less is waited for."""
+        self._absent -= 1
+        if self._absent == 0:
+            self.began = self.ended = self.clock.seconds()
+            for waiting in self._started:
+                waiting.callback(None)
+
+    @property
+    def seconds(self) -> float:
+        """The time from the start to the last acknowledgement."""
+        return float(self.ended - self.began)
+
+    def percentile(self, share: float) -> float | None:
+        """Return the seconds within which this share was acknowledged; None if nothing was."""
+        left = share * self.latencies.total()
+        for latency, count in sorted(self.latencies.items()):
+            left -= count
+            if left <= 0:
+                return latency
+        return None
+
+    def result(self) -> dict[str, Any]:
+        """Return what was measured, for ``--json``."""
+        counted, took = self.counted, self.seconds
+        done = counted.messages_acknowledged + counted.messages_written
+        return {
+            "sent": counted.messages_sent,
+            "acknowledged": counted.messages_acknowledged,
+            "bytes": self.bytes,
+            "seconds": round(took, 6),
+            "messages_per_second": round(done / took, 1) if took else 0.0,
+            "bytes_per_second": round(self.bytes / took, 1) if took else 0.0,
+            "latency_p50_seconds": self.percentile(0.50),
+            "latency_p99_seconds": self.percentile(0.99),
+            "errors": dict(self.errors),
+        }
+
+
+class Client:
+    """One client: the messages of its ``send``, and its progress."""
+
+    def __init__(self, load: Load, clients: int, size: int) -> None:
+        self._load = load
+        self._documents = MadeUp(NUMBERS, size)
+        self._rate = None if load.rate is None else load.rate / clients
+        self._begun = 0  # messages that were handed out
+        self._sizes: deque[tuple[int, int]] = deque()
+        self._flight: deque[list[Any]] = deque()  # when a batch was sent, its messages, their bytes
+        self.here = False
+
+    async def some(self, most: int) -> list[bytes]:
+        """Return the next messages when they are due; none when the time is over."""
+        from twisted.internet.task import deferLater
+
+        load = self._load
+        if not self.here:
+            self.here = True
+            await load.start()
+        while (passed := load.clock.seconds() - load.began) < load.length:
+            due = most if self._rate is None else int(self._rate * passed) + 1 - self._begun
+            if due > 0:
+                found = await self._documents.some(min(due, most))
+                self._begun += len(found)
+                self._sizes.append((len(found), sum(map(len, found))))
+                return found
+            assert self._rate is not None
+            wait = min(self._begun / self._rate, load.length) - passed
+            await deferLater(load.clock, max(0.0, wait), lambda: None)
+        return []
+
+    def sent(self, count: int) -> None:
+        """Note when these messages were sent."""
+        self._load.counted.sent(count)
+        while count:
+            messages, size = self._sizes.popleft()
+            some = min(count, messages)
+            part = size * some // messages
+            if some < messages:
+                self._sizes.appendleft((messages - some, size - part))
+            self._flight.append([self._load.clock.seconds(), some, part])
+            count -= some
+
+    def acknowledged(self, count: int) -> None:
+        """Note how long these messages, the oldest in flight, have waited."""
+        self._load.counted.acknowledged(count)
+        self._done(count, timed=True)
+
+    def written(self, count: int) -> None:
+        """Note that these were written to a server that acknowledges none."""
+        self._load.counted.written(count)
+        self._done(count, timed=False)
+
+    def _done(self, count: int, *, timed: bool) -> None:
+        load = self._load
+        now = load.ended = load.clock.seconds()
+        while count:
+            batch = self._flight[0]
+            some = min(count, batch[1])
+            part = batch[2] * some // batch[1]
+            if timed:
+                load.latencies[float(f"{now - batch[0]:.3g}")] += some
+            load.bytes += part
+            batch[1:] = batch[1] - some, batch[2] - part
+            if not batch[1]:
+                self._flight.popleft()
+            count -= some
+
+    def alive(self) -> None:
+        """The server is at work."""
+
+
+async def drive(
+    load: Load, command: ModuleType, options: SendOptions, arguments: argparse.Namespace
+) -> None:
+    """Have all clients send; what one of them fails with is counted, and the others go on."""
+    from twisted.internet.defer import Deferred, gatherResults
+
+    from twisted_msgproto.core.errors import ConfigurationError, LimitExceeded
+    from twisted_msgproto.core.reasons import reason
+
+    from .waiting import PATIENCE_SECONDS, Patience
+
+    async def one() -> None:
+        client = Client(load, arguments.clients, arguments.size)
+        patience = Patience(load.clock, arguments.timeout or PATIENCE_SECONDS, client, client)
+        try:
+            await patience.run(command.send(load.clock, options, patience, patience))
+        except (ConfigurationError, LimitExceeded):
+            raise  # every client has the same options
+        except Exception as error:
+            load.errors[
+                reason(error, options.endpoint, served=bool(load.counted.messages_acknowledged))
+            ] += 1
+            if not client.here:
+                load.arrived()
+
+    running = [Deferred.fromCoroutine(one()) for _ in range(arguments.clients)]
+    await gatherResults(running, consumeErrors=True).addErrback(_first)
+
+
+def _first(failure: Any) -> Any:
+    """Return the failure of the client that ended all of them."""
+    return failure.value.subFailure
+
+
+def shown(load: Load, clients: int) -> str:
+    """Return what was measured, in words."""
+    result = load.result()
+    text = (
+        f"{load.counted.messages_acknowledged:,} of {load.counted.messages_sent:,} messages"
+        f" acknowledged in {load.seconds:.2f} s, {clients} client{'s' * (clients > 1)}:"
+        f" {result['messages_per_second']:,.0f} messages/s,"
+        f" {result['bytes_per_second']:,.0f} bytes/s"
+    )
+    if load.latencies:
+        p50, p99 = result["latency_p50_seconds"], result["latency_p99_seconds"]
+        text += f"\nacknowledged after p50 {p50 * 1e3:.3g} ms, p99 {p99 * 1e3:.3g} ms"
+    if load.counted.messages_written:
+        text += "\nthe server was not asked to acknowledge: nobody knows what arrived"
+    return text
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Load the server; 0 if all was acknowledged, 1 if not."""
+    command = command_of(arguments.protocol, "send")
+    options = options_of(arguments, command)
+    load: Load | None = None
+
+    async def work(reactor: Any) -> None:
+        nonlocal load
+        load = Load(reactor, arguments.clients, arguments.seconds, arguments.rate)
+        await drive(load, command, options, arguments)
+
+    status = FAILED
+    why: str | None
+    try:
+        why = why_not(work, options.endpoint)
+    except KeyboardInterrupt:
+        status, why = INTERRUPTED, "interrupted"
+    if load is None:
+        return status
+    if arguments.json:
+        print(json.dumps(load.result()), flush=True)
+    elif load.counted.messages_sent:
+        print(shown(load, arguments.clients), flush=True)
+    for text, count in load.errors.items():
+        tell("bench", f"{count} of {arguments.clients} clients failed: {text}")
+    missing = incomplete(load.counted, None, why)
+    if missing is not None and not load.errors:
+        tell("bench", missing)
+    return status if load.errors or missing is not None else 0
