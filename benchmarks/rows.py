@@ -121,9 +121,9 @@ def fan_out(directory: Path, scale: float) -> Readings:
             yield (cpu_seconds(pid) - before) / messages / SUBSCRIBERS * 1e6
 
 
-def broker(size: int, directory: Path, scale: float) -> Readings:
+def broker(size: int, messages: int, directory: Path, scale: float) -> Readings:
     """Yield the CPU time from publishing to the consumer's acknowledgement, ``size`` at a time."""
-    windows = max(10, int(10_000 * scale) // size)
+    windows = max(10, int(messages * scale) // size)
     with server("micromsg2", directory, "--broker-queue", "orders") as (pid, port):
         publisher = MicroMsg2Sender(port, size)
         consumer = MicroMsg2Sender(port, size, "batch-ack:max-count={};pub-sub")
@@ -332,8 +332,12 @@ def _protocols() -> Iterator[tuple[str, Row]]:
 ROWS: dict[str, Row] = {
     **dict(_protocols()),
     "fan-out": Row("µs CPU", f"micromsg2, a delivery to one of {SUBSCRIBERS} subscribers", fan_out),
-    "broker-10": Row("µs CPU", "micromsg2, publish to settle, 10 at a time", partial(broker, 10)),
-    "broker-1": Row("µs CPU", "micromsg2, publish to settle, one at a time", partial(broker, 1)),
+    "broker-10": Row(
+        "µs CPU", "micromsg2, publish to settle, 10 at a time", partial(broker, 10, 10_000)
+    ),
+    "broker-1": Row(
+        "µs CPU", "micromsg2, publish to settle, one at a time", partial(broker, 1, 2_000)
+    ),
     "queue-write": Row(
         "µs CPU", f"a batch of {GROUP:,} to the disk", partial(queue_write, GROUP, 400_000)
     ),

@@ -68,7 +68,7 @@ class Site:
         self.address = self.flight.line(r"flight listening on (\S+)")[1]
 
     def kill_gateway(self) -> None:
-        """kill -9, and a start at the same port."""
+        """Kill -9, and a start at the same port."""
         self.gateway.kill()
         self.start_gateway()
 
@@ -167,7 +167,7 @@ def expected(sites: list[Site]) -> dict[str, Counter[int]]:
 
 
 def kill_python_workers(spark: Cluster) -> int:
-    """kill -9 of the Python processes which run the tasks of the cluster; how many there were."""
+    """Kill -9 of the Python processes which run the tasks of the cluster; how many there were."""
     killed = 0
     for worker in spark.workers:
         for pid in descendants(worker.pid):

@@ -82,7 +82,8 @@ class WhoMayWhat:
 
     def joined(self: Any, world: Any) -> Peer:
         """A client with a session; MTL's has a lease for all resources, so that contents are
-        looked at."""
+        looked at.
+        """
         if self.case.name != "mtl":
             peer: Any = world.meet()
         else:

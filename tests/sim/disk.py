@@ -149,7 +149,8 @@ class SimulatedDisk:
 
     def fail_next(self, operation: str, number: int, name: str = "", times: int = 1) -> None:
         """Let the next ``operation`` ("write", "sync", "open", …) on a file whose path holds
-        ``name`` raise OSError ``number``, ``times`` in a row."""
+        ``name`` raise OSError ``number``, ``times`` in a row.
+        """
         self._faults.extend([(operation, name, number)] * times)
 
     def mend(self) -> None:
