@@ -82,8 +82,9 @@ def modules_imported_at_once(name: str, path: Path) -> set[str]:
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     found: set[str] = set()
     for node in ast.walk(tree):
-        later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if later or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (
+            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        ):
             node.body = [ast.Pass()]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

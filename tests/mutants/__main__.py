@@ -14,13 +14,13 @@ import importlib
 import json
 import os
 import random
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ WORDS = {
 """Room → what the names of tests in the nets contain that concern it; else the room's name."""
 WARM = "pytest hypothesis.stateful pytest_cov pytest_timeout coverage cryptography.x509 pyarrow"
 WARM += " twisted.trial.unittest twisted.internet.testing twisted.internet.ssl twisted.web.http"
-OPTIONS = ("-q", "-pno:cacheprovider", "--same", "--worlds=80", "--fuzz=1000", "-mnot slow")
+OPTIONS = "-q -p no:cacheprovider --same --worlds 80 --fuzz 1000 -o timeout=0 -m 'not slow'"
 TEST_SECONDS, MUTANT_SECONDS = 5.0, 40.0  # of a test, and of all tests of a mutant, at most
 
 
@@ -61,32 +61,28 @@ class Watch:
 
 def forked(words: list[str], watch: Watch, seconds: float) -> dict[str, Any]:
     """Run pytest in a fork with a process group of its own; ``failed`` says what failed first."""
-    reading, writing = os.pipe()
+    (answer := Path.cwd() / "answer.json").unlink(missing_ok=True)
     if not (child := os.fork()):
         os.setsid()
+        signal.alarm(int(seconds))
         os.dup2(os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 1)
         os.dup2(1, 2)
         with contextlib.suppress(BaseException):
             status = importlib.import_module("pytest").main(words, plugins=[watch])
             failed = watch.failed or (f"(pytest ended with {status})" if status else "")
-            with os.fdopen(writing, "w") as answer:
-                json.dump({"failed": failed, "seconds": watch.seconds}, answer)
+            answer.write_text(json.dumps({"failed": failed, "seconds": watch.seconds}))
         os._exit(1)
-    os.close(writing)
-    ready, _, _ = select.select([reading], [], [], seconds)
-    with os.fdopen(reading) as answer:
-        told = answer.read() if ready else ""
+    os.waitpid(child, 0)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return json.loads(told) if told else {"failed": "(it ended)" if ready else "(time is up)"}
+    return json.loads(answer.read_text()) if answer.exists() else {"failed": "(no end)"}
 
 
 def measured(words: list[str], watch: Watch, files: list[Path]) -> tuple[dict[str, float], Any]:
     """Return what each test takes, and what gives the tests of each line of a file."""
     tests = [Path(word) for word in words if word.startswith("tests/")]
     files = files + [file for one in tests for file in sorted(one.rglob("*.py")) or [one]]
-    content = b"".join(map(Path.read_bytes, files)) + repr((words, watch.words)).encode()
+    content = b"".join(map(Path.read_bytes, files)) + repr((words, watch.words, OPTIONS)).encode()
     data = Path(os.environ[KEPT], hashlib.sha256(content).hexdigest())
     if not (times := data.with_suffix(".json")).exists():
         os.environ["COVERAGE_FILE"] = str(data)
@@ -100,17 +96,15 @@ def measured(words: list[str], watch: Watch, files: list[Path]) -> tuple[dict[st
 
 
 def chosen(mutant: Mutant, lines: dict[int, list[str]], seconds: dict[str, float]) -> list[str]:
-    """Return the tests for a mutant: of each function one first, quick ones first."""
-    names = {test for line in mutant.lines for test in lines.get(line, ())} - {""}
-    names = names or {test for tests in lines.values() for test in tests}  # while it is imported
-    usable = sorted((seconds.get(test, 1e9), test) for test in {n.split("|")[0] for n in names})
-    first = {test.partition("[")[0]: test for _, test in reversed(usable)}
-    found, total = [], 0.0
-    for took, test in sorted(usable, key=lambda one: first[one[1].partition("[")[0]] != one[1]):
-        total += took if took <= TEST_SECONDS else 0.0
-        if took <= TEST_SECONDS and total <= MUTANT_SECONDS:
-            found.append(test)
-    return found
+    """Return the tests of a mutant, quick ones first, and of each function one before others."""
+    contexts = {test for line in mutant.lines for test in lines.get(line, ())} - {""}
+    contexts = contexts or {one for some in lines.values() for one in some}  # while it is imported
+    timed = {one: seconds.get(one, 1e9) for one in (name.split("|")[0] for name in contexts)}
+    quick = sorted((took, test) for test, took in timed.items() if took < TEST_SECONDS)
+    first = {test.partition("[")[0]: test for _, test in reversed(quick)}
+    quick = sorted(quick, key=lambda one: one[1] not in first.values())
+    totals = accumulate(took for took, _ in quick)
+    return [test for (_, test), sum_ in zip(quick, totals, strict=True) if sum_ < MUTANT_SECONDS]
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -120,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
     own = (*arguments.tests, *([f"tests/{room}"] if Path("tests", room).is_dir() else []))
     watch = Watch(own, WORDS.get(room, (room,)))
     nets = () if room in ("cli", "spark", "testing") else NETS
-    seconds, contexts = measured([*OPTIONS, *own, *nets], watch, files)
+    seconds, contexts = measured([*own, *nets], watch, files)
     every: defaultdict[tuple[Path, Any], list[int]] = defaultdict(list)
     for file in files:
         for number, mutant in enumerate(mutants(ast.parse(file.read_text()))):
@@ -133,17 +127,18 @@ def run(arguments: argparse.Namespace) -> int:
         mutant.plant()
         failed, after, lines = "(time is up)", ast.unparse(tree), contexts(str(file))
         while failed:
-            some = [test for test in chosen(mutant, lines, seconds) if seconds[test] < 1e9]
+            some = chosen(mutant, lines, seconds)
             file.write_text(after)
             patience = 20.0 + 5.0 * sum(seconds[test] for test in some)
-            failed = forked([*OPTIONS, "-x", *some], watch, patience)["failed"] if some else ""
-            file.write_text(text)
+            failed = forked(["-x", *some], watch, patience)["failed"] if some else ""
+            file.write_text(before)
             if failed not in seconds or failed in proven:
                 break
             proven.add(failed)  # one that fails in a fork whatever the code is kills no mutant
-            if not forked([*OPTIONS, failed], watch, 60.0)["failed"]:
+            if not forked([failed], watch, 60.0)["failed"]:
                 break
             seconds[failed] = 1e9
+        file.write_text(text)
         killed += bool(failed)
         said = f"killed by {failed}" if failed else f"SURVIVED {len(some)} tests"
         print(f"{at} {file}:{mutant.place[0]} {said}")
@@ -173,14 +168,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="msgproto-mutants-") as directory:
         shutil.copytree(project, scratch := Path(directory, "copy"), ignore=left, symlinks=True)
         own = {"PYTHONPATH": str(scratch), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
-        words, own = (
-            [sys.executable, "-m", "tests.mutants", *sys.argv[1:]],
-            {**own, KEPT: str(kept)},
-        )
-        environment = {**os.environ, **own}
-        return subprocess.run(
-            words, cwd=scratch, env=environment, stdin=subprocess.DEVNULL
-        ).returncode
+        environment = {**os.environ, **own, KEPT: str(kept), "PYTEST_ADDOPTS": OPTIONS}
+        words = [sys.executable, "-m", "tests.mutants", *sys.argv[1:]]
+        return subprocess.call(words, cwd=scratch, env=environment, stdin=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":
