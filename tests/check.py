@@ -1,4 +1,4 @@
-"""Types, style and words, in under a minute: ``./run check`` or ``python -m tests.check``.
+"""Types, style and floors, in under a minute: ``./run check`` or ``python -m tests.check``.
 
 mypy keeps its cache, so only the first run is slow.  Each check is a process; all run side by side,
 and what they found is printed when they end.
@@ -13,13 +13,15 @@ from pathlib import Path
 
 PROJECT = Path(__file__).parent.parent
 
+TOOLS = Path(sys.executable).parent
+
 CHECKS = {
-    "style": ["ruff", "check", "."],
-    "format": ["ruff", "format", "--check", "."],
-    "words": ["tests.docs.docstrings"],
-    "types": ["mypy"],
+    "style": [str(TOOLS / "ruff"), "check", "."],
+    "format": [str(TOOLS / "ruff"), "format", "--check", "."],
+    "floors": [str(TOOLS / "lint-imports")],
+    "types": [str(TOOLS / "mypy")],
 }
-"""What is checked, and the module with its arguments that does it."""
+"""What is checked, and the command that does it; pyproject.toml has its settings."""
 
 
 def main(checks: dict[str, list[str]] = CHECKS) -> int:
@@ -27,14 +29,14 @@ def main(checks: dict[str, list[str]] = CHECKS) -> int:
     begun = time.monotonic()
     running = {
         name: subprocess.Popen(
-            [sys.executable, "-m", *words],
+            command,
             cwd=PROJECT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for name, words in checks.items()
+        for name, command in checks.items()
     }
     failed = 0
     for name, process in running.items():

@@ -67,8 +67,8 @@ def test_the_extra_all_holds_every_extra_that_a_user_may_need() -> None:
         "optional-dependencies"
     ]
     inner = extras["all"][0].partition("[")[2].rstrip("]").split(",")
-    # A JRE, what benches compare with, and the tools of developers are not everybody's.
-    assert set(inner) == set(extras) - {"all", "java", "dev", "docs", "bench", "fuzz", "mutants"}
+    # A JRE and the tools of developers are not everybody's.
+    assert set(inner) == set(extras) - {"all", "java", "dev", "docs", "fuzz"}
 
 
 def test_a_python_without_the_stable_abi_can_make_a_wheel_too() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from twisted_msgproto import cli, registry
-from twisted_msgproto.cli import bench, demo
+from twisted_msgproto.cli import demo
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration
 
@@ -119,10 +119,6 @@ def test_a_broken_package_is_one_line_which_names_it_and_the_rest_goes_on(
     assert list(Configuration({"lumberjack": {}, "fake": {}}).servers) == ["lumberjack", "fake"]
     assert list(demo.shown_protocols()) == [*registry.PROTOCOLS, "fake"]
     assert capsys.readouterr().err == f"msgproto demo: {line}\n"
-    assert bench.chosen(["queue"]) == {"queue": True}
-    assert capsys.readouterr().err == ""
-    assert set(bench.chosen([])) == set(bench.SUBJECTS)
-    assert capsys.readouterr().err == f"msgproto bench: {line}\n"
     assert cli.main(["send", "broken", "tcp:127.0.0.1:1"]) == 2
     assert capsys.readouterr().err == f"msgproto send: {line}\n"
 
@@ -221,7 +217,6 @@ def test_a_protocol_without_a_demo_or_rows_is_in_neither(site: Site) -> None:
     quiet = GOOD.replace('{"endpoint": [LOOPBACK]}', "{}")
     site.add("pack_a", quiet)
     assert list(demo.shown_protocols()) == list(registry.PROTOCOLS)
-    assert "fake" not in bench.chosen([])
 
 
 def test_sinks_are_found_the_same_way(site: Site) -> None:

@@ -357,9 +357,6 @@ def test_what_each_sub_command_runs(run: Any) -> None:
     (run.ROOT / "tests" / "core").mkdir(parents=True)
     quick = [python, "-m", "pytest", "-q", "-m", "not slow"]
     assert run.command_line(["quick", "core", "-k", "x"]) == [*quick, "tests/core", "-k", "x"]
-    mutants = [python, "-m", "tests.mutants"]
-    assert run.command_line(["mutants", "core", "--seed", "2"]) == [*mutants, "core", "--seed", "2"]
-    assert run.command_line(["covered", "core"]) == [*mutants, "--covered", "core"]
     assert run.command_line(["quick"]) == [*quick, "-n", "2", "--dist", "loadgroup"]
     assert run.command_line(["demo", "--messages", "5"]) == [
         *(python, "-m", "twisted_msgproto", "demo", "--messages", "5")

@@ -43,17 +43,14 @@ RESERVED: Final = frozenset(
     {
         "access",
         "broker",
-        "growth",
-        "idle",
         "limits",
         "msgproto",
         "queue",
-        "scale",
         "spark",
         "status",
     }
 )
-"""These names mean something else in a gateway.toml, to ``twistd`` or to ``msgproto bench``."""
+"""These names mean something else in a gateway.toml or to ``twistd``."""
 
 
 class Registered(NamedTuple):
@@ -64,8 +61,7 @@ class Registered(NamedTuple):
     their role (``"tcp"``, ``"websocket"``, ``"control"``, …).  ``demo`` is the protocol's table in
     the demo's gateway.toml; its server then listens on ``demo_addresses`` addresses.  The demo
     leaves out a protocol whose table is empty.  ``demo_send`` is what ``msgproto send`` is told
-    beside each address.  ``bench`` names the module with the rows of ``msgproto bench``; it is
-    empty if there is none.
+    beside each address.
     """
 
     name: str
@@ -75,7 +71,6 @@ class Registered(NamedTuple):
     demo: Mapping[str, object]
     demo_send: tuple[str, ...] = ()
     demo_addresses: int = 1
-    bench: str = ""
 
 
 PROTOCOLS: Mapping[str, Registered] = {
@@ -88,7 +83,6 @@ PROTOCOLS: Mapping[str, Registered] = {
             ports={"tcp": 5044},
             demo={"endpoint": [LOOPBACK]},
             demo_send=("--window", "512", "--compress", "3"),
-            bench="twisted_msgproto.cli.benches.lumberjack",
         ),
         Registered(
             name="micromsg2",
@@ -97,7 +91,6 @@ PROTOCOLS: Mapping[str, Registered] = {
             ports={"tcp": 5045},
             demo={"endpoint": [LOOPBACK]},
             demo_send=("--window", "100"),
-            bench="twisted_msgproto.cli.benches.micromsg2",
         ),
         Registered(
             name="sabc",
@@ -107,7 +100,6 @@ PROTOCOLS: Mapping[str, Registered] = {
             demo={"endpoint": [LOOPBACK], "websocket": [LOOPBACK]},
             demo_send=("--window", "256"),
             demo_addresses=2,
-            bench="twisted_msgproto.cli.benches.sabc",
         ),
         Registered(
             name="umq",
@@ -116,7 +108,6 @@ PROTOCOLS: Mapping[str, Registered] = {
             ports={"websocket": 5048},
             demo={"endpoint": [LOOPBACK]},
             demo_send=("--window", "256"),
-            bench="twisted_msgproto.cli.benches.umq",
         ),
         Registered(
             name="mtl",
@@ -125,7 +116,6 @@ PROTOCOLS: Mapping[str, Registered] = {
             ports={"control": 5049, "data": 5050},
             demo={"endpoint": ["tcp://127.0.0.1:*"]},
             demo_send=("--destination", "ingest/demo"),
-            bench="twisted_msgproto.cli.benches.mtl",
         ),
     )
 }
@@ -183,16 +173,12 @@ def load(name: str, module: str) -> ModuleType:
 
     Raises ConfigurationError when another package's module cannot be imported.
     """
-    return load_module(name, f"{registered(name).package}.{module}")
-
-
-def load_module(name: str, module: str) -> ModuleType:
-    """Import ``module`` for the protocol ``name``; it raises as :func:`load` does."""
-    if name in PROTOCOLS:
-        return importlib.import_module(module)
+    package = registered(name).package
     try:
-        return importlib.import_module(module)
+        return importlib.import_module(f"{package}.{module}")
     except (Exception, SystemExit) as error:
+        if name in PROTOCOLS:
+            raise
         raise _broken(f"protocol {name!r}", _others(PROTOCOL_GROUP)[name][0], error) from error
 
 

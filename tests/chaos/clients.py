@@ -5,14 +5,17 @@ Each is a client that comes back by itself and sends one message after another, 
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred, gatherResults
 
 from tests.tools.five import CLIENTS, SOON, Client, tcp
-from twisted_msgproto.cli.benches.idle_peers import Driver, answer
 from twisted_msgproto.core.errors import MsgprotoError
 from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, MicroMsg2ClientService
 from twisted_msgproto.micromsg2.protocol import default_proposal
@@ -78,6 +81,82 @@ class Clients:
     async def connections(self, name: str) -> list[float]:
         """How often the client has connected."""
         return [float(self._services[name].factory.counters["connections_total"])]
+
+
+class Driver:
+    """Runs the process of the clients, ``python -m MODULE drive``: asked with a line, it answers
+    with a line when it is done (see :func:`answer`).
+    """
+
+    def __init__(self, module: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, "drive"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+
+    def ask(self, *words: str | int) -> list[float]:
+        """Have it do something; return the latencies in seconds, as far as they were measured."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(words) + "\n")
+        line = self._process.stdout.readline()
+        answered: dict[str, Any] = json.loads(line) if line else {"error": "they ended"}
+        if "error" in answered:
+            raise RuntimeError(f"the clients could not {words}: {answered['error']}")
+        latencies: list[float] = answered["latencies"]
+        return latencies
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def answer(make_clients: Callable[[Any], Any]) -> None:
+    """Answer lines ``[VERB, ARGUMENT …]`` until the input ends, as a :class:`Driver` asks.
+
+    ``make_clients(reactor)`` has the verbs: coroutines that return latencies in seconds, or None.
+    """
+    from twisted.internet import reactor as installed
+    from twisted.internet.defer import Deferred
+    from twisted.internet.protocol import connectionDone
+    from twisted.internet.stdio import StandardIO
+    from twisted.protocols.basic import LineOnlyReceiver
+    from twisted.python.failure import Failure
+
+    reactor: Any = installed
+    clients = make_clients(reactor)
+
+    class Asked(LineOnlyReceiver):
+        delimiter = b"\n"
+
+        def lineReceived(self, line: bytes) -> None:
+            word, *arguments = json.loads(line)
+            done = Deferred.fromCoroutine(getattr(clients, word)(*arguments))
+            done.addCallbacks(self._done, self._failed)
+
+        def _done(self, latencies: list[float] | None) -> None:
+            self._say({"latencies": latencies or []})
+
+        def _failed(self, failure: Failure) -> None:
+            self._say({"error": f"{type(failure.value).__name__}: {failure.getErrorMessage()}"})
+
+        def _say(self, values: dict[str, Any]) -> None:
+            self.sendLine(json.dumps(values).encode())  # type: ignore[no-untyped-call]
+
+        def connectionLost(self, reason: Failure = connectionDone) -> None:
+            if reactor.running:
+                reactor.stop()
+
+    StandardIO(Asked(), reactor=reactor)
+    reactor.run()
 
 
 class GoodClients:

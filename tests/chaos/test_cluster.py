@@ -22,9 +22,9 @@ from tests.spark.conftest import messages, write
 from tests.tools import java_classes
 from tests.tools.certificates import Authority, Pair
 from tests.tools.cluster import Cluster, cluster
+from tests.tools.endpoints import reserved
 from tests.tools.processes import Launched, Launcher, command_of, descendants
 from tests.tools.s3 import Store
-from twisted_msgproto.cli.benches.endpoints import reserved
 from twisted_msgproto.queue import QueueReader
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
@@ -68,7 +68,7 @@ class Site:
         self.address = self.flight.line(r"flight listening on (\S+)")[1]
 
     def kill_gateway(self) -> None:
-        """kill -9, and a start at the same port."""
+        """Kill -9, and a start at the same port."""
         self.gateway.kill()
         self.start_gateway()
 
@@ -167,7 +167,7 @@ def expected(sites: list[Site]) -> dict[str, Counter[int]]:
 
 
 def kill_python_workers(spark: Cluster) -> int:
-    """kill -9 of the Python processes which run the tasks of the cluster; how many there were."""
+    """Kill -9 of the Python processes which run the tasks of the cluster; how many there were."""
     killed = 0
     for worker in spark.workers:
         for pid in descendants(worker.pid):

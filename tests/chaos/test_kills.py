@@ -15,8 +15,8 @@ import pytest
 
 from tests.chaos.shippers import Shipper
 from tests.tools.dying import POINTS
+from tests.tools.endpoints import reserved
 from tests.tools.processes import Launched, Launcher, command_of, descendants, wait_gone
-from twisted_msgproto.cli.benches.endpoints import reserved
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.spark.table import LandedTable
 

@@ -9,7 +9,6 @@ from twisted.logger import LogLevel
 
 from tests.contract.cases import BOTH_WAYS, CONNECTED
 from tests.contract.world import only, over_all
-from tests.tools.calls import counting_calls
 from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.core.errors import LimitExceeded, MsgprotoError
 
@@ -184,26 +183,6 @@ class Bounds:
         sent = peer.send(b"good")
         world.wait(1)
         self.successResultOf(sent)
-
-    def test_a_message_costs_the_same_beside_idle_peers(self: Any) -> None:
-        """HO-26: calls of ours for one message in and its acknowledgement."""
-        world = self.world(SafeSink())
-        peer = world.join()
-        costs = []
-        for idle in (3, 60):
-            world.idle(idle)
-            costs.append(self.cost(world, peer))
-        few, many = costs
-        self.assertLessEqual(many, few * 1.1)
-
-    def cost(self: Any, world: Any, peer: Any) -> int:
-        """The first is left out: it may set a timer which the others find."""
-        for _ in range(2):
-            with counting_calls() as calls:
-                sent = peer.send(b"x")
-                world.pump()
-            self.successResultOf(sent)
-        return calls.count
 
 
 over_all(globals(), Slow, Crowds, Bounds)

@@ -15,9 +15,9 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
 
+from tests.tools.endpoints import reserved
 from tests.tools.five import ANYWHERE, CLIENTS, SERVERS, rows
 from tests.tools.processes import Launched, launching
-from twisted_msgproto.cli.benches.endpoints import reserved
 from twisted_msgproto.core.errors import ConnectionClosed
 
 pytestmark = pytest.mark.slow

@@ -38,7 +38,8 @@ class World:
 
     def __init__(self, case: Case, sink: Any = None, hooks: Any = None, **options: Any) -> None:
         """``hooks``: attributes of a subclass of the server's protocol; ``options``: limits, and
-        ``portal``."""
+        ``portal``.
+        """
         self.case = case
         self.clock = Clock()
         self.clock.advance(START)

@@ -362,7 +362,7 @@ FLOORS: list[tuple[str, list[tuple[str, str]]]] = [
     (
         "3  programs",
         [
-            ("cli", "msgproto's sub-commands, benches"),
+            ("cli", "msgproto's sub-commands"),
             ("gateway", "twistd msgproto: many servers"),
             ("testing", "for tests of users of the package"),
         ],

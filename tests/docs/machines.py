@@ -17,8 +17,9 @@ from struct import Struct, calcsize
 from types import ModuleType
 from typing import Any
 
+import grimp
+
 from tests.docs import drawings
-from tests.test_floors import MODULES, imports, relative
 from twisted_msgproto import registry
 from twisted_msgproto.core.broker.states import LETTER
 from twisted_msgproto.queue import format as formats
@@ -100,12 +101,11 @@ def page(protocol: str) -> str:
 def rooms_imports() -> dict[str, set[str]]:
     """Return which rooms of the package each room imports; a module at its top is a room, too."""
     found: dict[str, set[str]] = {}
-    for path in MODULES.values():
-        room = relative(path).split("/")[0].removesuffix(".py")
-        for name in imports(path):
-            top, _, rest = name.partition(".")
-            if top == "twisted_msgproto" and rest:
-                found.setdefault(room, set()).add(rest.split(".")[0])
+    graph = grimp.build_graph("twisted_msgproto", cache_dir=None)
+    for module in graph.modules:
+        room = module.split(".")[1:2] or ["__init__"]
+        for name in graph.find_modules_directly_imported_by(module):
+            found.setdefault(room[0], set()).update(name.split(".")[1:2])
     return {room: used - {room} for room, used in found.items()}
 
 

@@ -41,7 +41,6 @@ LINES = PROJECT / "examples" / "lines"
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 
 OFFERED = (
-    "twisted_msgproto.cli.measuring",
     "twisted_msgproto.core",
     "twisted_msgproto.net",
     "twisted_msgproto.registry",
@@ -76,7 +75,7 @@ def test_it_is_one_folder_one_entry_point_and_one_plugin_line() -> None:
 
 
 def test_it_is_small() -> None:
-    """A protocol of both sides needs no more; its commands and its bench stand beside it."""
+    """A protocol of both sides needs no more; its commands stand beside it."""
     rooms = ("wire", "terms", "machine", "protocol", "service")
     lines = sum(lines_of_code(LINES / "msgproto_lines" / f"{room}.py") for room in rooms)
     assert lines <= 320
@@ -475,15 +474,6 @@ def test_its_own_twistd_plugin_and_a_subclass_of_it(
     sent_through(launch, server.address("lines", seconds=START_SECONDS), with_sixth)
     assert server.end(seconds=START_SECONDS) == -signal.SIGTERM
     assert bodies(launch.directory / "spool") == [b"ONE", b"T\\WO"]
-
-
-@pytest.mark.slow
-def test_the_bench_finds_its_rows(launch: Launcher, with_sixth: dict[str, str]) -> None:
-    words = ("bench", "lines", "--scale", "0.02", "--rounds", "1", "--json")
-    ended = launch.run(*words, env=with_sixth, seconds=START_SECONDS)
-    assert ended.returncode == 0, ended.stderr
-    (row,) = map(json.loads, ended.stdout.splitlines())
-    assert row["name"] == "lines, put and ack" and row["ratio"] > 0
 
 
 def test_the_demo_has_a_row_of_it(sixth_site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The package as its users get it: packed, installed elsewhere without a network, typed, and read
-about."""
+about.
+"""
 
 import json
 import os

@@ -12,8 +12,8 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.lumberjack.test_client import Host
+from tests.tools.endpoints import reserved
 from tests.tools.processes import Launcher
-from twisted_msgproto.cli.benches.endpoints import reserved
 from twisted_msgproto.cli.send import deliver
 from twisted_msgproto.cli.waiting import ALIVE_FACTOR, PATIENCE_SECONDS
 from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, TimedOut

@@ -84,7 +84,7 @@ class Servers(MtlCase):
     @needs_linux
     @run
     async def test_a_server_whose_message_never_ends_is_cut_off__NB_02(self) -> None:
-        """libzmq kept all of it: a gigabyte until the client lost its patience, and again."""
+        """Libzmq kept all of it: a gigabyte until the client lost its patience, and again."""
         server = Endless()
         self.addCleanup(server.close)
         limits = {"content-octets": 100_000, "request-timeout": 50.0, "request-tries": 1}

@@ -1,174 +1,176 @@
-"""``python -m tests.mutants ROOM [--sample N] [--seed S]``: which small errors do tests not notice?
+"""``python -m tests.mutants ROOM [--sample N] [--seed S]``: which small errors do tests miss?
 
-A sample is kept beside those of other seeds; the next one takes a seed that was not drawn yet.
-``--again`` tries those once more that survived.  ``--since REVISION`` tries mutants
-only of lines that have changed since a revision of git, and ``--operator NAME`` one mutant of this
-operator at every place; both record nothing.  ``--covered`` lists
-the lines and branches that the room's quick tests leave out, and plants nothing; without a room it
-measures the whole package under all tests.  Without a room and without it the page
-``docs/mutants.md`` is written from what is known.  The exit status is 1 when a mutant survived that
-is not in the list of those that change nothing, or when something is left out.
+ROOM is a directory or file below ``twisted_msgproto``.  Errors, *mutants*, are planted one by one
+in a scratch copy, and the quick tests that execute the statement run in forks of this process: the
+room's, those of ``--tests``, and of the nets over several rooms those that concern this one.  What
+each test executes is measured once, and kept until code or tests change.
 """
 
-from __future__ import annotations
-
 import argparse
+import ast
+import contextlib
+import hashlib
+import importlib
+import json
+import os
+import random
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
-from . import report
-from .changed import since
-from .making import Mutant, found_again, mutants_of, operators
-from .rooms import PROJECT, ROOMS
-from .running import Measured, Runner, Verdict, copied, measure, tried
-from .sampling import sample
-from .whole import whole
+from .making import Mutant, mutants
 
-SAMPLE = 40
-
-
-def read_words(words: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(prog="run mutants", description=__doc__)
-    parser.add_argument("rooms", nargs="*", metavar="ROOM", help=", ".join(ROOMS))
-    parser.add_argument("--sample", type=int, help="mutants a room; default 40")
-    parser.add_argument("--seed", type=int, help="which mutants; default: a fresh sample")
-    parser.add_argument("--again", action="store_true", help="those that survived, once more")
-    parser.add_argument("--since", metavar="REVISION", help="only of lines changed since then")
-    parser.add_argument("--operator", action="append", choices=sorted(operators()), metavar="NAME")
-    parser.add_argument("--covered", action="store_true", help="only measure what tests execute")
-    arguments = parser.parse_args(words)
-    for room in arguments.rooms:
-        if room not in ROOMS:
-            parser.error(f"no room {room!r}: {', '.join(ROOMS)}")
-    return arguments
+KEPT = "MSGPROTO_MUTANTS_KEPT"  # says to the process in the copy where measurements are kept
+NETS = ("tests/contract", "tests/sim", "tests/states", "tests/fuzz/test_fuzz.py")
+WORDS = {
+    "core": ("test_a_broker_is", "json-slices", "lumberjack-0"),
+    "net": ("tests/contract", "websocket", "lumberjack-0"),
+    "queue": ("bridge", "lumberjack-0", "micromsg2-0"),
+    "table": ("tests/states/test_bridge",),
+}
+"""Room → what the names of tests in the nets contain that concern it; else the room's name."""
+WARM = "pytest hypothesis.stateful pytest_cov pytest_timeout coverage cryptography.x509 pyarrow"
+WARM += " twisted.trial.unittest twisted.internet.testing twisted.internet.ssl twisted.web.http"
+OPTIONS = "-q -p no:cacheprovider --same --worlds 80 --fuzz 1000 -o timeout=0 -m 'not slow'"
+TEST_SECONDS, MUTANT_SECONDS = 5.0, 40.0  # of a test, and of all tests of a mutant, at most
 
 
-@contextmanager
-def measured_copy(name: str) -> Iterator[tuple[Path, Measured]]:
-    """Make a scratch copy of the project, and measure the room's tests in it if need be."""
+class Watch:
+    """A plug-in of pytest: leaves out what is not the room's, notes times and the first failure."""
+
+    def __init__(self, own: tuple[str, ...], words: tuple[str, ...]) -> None:
+        self.own, self.words, self.failed = own, words, ""
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        for item in [item for item in items if not item.nodeid.startswith(self.own)]:
+            concerns = any(word in item.nodeid for word in self.words)
+            if not concerns or "planted" in item.nodeid:
+                items.remove(item)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.failed = self.failed or (report.nodeid if report.failed else "")
+        self.seconds[report.nodeid] += 1e9 if report.failed else report.duration
+
+
+def forked(words: list[str], watch: Watch, seconds: float) -> dict[str, Any]:
+    """Run pytest in a fork with a process group of its own; ``failed`` says what failed first."""
+    (answer := Path.cwd() / "answer.json").unlink(missing_ok=True)
+    if not (child := os.fork()):
+        os.setsid()
+        signal.alarm(int(seconds))
+        os.dup2(os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 1)
+        os.dup2(1, 2)
+        with contextlib.suppress(BaseException):
+            status = importlib.import_module("pytest").main(words, plugins=[watch])
+            failed = watch.failed or (f"(pytest ended with {status})" if status else "")
+            answer.write_text(json.dumps({"failed": failed, "seconds": watch.seconds}))
+        os._exit(1)
+    os.waitpid(child, 0)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    return json.loads(answer.read_text()) if answer.exists() else {"failed": "(no end)"}
+
+
+def measured(words: list[str], watch: Watch, files: list[Path]) -> tuple[dict[str, float], Any]:
+    """Return what each test takes, and what gives the tests of each line of a file."""
+    tests = [Path(word) for word in words if word.startswith("tests/")]
+    files = files + [file for one in tests for file in sorted(one.rglob("*.py")) or [one]]
+    content = b"".join(map(Path.read_bytes, files)) + repr((words, watch.words, OPTIONS)).encode()
+    data = Path(os.environ[KEPT], hashlib.sha256(content).hexdigest())
+    if not (times := data.with_suffix(".json")).exists():
+        os.environ["COVERAGE_FILE"] = str(data)
+        words = [*words, "--cov=twisted_msgproto", "--cov-context=test", "--cov-report="]
+        answer = forked(words, watch, 3600.0)
+        if not answer.get("seconds"):
+            raise SystemExit(f"mutants: {answer}\n{Path('output.txt').read_text()[-3000:]}")
+        times.write_text(json.dumps(answer["seconds"]))
+    (coverage := importlib.import_module("coverage").CoverageData(str(data))).read()
+    return json.loads(times.read_text()), coverage.contexts_by_lineno
+
+
+def chosen(mutant: Mutant, lines: dict[int, list[str]], seconds: dict[str, float]) -> list[str]:
+    """Return the tests of a mutant, quick ones first, and of each function one before others."""
+    contexts = {test for line in mutant.lines for test in lines.get(line, ())} - {""}
+    contexts = contexts or {one for some in lines.values() for one in some}  # while it is imported
+    timed = {one: seconds.get(one, 1e9) for one in (name.split("|")[0] for name in contexts)}
+    quick = sorted((took, test) for test, took in timed.items() if took < TEST_SECONDS)
+    first = {test.partition("[")[0]: test for _, test in reversed(quick)}
+    quick = sorted(quick, key=lambda one: one[1] not in first.values())
+    totals = accumulate(took for took, _ in quick)
+    return [test for (_, test), sum_ in zip(quick, totals, strict=True) if sum_ < MUTANT_SECONDS]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Try a sample of a room's mutants here, in the scratch copy; return 1 if any survived."""
+    place, room = Path("twisted_msgproto", arguments.room), arguments.room.split("/")[0]
+    files = sorted(place.rglob("*.py")) or [place]
+    own = (*arguments.tests, *([f"tests/{room}"] if Path("tests", room).is_dir() else []))
+    watch = Watch(own, WORDS.get(room, (room,)))
+    nets = () if room in ("cli", "spark", "testing") else NETS
+    seconds, contexts = measured([*own, *nets], watch, files)
+    every: defaultdict[tuple[Path, Any], list[int]] = defaultdict(list)
+    for file in files:
+        for number, mutant in enumerate(mutants(ast.parse(file.read_text()))):
+            every[file, mutant.place].append(number)
+    source, killed, proven = random.Random(arguments.seed), 0, set[str]()
+    drawn = source.sample(sorted(every), min(arguments.sample, len(every)))
+    for at, (file, number) in enumerate([(one[0], source.choice(every[one])) for one in drawn], 1):
+        tree = ast.parse(text := file.read_text())
+        before, mutant = ast.unparse(tree), list(mutants(tree))[number]
+        mutant.plant()
+        failed, after, lines = "(time is up)", ast.unparse(tree), contexts(str(file))
+        while failed:
+            some = chosen(mutant, lines, seconds)
+            file.write_text(after)
+            patience = 20.0 + 5.0 * sum(seconds[test] for test in some)
+            failed = forked(["-x", *some], watch, patience)["failed"] if some else ""
+            file.write_text(before)
+            if failed not in seconds or failed in proven:
+                break
+            proven.add(failed)  # one that fails in a fork whatever the code is kills no mutant
+            if not forked([failed], watch, 60.0)["failed"]:
+                break
+            seconds[failed] = 1e9
+        file.write_text(text)
+        killed += bool(failed)
+        said = f"killed by {failed}" if failed else f"SURVIVED {len(some)} tests"
+        print(f"{at} {file}:{mutant.place[0]} {said}")
+        changes = zip(before.splitlines(), after.splitlines(), strict=False)
+        print(*next((f"  - {a}\n  + {b}" for a, b in changes if a != b), ""), sep="", flush=True)
+    print(f"killed {killed} of {len(drawn)}")
+    return int(killed < len(drawn))
+
+
+def main() -> int:
+    """Copy the project, and try mutants in the copy."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("room", metavar="ROOM", help="a directory or file of the package")
+    parser.add_argument("--sample", type=int, default=40, help="so many mutants; default 40")
+    parser.add_argument("--seed", type=int, default=1, help="which ones; default 1")
+    parser.add_argument("--tests", nargs="*", default=[], help="these tests besides the room's")
+    arguments = parser.parse_args()
+    if KEPT in os.environ:
+        for name in WARM.split():  # of others; none installs a reactor
+            importlib.import_module(name)
+        return run(arguments)
+    project = Path(__file__).resolve().parents[2]
+    if not project.joinpath("twisted_msgproto", arguments.room).exists():
+        parser.error(f"no room {arguments.room!r}")
+    (kept := project / ".coverage_rooms").mkdir(exist_ok=True)
+    left = shutil.ignore_patterns(".*", "node_modules", "_build", "__pycache__", "*.egg-info")
     with tempfile.TemporaryDirectory(prefix="msgproto-mutants-") as directory:
-        scratch = Path(directory) / "copy"
-        copied(scratch)
-        yield scratch, measure(name, ROOMS[name], scratch)
-
-
-def verdicts_on(
-    name: str, mutants: list[Mutant], scratch: Path, measured: Measured
-) -> Iterator[Verdict]:
-    """Try mutants one by one, and print what becomes of each."""
-    runner = Runner(scratch)
-    try:
-        runner.check(ROOMS[name], measured.seconds)
-        for place, mutant in enumerate(mutants, 1):
-            verdict = tried(runner, measured, scratch, mutant)
-            said = f"killed by {verdict.by[:100]}" if verdict.by else "SURVIVED"
-            print(f"{place}/{len(mutants)} {mutant.file}:{mutant.line} {mutant.operator}: {said}")
-            if not verdict.by:
-                before, after = mutant.change((PROJECT / mutant.file).read_text())
-                print(f"  - {before}\n  + {after}")
-            sys.stdout.flush()
-            yield verdict
-    finally:
-        runner.close()
-
-
-def run(name: str, number: int, seed: int | None) -> int:
-    """Try a sample of a room's mutants and record what became of them; return the survivors."""
-    begun = time.monotonic()
-    chosen = report.fresh_seed(name) if seed is None else seed
-    with measured_copy(name) as (scratch, measured):
-        mutants = list(mutants_of(PROJECT, ROOMS[name].files(PROJECT)))
-        drawn = sample(mutants, number, chosen)
-        verdicts = list(verdicts_on(name, drawn, scratch, measured))
-    result = report.result_of(chosen, verdicts, len(mutants))
-    print(f"{name}, seed {chosen}: {report.summary(result)} in {time.monotonic() - begun:.0f} s")
-    if not report.record(name, result):
-        print("nothing is recorded: tests were written for this seed, and another one is fresh")
-    return len(result["survivors"])
-
-
-def run_since(name: str, number: int, seed: int, revision: str) -> int:
-    """Try mutants of the lines that have changed since a revision; return the survivors."""
-    changed = since(PROJECT, revision)
-    files = [file for file in ROOMS[name].files(PROJECT) if file in changed]
-    mutants = sample(mutants_of(PROJECT, files), number, seed, changed)
-    if not mutants:
-        print(f"{name}: nothing that has changed since {revision} can be mutated")
-        return 0
-    with measured_copy(name) as (scratch, measured):
-        result = report.result_of(seed, list(verdicts_on(name, mutants, scratch, measured)))
-    print(f"{name} since {revision}: {report.summary(result)}")
-    return len(result["survivors"])
-
-
-def run_operators(name: str, number: int | None, seed: int, wanted: list[str]) -> int:
-    """Try mutants of some operators, one at each place of a room; return the survivors."""
-    every = mutants_of(PROJECT, ROOMS[name].files(PROJECT))
-    some = [mutant for mutant in every if mutant.operator in wanted]
-    mutants = sample(some, number or len(some), seed)
-    with measured_copy(name) as (scratch, measured):
-        result = report.result_of(seed, list(verdicts_on(name, mutants, scratch, measured)))
-    print(f"{name}, {', '.join(wanted)}: {report.summary(result)}")
-    return len(result["survivors"])
-
-
-def run_again(name: str) -> int:
-    """Try the survivors of a room's samples once more; return how many survive again."""
-    samples = report.known().get(name, [])
-    changes: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
-    for file, before, after in [change for one in samples for change in one["survivors"]]:
-        changes[file].add((before, after))
-    with measured_copy(name) as (scratch, measured):
-        mutants = [
-            mutant
-            for file, some in changes.items()
-            for mutant in found_again(PROJECT, Path(file), some)
-        ]
-        verdicts = list(verdicts_on(name, mutants, scratch, measured))
-    result = [report.tried_again(one, verdicts) for one in samples]
-    report.keep(name, result)
-    for one in result:
-        print(f"{name}, seed {one['seed']}: {report.summary(one)}")
-    return sum(len(one["survivors"]) for one in result)
-
-
-def covered(name: str) -> int:
-    """Print which lines and branches of a room its quick tests leave out; return 1 if any."""
-    files = [str(file) for file in ROOMS[name].files(PROJECT)]
-    with measured_copy(name) as (scratch, measured):
-        words = ["report", "--data-file", str(measured.data), "--show-missing", "--skip-covered"]
-        words += ["--fail-under=100"]
-        done = subprocess.run(
-            [sys.executable, "-m", "coverage", *words, f"--include={','.join(files)}"],
-            cwd=scratch,
-        )
-    return int(done.returncode != 0)
-
-
-def main(words: list[str] | None = None) -> int:
-    """Try mutants, measure, or write the page."""
-    arguments = read_words(words)
-    number, seed, rooms = arguments.sample or SAMPLE, arguments.seed or 1, arguments.rooms
-    if arguments.covered:
-        return max(map(covered, rooms)) if rooms else whole()
-    if arguments.since:
-        return min(1, sum(run_since(name, number, seed, arguments.since) for name in rooms))
-    if arguments.operator:
-        few, wanted = arguments.sample, arguments.operator
-        return min(1, sum(run_operators(name, few, seed, wanted) for name in rooms))
-    if arguments.again:
-        survivors = sum(map(run_again, rooms))
-    else:
-        survivors = sum(run(name, number, arguments.seed) for name in rooms)
-    report.write_page()
-    return 1 if survivors else 0
+        shutil.copytree(project, scratch := Path(directory, "copy"), ignore=left, symlinks=True)
+        own = {"PYTHONPATH": str(scratch), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {**os.environ, **own, KEPT: str(kept), "PYTEST_ADDOPTS": OPTIONS}
+        words = [sys.executable, "-m", "tests.mutants", *sys.argv[1:]]
+        return subprocess.call(words, cwd=scratch, env=environment, stdin=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,6 @@ class Ends(TestCase):
 
     async def ended(self, end: Any, clock: Any = reactor) -> bytes:
         """What a client receives of a server whose hook calls ``end(server)``."""
-
         lost: Deferred[None] = Deferred()
 
         class Server(LumberjackServer):

@@ -858,7 +858,8 @@ def test_only_who_is_behind_and_does_not_move_stands_still() -> None:
 
 def test_what_the_start_has_found_is_told_before_anything_else() -> None:
     """Damage is reported once, by its range, and what was cut away too; a whole queue says
-    nothing."""
+    nothing.
+    """
     disk = SimulatedDisk()
     told: list[str] = []
     with a_writer(disk, report=told.append) as writer:
@@ -882,7 +883,7 @@ def test_what_the_start_has_found_is_told_before_anything_else() -> None:
 
 
 def test_the_log_is_told_how_writes_are_made_durable_where_it_is_not_fdatasync() -> None:
-    """macOS has none: F_FULLFSYNC or fsync is named in the log."""
+    """MacOS has none: F_FULLFSYNC or fsync is named in the log."""
 
     class Other(SimulatedDisk):
         sync_name = "F_FULLFSYNC"

@@ -47,7 +47,7 @@ def ack_before_sync() -> AbstractContextManager[object]:
 
 
 def no_sync() -> AbstractContextManager[object]:
-    """fdatasync is not called."""
+    """Fdatasync is not called."""
     return mock.patch.object(SimulatedFile, "sync", lambda self: None)
 
 

@@ -152,12 +152,14 @@ class SimulatedDisk:
 
     def fail_next(self, operation: str, number: int, name: str = "", times: int = 1) -> None:
         """Let the next ``operation`` ("write", "sync", "open", …) on a file whose path holds
-        ``name`` raise OSError ``number``, ``times`` in a row."""
+        ``name`` raise OSError ``number``, ``times`` in a row.
+        """
         self._faults.extend([(operation, name, number)] * times)
 
     def cannot_read(self, path: str, number: int = errno.EIO) -> None:
         """Let the names of a directory, or the octets of a file, not be read until
-        :meth:`can_read`."""
+        :meth:`can_read`.
+        """
         self._unreadable[path] = number
 
     def can_read(self) -> None:

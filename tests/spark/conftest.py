@@ -70,7 +70,6 @@ Drain = Callable[..., Any]
 @pytest.fixture
 def drain(spark: Any, queue: Path, tmp_path: Path) -> Drain:
     """Lands what the queue holds in a Parquet table; returns the ended query."""
-
     from pyspark.errors import StreamingQueryException
 
     def run(

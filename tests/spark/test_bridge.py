@@ -334,7 +334,7 @@ class TestWithSpark:
     def test_killed_at_any_moment_it_lands_every_row_once(
         self, launch: Launcher, tmp_path: Path
     ) -> None:
-        """kill -9 of the bridge, again and again, while a writer writes; then the exact set.
+        """Kill -9 of the bridge, again and again, while a writer writes; then the exact set.
 
         The short form has this in tests/chaos/test_kills.py, with a gateway which is killed too.
         """

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.endpoints import Endpoints, reserved, serving
 from tests.tools.loops import finish, landed_offsets, loop_over, places
 from tests.tools.processes import environment
-from twisted_msgproto.cli.benches.endpoints import Endpoints, reserved, serving
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.spark.gateways import AWAY
 from twisted_msgproto.spark.loop import Loop, Pace

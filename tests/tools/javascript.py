@@ -1,5 +1,6 @@
 """Node and the packages from npm which tests in JavaScript need; who lacks them is told how to get
-them."""
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,313 +1,277 @@
-"""``msgproto bench`` measures the figures of docs/benchmarks.md on this machine.
+"""Load a running server with made-up messages, and say how fast it acknowledges them.
 
-Real sockets, real processes, a real queue on a real disk.  Nearly every figure is a ratio to
-something measured beside it in the same round; see :mod:`.measuring`.
-
-The subjects are the protocols, ``queue``, ``spark``, ``growth`` (what a message costs when there is
-ten times more of something), ``idle`` (what a gateway costs with nothing to do),
-``neighbours`` (how long a client waits beside one that sends in bulk), ``status`` (what the live
-page costs) and ``scale`` (what 10, 100 and 1000 gateways cost a bridge).
-``lumberjack`` brings the first three of these with it, because together they are the whole way of
-a message from the wire into the table.
+Each client has a connection of its own and sends what its window allows, or --rate messages a
+second in all.  The clock runs from when all are connected until the last acknowledgement.  The
+exit status is 0 only if no client failed and every message was acknowledged.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
-import sys
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import asdict
-from datetime import UTC, datetime
-from importlib.util import find_spec
-from pathlib import Path
+from collections import Counter, deque
 from types import ModuleType
 from typing import Any
 
-from twisted_msgproto import registry
-from twisted_msgproto.core.errors import ConfigurationError
+from ..net.clients.shapes import SIZE_OCTETS, SendOptions
+from . import INTERRUPTED
+from .clients import FAILED, add_connect_options, command_of, positive, seconds, tell, why_not
+from .messages import MadeUp
+from .progress import Counted
+from .send import add_sending_options, incomplete, options_of
 
-from . import history, missing_extra
-from .children import signals_as_interrupts
-from .measuring import ROUNDS, Comparison, Readings, Result, Row, measure, read
+SUMMARY = "load a running server with made-up messages, and measure its acknowledgements"
 
-SUMMARY = "measure the speed of the protocols, the queue and Spark, as ratios"
-
-SUBJECTS: Mapping[str, str] = {
-    **{name: protocol.bench for name, protocol in registry.PROTOCOLS.items()},
-    **{
-        name: f"twisted_msgproto.cli.benches.{name}"
-        for name in (
-            *("queue", "small", "broker", "spark", "growth"),
-            *("idle", "neighbours", "status", "scale"),
-        )
-    },
-}
-"""This maps each subject to the module with its rows, in the order of measurement.
-
-Such a module has ``comparisons(arguments)`` that yields the rows, and may have ``REQUIRES``:
-without these packages of an extra it has nothing to measure.
-"""
-
-
-def all_subjects() -> dict[str, str]:
-    """Return :data:`SUBJECTS` and those of other packages' protocols.
-
-    A broken package is left out, with a line on stderr.
-    """
-
-    def complain(text: str) -> None:
-        print(f"msgproto bench: {text}", file=sys.stderr)
-
-    subjects = dict(SUBJECTS)
-    for protocol in registry.usable(complain):
-        if protocol.bench:
-            subjects.setdefault(protocol.name, protocol.bench)
-    return subjects
-
-
-AGAINST = frozenset({"lumberjack"})
-"""Subjects that can be measured beside another program (``--against``)."""
-
-BRINGS: Mapping[str, tuple[str, ...]] = {"lumberjack": ("queue", "spark", "growth")}
-"""This maps a subject to the subjects that are measured with it."""
+SECONDS = 10.0
+NUMBERS = 1_000_000_000
+"""Messages have numbers below this."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``msgproto bench``."""
-    parser.add_argument(
-        "subjects",
-        nargs="*",
-        metavar="SUBJECT",
-        help=f"default: all of {', '.join(SUBJECTS)}, and protocols of other packages which have"
-        " rows",
+    """Declare the options."""
+    add_connect_options(parser)
+    option = parser.add_argument
+    option("--clients", metavar="N", type=positive, default=1, help="connections (default 1)")
+    option(
+        "--seconds",
+        metavar="S",
+        type=seconds,
+        default=SECONDS,
+        help=f"begin messages for S seconds (default {SECONDS:g})",
     )
-    parser.add_argument("--only", metavar="TEXT", help="only rows whose name has this text")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="pairs each (default 5)")
-    parser.add_argument(
-        "--scale", type=float, default=1.0, help="times the messages of each load (default 1)"
+    option(
+        "--rate",
+        metavar="N",
+        type=seconds,
+        help="N messages a second, of all clients together; default: as many as the windows allow",
     )
-    parser.add_argument("--queue", type=Path, help="make queues below this directory")
-    parser.add_argument(
-        "--against",
-        metavar="COMMAND",
-        help="the command line of another server for the same protocol, with {port} in it: it is "
-        f"measured beside ours ({', '.join(AGAINST)} only)",
+    option(
+        "--size",
+        metavar="B",
+        type=positive,
+        default=SIZE_OCTETS,
+        help=f"bytes of a message (default {SIZE_OCTETS})",
     )
-    parser.add_argument("--json", action="store_true", help="a JSON object a line")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the figures into this file")
-    parser.add_argument("--save", action="store_true", help="keep what is measured in the history")
-    parser.add_argument(
-        "--against-saved",
-        action="store_true",
-        help="compare each row with the history; exit status 1 if one is more than"
-        f" {100 * history.WORSE_SHARE:g} %% worse and its rounds' spread does not explain it",
+    add_sending_options(parser)
+    option("--json", action="store_true", help="print one line of JSON")
+    parser.set_defaults(count=None, call=None)
+
+
+class Load:
+    """What all clients send and have acknowledged.
+
+    ``counted`` has the messages, and ``bytes`` is what they were without those on their way.
+    ``latencies`` counts messages by the seconds from when one was handed to its client until it
+    was acknowledged, to three digits.  ``errors`` counts clients by why they failed.
+    """
+
+    def __init__(self, clock: Any, clients: int, length: float, rate: float | None) -> None:
+        self.counted, self.bytes = Counted(), 0
+        self.latencies: Counter[float] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.began = self.ended = clock.seconds()
+        self.clock, self.length, self.rate = clock, length, rate
+        self._absent = clients
+        self._started: list[Any] = []
+
+    async def start(self) -> None:
+        """Wait until every client is here, or has failed."""
+        from twisted.internet.defer import Deferred
+
+        self._started.append(Deferred())
+        mine = self._started[-1]
+        self.arrived()
+        await mine
+
+    def arrived(self) -> None:
+        """One client less is waited for."""
+        self._absent -= 1
+        if self._absent == 0:
+            self.began = self.ended = self.clock.seconds()
+            for waiting in self._started:
+                waiting.callback(None)
+
+    @property
+    def seconds(self) -> float:
+        """The time from the start to the last acknowledgement."""
+        return float(self.ended - self.began)
+
+    def percentile(self, share: float) -> float | None:
+        """Return the seconds within which this share was acknowledged; None if nothing was."""
+        left = share * self.latencies.total()
+        for latency, count in sorted(self.latencies.items()):
+            left -= count
+            if left <= 0:
+                return latency
+        return None
+
+    def result(self) -> dict[str, Any]:
+        """Return what was measured, for ``--json``."""
+        counted, took = self.counted, self.seconds
+        done = counted.messages_acknowledged + counted.messages_written
+        return {
+            "sent": counted.messages_sent,
+            "acknowledged": counted.messages_acknowledged,
+            "bytes": self.bytes,
+            "seconds": round(took, 6),
+            "messages_per_second": round(done / took, 1) if took else 0.0,
+            "bytes_per_second": round(self.bytes / took, 1) if took else 0.0,
+            "latency_p50_seconds": self.percentile(0.50),
+            "latency_p99_seconds": self.percentile(0.99),
+            "errors": dict(self.errors),
+        }
+
+
+class Client:
+    """One client: the messages of its ``send``, and its progress."""
+
+    def __init__(self, load: Load, clients: int, size: int) -> None:
+        self._load = load
+        self._documents = MadeUp(NUMBERS, size)
+        self._rate = None if load.rate is None else load.rate / clients
+        self._begun = 0  # messages that were handed out
+        self._sizes: deque[tuple[int, int]] = deque()
+        self._flight: deque[list[Any]] = deque()  # when a batch was sent, its messages, their bytes
+        self.here = False
+
+    async def some(self, most: int) -> list[bytes]:
+        """Return the next messages when they are due; none when the time is over."""
+        from twisted.internet.task import deferLater
+
+        load = self._load
+        if not self.here:
+            self.here = True
+            await load.start()
+        while (passed := load.clock.seconds() - load.began) < load.length:
+            due = most if self._rate is None else int(self._rate * passed) + 1 - self._begun
+            if due > 0:
+                found = await self._documents.some(min(due, most))
+                self._begun += len(found)
+                self._sizes.append((len(found), sum(map(len, found))))
+                return found
+            assert self._rate is not None
+            wait = min(self._begun / self._rate, load.length) - passed
+            await deferLater(load.clock, max(0.0, wait), lambda: None)
+        return []
+
+    def sent(self, count: int) -> None:
+        """Note when these messages were sent."""
+        self._load.counted.sent(count)
+        while count:
+            messages, size = self._sizes.popleft()
+            some = min(count, messages)
+            part = size * some // messages
+            if some < messages:
+                self._sizes.appendleft((messages - some, size - part))
+            self._flight.append([self._load.clock.seconds(), some, part])
+            count -= some
+
+    def acknowledged(self, count: int) -> None:
+        """Note how long these messages, the oldest in flight, have waited."""
+        self._load.counted.acknowledged(count)
+        self._done(count, timed=True)
+
+    def written(self, count: int) -> None:
+        """Note that these were written to a server that acknowledges none."""
+        self._load.counted.written(count)
+        self._done(count, timed=False)
+
+    def _done(self, count: int, *, timed: bool) -> None:
+        load = self._load
+        now = load.ended = load.clock.seconds()
+        while count:
+            batch = self._flight[0]
+            some = min(count, batch[1])
+            part = batch[2] * some // batch[1]
+            if timed:
+                load.latencies[float(f"{now - batch[0]:.3g}")] += some
+            load.bytes += part
+            batch[1:] = batch[1] - some, batch[2] - part
+            if not batch[1]:
+                self._flight.popleft()
+            count -= some
+
+    def alive(self) -> None:
+        """The server is at work."""
+
+
+async def drive(
+    load: Load, command: ModuleType, options: SendOptions, arguments: argparse.Namespace
+) -> None:
+    """Have all clients send; what one of them fails with is counted, and the others go on."""
+    from twisted.internet.defer import Deferred, gatherResults
+
+    from twisted_msgproto.core.errors import ConfigurationError, LimitExceeded
+    from twisted_msgproto.core.reasons import reason
+
+    from .waiting import PATIENCE_SECONDS, Patience
+
+    async def one() -> None:
+        client = Client(load, arguments.clients, arguments.size)
+        patience = Patience(load.clock, arguments.timeout or PATIENCE_SECONDS, client, client)
+        try:
+            await patience.run(command.send(load.clock, options, patience, patience))
+        except (ConfigurationError, LimitExceeded):
+            raise  # every client has the same options
+        except Exception as error:
+            load.errors[
+                reason(error, options.endpoint, served=bool(load.counted.messages_acknowledged))
+            ] += 1
+            if not client.here:
+                load.arrived()
+
+    running = [Deferred.fromCoroutine(one()) for _ in range(arguments.clients)]
+    await gatherResults(running, consumeErrors=True).addErrback(_first)
+
+
+def _first(failure: Any) -> Any:
+    """Return the failure of the client that ended all of them."""
+    return failure.value.subFailure
+
+
+def shown(load: Load, clients: int) -> str:
+    """Return what was measured, in words."""
+    result = load.result()
+    text = (
+        f"{load.counted.messages_acknowledged:,} of {load.counted.messages_sent:,} messages"
+        f" acknowledged in {load.seconds:.2f} s, {clients} client{'s' * (clients > 1)}:"
+        f" {result['messages_per_second']:,.0f} messages/s,"
+        f" {result['bytes_per_second']:,.0f} bytes/s"
     )
-    parser.add_argument(
-        "--history",
-        type=Path,
-        metavar="DIR",
-        default=history.DIRECTORY,
-        help=f"the directory of the history (default: {history.DIRECTORY})",
-    )
-    parser.add_argument(
-        "--plot-saved",
-        type=Path,
-        metavar="FILE",
-        help="draw the history into this SVG or PNG file, and measure nothing",
-    )
-    parser.add_argument("--list", action="store_true", help="name the rows and end")
+    if load.latencies:
+        p50, p99 = result["latency_p50_seconds"], result["latency_p99_seconds"]
+        text += f"\nacknowledged after p50 {p50 * 1e3:.3g} ms, p99 {p99 * 1e3:.3g} ms"
+    if load.counted.messages_written:
+        text += "\nthe server was not asked to acknowledge: nobody knows what arrived"
+    return text
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure; exit status 1 if a figure misses its mark, or is worse than what was saved."""
-    if arguments.plot_saved:
-        history.plot(history.load(arguments.history), arguments.plot_saved)
-        return 0
-    kept = history.load(arguments.history) if arguments.against_saved else []
-    if arguments.save and not arguments.list:
-        history.save(arguments.history, [])  # it says now, not after a long row, that it cannot
-    when = datetime.now(UTC).isoformat(timespec="seconds")
-    machine, worse = history.machine_kind(), False
-    results: list[Result | Readings] = []
-    known = 0
-    # One row at a time: what a subject has started for its rows ends when they have been measured,
-    # and also when we are told to end.
-    with signals_as_interrupts(), closing(_rows(arguments)) as rows:
-        for row in rows:
-            if arguments.only and arguments.only not in row.name:
-                continue
-            known += 1
-            if arguments.list:
-                beside = f"  beside  {row.beside}" if isinstance(row, Comparison) else ""
-                print(f"{row.name}{beside}")
-                continue
-            results.append(_result(row, arguments.rounds))
-            row_now = history.saved_row(results[-1], when, machine, arguments.scale)
-            change = history.compare(row_now, kept)
-            worse = worse or (change is not None and change.worse)
-            print(_told(results[-1], change, arguments), flush=True)
-            if arguments.save:
-                history.save(arguments.history, [row_now])
-    if not known:
-        raise ConfigurationError("nothing to measure: see msgproto bench --list")
-    if arguments.plot:
-        plot(results, arguments.plot)
-    missed = any(result.keeps(result.row.mark) is False for result in results)
-    return 1 if missed or worse else 0
+    """Load the server; 0 if all was acknowledged, 1 if not."""
+    command = command_of(arguments.protocol, "send")
+    options = options_of(arguments, command)
+    load: Load | None = None
 
+    async def work(reactor: Any) -> None:
+        nonlocal load
+        load = Load(reactor, arguments.clients, arguments.seconds, arguments.rate)
+        await drive(load, command, options, arguments)
 
-def _told(
-    result: Result | Readings, change: history.Change | None, arguments: argparse.Namespace
-) -> str:
-    """Return a row as it is printed, with what the history says if that was asked for."""
+    status = FAILED
+    why: str | None
+    try:
+        why = why_not(work, options.endpoint)
+    except KeyboardInterrupt:
+        status, why = INTERRUPTED, "interrupted"
+    if load is None:
+        return status
     if arguments.json:
-        compared = {"against_saved": change and asdict(change)} if arguments.against_saved else {}
-        return json.dumps({**result.as_dict(), **compared})
-    if not arguments.against_saved:
-        return describe(result)
-    return f"{describe(result)}\n{change or '    nothing like it was saved'}"
-
-
-def _result(row: Row, rounds: int) -> Result | Readings:
-    if isinstance(row, Comparison):
-        return measure(row, rounds, _said)
-    return read(row, rounds, _said)
-
-
-def _said(line: str) -> None:
-    if sys.stderr.isatty():
-        print(line, file=sys.stderr, flush=True)
-
-
-def _rows(arguments: argparse.Namespace) -> Generator[Row]:
-    """Yield the rows of the subjects asked for, each subject once."""
-    subjects = chosen(arguments.subjects)
-    if arguments.against is not None and not AGAINST & set(subjects):
-        raise ConfigurationError(f"--against is for {', '.join(AGAINST)} only")
-    for name, asked in subjects.items():
-        try:
-            module = _module(name)
-        except ModuleNotFoundError as error:
-            text = missing_extra(error)
-            if asked or text is None:
-                raise
-            print(f"msgproto bench: {name} is left out: {text}", file=sys.stderr)
-            continue
-        with closing(module.comparisons(arguments)) as rows:
-            yield from rows
-
-
-def chosen(asked: Sequence[str]) -> dict[str, bool]:
-    """Return the subjects to measure → whether they were asked for by name; ConfigurationError."""
-    ours_alone = bool(asked) and SUBJECTS.keys() >= set(asked)
-    subjects = SUBJECTS if ours_alone else all_subjects()
-    unknown = [name for name in asked if name not in subjects]
-    if unknown:
-        raise ConfigurationError(f"unknown subject {unknown[0]!r}; known: {', '.join(subjects)}")
-    wanted = set(asked or subjects)
-    wanted |= {brought for name in asked for brought in BRINGS.get(name, ())}
-    return {name: name in asked for name in subjects if name in wanted}
-
-
-def _module(name: str) -> ModuleType:
-    """Return a subject's module; ModuleNotFoundError if it or what it needs is not installed."""
-    if name in SUBJECTS:
-        module = importlib.import_module(SUBJECTS[name])
-    else:
-        module = registry.load_module(name, registry.registered(name).bench)
-    for package in getattr(module, "REQUIRES", ()):
-        if find_spec(package) is None:
-            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-    return module
-
-
-def describe(result: Result | Readings) -> str:
-    """Return a result for people, in two lines."""
-    return _compared(result) if isinstance(result, Result) else _shown(result)
-
-
-def _bounds(result: Result | Readings, sign: str) -> str:
-    row = result.row
-    kept = {True: "kept", False: "MISSED", None: "no mark"}[result.keeps(row.mark)]
-    told = "" if row.mark is None else f", mark {sign} {row.mark:.3g} {kept}"
-    if row.goal is not None:
-        told += f", goal {sign} {row.goal:g}" + (" kept" if result.keeps(row.goal) else "")
-    return told
-
-
-def _compared(result: Result) -> str:
-    row, values = result.row, result.as_dict()
-    bounds = _bounds(result, "≤" if row.figure == "cpu" else "≥")
-    latency = ""
-    if values["latency_p50_seconds"] is not None:
-        latency = (
-            f", ack after p50 {values['latency_p50_seconds'] * 1e3:.2f} ms"
-            f" p99 {values['latency_p99_seconds'] * 1e3:.2f} ms"
-        )
-    low, high = min(result.ratios), max(result.ratios)
-    ours, beside = _side(values, "", " CPU s per million"), _side(values, "beside_", "")
-    return (
-        f"{row.name}: {result.ratio:.2f} × {row.beside} ({low:.2f}-{high:.2f}{bounds})\n"
-        f"    {ours}{latency}; beside it {beside}"
-    )
-
-
-def _side(values: Mapping[str, Any], side: str, cpu_unit: str) -> str:
-    """One side's figures, as far as they were measured."""
-    told = f"{values[f'{side}messages_per_second']:,.0f} messages/s"
-    if (cpu := values[f"{side}cpu_seconds_per_million"]) is not None:
-        told += f", {cpu:.3f}{cpu_unit}"
-    if (group := values[f"{side}messages_per_group"]) is not None:
-        told += f", {group:,.0f} messages a group"
-    return told
-
-
-def _shown(result: Readings) -> str:
-    row, values = result.row, [reading.value for reading in result.readings]
-    low, high = min(values), max(values)
-    notes = "; ".join(
-        f"{name.replace('_', ' ')} {value:,.4g}"
-        for name, value in result.readings[-1].notes.items()
-    )
-    return (
-        f"{row.name}: {result.value:.3g} {row.unit} ({low:.3g}-{high:.3g}{_bounds(result, '≤')})"
-        + (f"\n    {notes}" if notes else "")
-    )
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) or value >= 1000 else f"{value:.3g}"
-
-
-def plot(results: Sequence[Result | Readings], file: Path) -> None:
-    """Draw each figure with its rounds and its mark.
-
-    Ratios stand as they are; a value that stands alone is drawn in parts of its mark, and not at
-    all if it has none.
-    """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    bars: list[tuple[str, float, list[float], float | None]] = []
-    for result in results:
-        row = result.row
-        if isinstance(result, Result):
-            bars.append((row.name, result.ratio, result.ratios, row.mark))
-        elif row.mark is not None:
-            shares = [reading.value / row.mark for reading in result.readings]
-            bars.append((f"{row.name} ÷ {row.mark:g}", result.value / row.mark, shares, 1.0))
-    figure, axes = pyplot.subplots(figsize=(12, 1 + 0.5 * len(bars)))
-    for place, (_, value, rounds, mark) in enumerate(reversed(bars)):
-        axes.barh(place, value, color="#4477aa")
-        axes.plot(rounds, [place] * len(rounds), "k.", markersize=4)
-        if mark is not None:
-            axes.plot([mark] * 2, [place - 0.4, place + 0.4], "r-")
-    axes.set_yticks(range(len(bars)), [name for name, *_ in reversed(bars)])
-    axes.set_xlabel("ratio to the work beside it, or value ÷ mark (red: the mark)")
-    figure.tight_layout()
-    history.write_figure(figure, file)
+        print(json.dumps(load.result()), flush=True)
+    elif load.counted.messages_sent:
+        print(shown(load, arguments.clients), flush=True)
+    for text, count in load.errors.items():
+        tell("bench", f"{count} of {arguments.clients} clients failed: {text}")
+    missing = incomplete(load.counted, None, why)
+    if missing is not None and not load.errors:
+        tell("bench", missing)
+    return status if load.errors or missing is not None else 0

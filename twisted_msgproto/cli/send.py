@@ -47,20 +47,12 @@ def named(text: str) -> tuple[str, str]:
     return name, value
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    add_connect_options(parser)
+def add_sending_options(parser: argparse.ArgumentParser) -> None:
+    """The options that say how messages are sent."""
     option = parser.add_argument
     option("--window", metavar="N", type=positive, help="messages in flight")
     option(
         "--compress", metavar="LEVEL", type=int, choices=range(10), help="zlib level, 0 for none"
-    )
-    option("--count", metavar="N", type=positive, help="send N made-up messages instead of stdin")
-    option(
-        "--size",
-        metavar="B",
-        type=positive,
-        help=f"octets of a made-up message (default {SIZE_OCTETS})",
     )
     option(
         "--property",
@@ -93,6 +85,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         help="give up when the server answers nothing for S seconds (default 30)",
     )
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_connect_options(parser)
+    option = parser.add_argument
+    option("--count", metavar="N", type=positive, help="send N made-up messages instead of stdin")
+    option(
+        "--size",
+        metavar="B",
+        type=positive,
+        help=f"octets of a made-up message (default {SIZE_OCTETS})",
+    )
+    add_sending_options(parser)
     option("--json", action="store_true", help="end with one line of JSON; show no progress")
     option(
         "--call",

@@ -17,7 +17,6 @@ REGISTERED = Registered(
     package="msgproto_lines",
     ports={"tcp": 5060},
     demo={"endpoint": [LOOPBACK]},
-    bench="msgproto_lines.bench",
 )
 """What the entry point in pyproject.toml names."""
 

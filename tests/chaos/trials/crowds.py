@@ -22,9 +22,9 @@ from tests.chaos.inputs import HELLO, UPGRADE, text
 from tests.chaos.report import Found, Row
 from tests.mtl.endless import join
 from tests.tools.certificates import Authority
+from tests.tools.cpu import TICKS, of_process
+from tests.tools.descriptors import SPARE_FILES, accepted, need_files
 from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, launching
-from twisted_msgproto.cli.benches.idle import SPARE_FILES, accepted, need_files
-from twisted_msgproto.cli.peers import cpu_seconds
 from twisted_msgproto.lumberjack.wire import encode_window
 from twisted_msgproto.micromsg2.wire import encode_address, encode_message
 from twisted_msgproto.net.wires.websocket.frames import BINARY, frame
@@ -203,9 +203,9 @@ def idle_seconds(scale: float) -> float:
 def cpu_share(server: Launched, silent: Silent, scale: float) -> float:
     """Return which share of one processor a server needs while these are silent."""
     silent.stay(SETTLED_SECONDS * min(scale, 1.0))
-    began = cpu_seconds(server.pid)
+    began = of_process(server.pid)
     silent.stay(idle_seconds(scale))
-    return (cpu_seconds(server.pid) - began) / idle_seconds(scale)
+    return (of_process(server.pid) - began) / TICKS / idle_seconds(scale)
 
 
 def bare_cpu(

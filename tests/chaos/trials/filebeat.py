@@ -18,9 +18,9 @@ from typing import NamedTuple
 from tests.chaos.gateways import most_resident
 from tests.chaos.report import Found, NotHere, Row
 from tests.tools.certificates import Authority
+from tests.tools.endpoints import reserved
 from tests.tools.filebeat import BINARY, filebeat
 from tests.tools.processes import Launched, Launcher, launching
-from twisted_msgproto.cli.benches.endpoints import reserved
 from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.queue import QueueReader
 

@@ -25,7 +25,8 @@ ERRORS = [errno.EIO, errno.EACCES, errno.ESTALE]
 
 def a_world() -> World:
     """Messages wait in segments and in copies, some of them moved, tried or settled; one place is
-    known to be damaged, though nothing waits there."""
+    known to be damaged, though nothing waits there.
+    """
     world = World(random.Random(3), kept_segment_bytes=600)
     for round in range(8):
         world.publish(7)

@@ -216,7 +216,6 @@ class MtlClient(ClientLink):
 
     def profile(self, name: str) -> Deferred[None]:
         """Select a profile; the flows of the one before are closed."""
-
         flows = list(self.flows.values())  # not those that are asked for before the answer
 
         def selected(reply: Reply) -> None:

@@ -408,7 +408,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         return found
 
     def _refused(self, address: str, text: str) -> None:
-        """libzmq turns a client away for its keys: it tries for ever."""
+        """Libzmq turns a client away for its keys: it tries for ever."""
         self.countFault("hand-shake")
         told = f"{address or 'a client'}: not let in: {text}"
         self.writeOf(log, told, "{text}", text=told, reason="hand-shake", topic=KEYS)

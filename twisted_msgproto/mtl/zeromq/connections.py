@@ -53,7 +53,7 @@ class Connections:
         return True
 
     def disconnected(self, descriptor: int) -> None:
-        """libzmq has told that the connection at this descriptor has ended."""
+        """Libzmq has told that the connection at this descriptor has ended."""
         self._closed[descriptor] = self._given
         for serial, ended in self._standing.pop(descriptor, {}).items():
             ended(serial)

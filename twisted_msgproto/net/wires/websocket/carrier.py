@@ -622,7 +622,7 @@ class Carrier(_Mixin):
         return ended
 
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
-        """autobahn's last word, once."""
+        """Autobahn's last word, once."""
         why = self.wasNotCleanReason or reason or str(code)
         if not self._upgraded:
             error = tls_refusal(self._loss) or ConnectionClosed(f"no WebSocket: {why}")

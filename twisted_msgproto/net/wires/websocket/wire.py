@@ -65,7 +65,8 @@ class FramedSession(Shape):
 
     def connectionLost(self, reason: Failure) -> None:
         """The connection is gone: ConnectionDone after a closing handshake, ConnectionLost
-        otherwise; the latter is a :class:`WebSocketBroken` where the peer broke WebSocket."""
+        otherwise; the latter is a :class:`WebSocketBroken` where the peer broke WebSocket.
+        """
 
     def neverConnected(self, error: Exception) -> None:
         """The connection is gone before the upgrade; instead of ``connectionLost``."""

@@ -1,0 +1,353 @@
+"""The rows: each yields readings without end, from servers that it starts and ends."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from statistics import quantiles
+from typing import Any, NamedTuple
+
+from .senders import (
+    SENDERS,
+    MicroMsg2Sender,
+    Mtl,
+    drive,
+    lumberjack_window,
+    micromsg2_message,
+    one_by_one,
+)
+from .servers import cpu_seconds, resident_bytes, server, tree_seconds
+
+Readings = Generator[float, None, None]
+
+IDLE = 1_000
+"""This many idle connections."""
+FILES = 4_096
+SUBSCRIBERS = 100
+GROUP = 1_000
+"""Messages of a group that is written and synced at once."""
+BULK_WINDOW, BULK_IN_FLIGHT = 16_384, 8
+PATIENCE_SECONDS = 300.0
+
+
+class Row(NamedTuple):
+    """What is measured: its unit, what it is, and its readings in a directory at a scale."""
+
+    unit: str
+    text: str
+    readings: Callable[[Path, float], Readings]
+
+
+# ── The protocols ───────────────────────────────────────────────────────────────────────────────
+
+
+class Load(NamedTuple):
+    """Messages of a reading, in windows of ``size``, with ``in_flight`` of them a connection."""
+
+    messages: int
+    size: int
+    connections: int
+    in_flight: int
+
+
+LARGE = {
+    "lumberjack": Load(200_000, 2048, 4, 2),
+    "micromsg2": Load(160_000, 100, 16, 1),
+    "sabc": Load(60_000, 64, 2, 4),
+    "umq": Load(30_000, 10, 1, 10),
+    "mtl": Load(60_000, 1_000, 1, 1),
+}
+SMALL = {
+    "lumberjack": Load(20_000, 10, 1, 1),
+    "micromsg2": Load(10_000, 5, 1, 1),
+    "sabc": Load(3_000, 1, 1, 1),
+    "umq": Load(3_000, 1, 1, 1),
+    "mtl": Load(3_000, 1, 1, 1),
+}
+
+
+def into_queue(protocol: str, load: Load, directory: Path, scale: float) -> Readings:
+    """Yield the server's CPU time from bytes to acknowledgements, on disk."""
+    messages = max(load.size * load.connections, int(load.messages * scale))
+    with server(protocol, directory) as (pid, port), ExitStack() as stack:
+        work: Callable[[], None]
+        if protocol == "mtl":
+            writer = Mtl(port)
+            stack.callback(writer.close)
+            work = partial(writer.drive, messages, load.size)
+        else:
+            senders = [SENDERS[protocol](port, load.size) for _ in range(load.connections)]
+            work = partial(drive, senders, messages, load.in_flight)
+        while True:
+            before = cpu_seconds(pid)
+            work()
+            yield (cpu_seconds(pid) - before) / messages * 1e6
+
+
+def fan_out(directory: Path, scale: float) -> Readings:
+    """Yield the CPU time of a delivery to one of many subscribers of a topic."""
+    messages = max(100, int(1_000 * scale))
+    with server("micromsg2", directory, "--limit", "subscriber-messages=1000000") as (pid, port):
+        subscribers = [MicroMsg2Sender(port, 1, "pub-sub") for _ in range(SUBSCRIBERS)]
+        for one in subscribers:
+            one.subscribe("topic%2Fprices")
+            one.socket.setblocking(False)
+        publisher = MicroMsg2Sender(port, 1, "")
+        frames = micromsg2_message(1, b"topic/prices") * messages
+        sending: Any = None
+        while True:
+            before = cpu_seconds(pid)
+            sending = threading.Thread(target=publisher.socket.sendall, args=[frames])
+            sending.start()
+            missing = dict.fromkeys(subscribers, len(frames))
+            while missing:
+                for one in list(missing):
+                    with suppress(BlockingIOError):
+                        missing[one] -= len(one.receive())
+                    if missing[one] <= 0:
+                        del missing[one]
+                time.sleep(0.001)
+            sending.join()
+            yield (cpu_seconds(pid) - before) / messages / SUBSCRIBERS * 1e6
+
+
+def broker(size: int, messages: int, directory: Path, scale: float) -> Readings:
+    """Yield the CPU time from publishing to the consumer's acknowledgement, ``size`` at a time."""
+    windows = max(10, int(messages * scale) // size)
+    with server("micromsg2", directory, "--broker-queue", "orders") as (pid, port):
+        publisher = MicroMsg2Sender(port, size)
+        consumer = MicroMsg2Sender(port, size, "batch-ack:max-count={};pub-sub")
+        consumer.subscribe("orders")
+        number = 0
+        while True:
+            before = cpu_seconds(pid)
+            for _ in range(windows):
+                window = next(publisher.windows)
+                publisher.socket.sendall(window)
+                number = (number + size - 1) % 65_535 + 1
+                missing = size
+                while missing > 0:
+                    missing -= publisher.heard(publisher.receive())
+                octets = len(window)
+                while octets > 0:
+                    octets -= len(consumer.receive())
+                consumer.socket.sendall(b"\2\1\2" + number.to_bytes(2, "big"))
+            yield (cpu_seconds(pid) - before) / windows / size * 1e6
+
+
+def idle(protocol: str, directory: Path, scale: float) -> Readings:
+    """Yield the memory of a connection that does nothing after its handshake."""
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    )
+    count = max(10, int(IDLE * scale))
+    while True:
+        with server(protocol, directory) as (pid, port):
+            made = [SENDERS[protocol](port, 1) for _ in range(10)]
+            before = resident_bytes(pid)
+            made += [SENDERS[protocol](port, 1) for _ in range(count)]
+            for one in made[-10:]:
+                one_by_one(one, 1)  # so it has read all that came before
+            value = (resident_bytes(pid) - before) / count / 1024
+            for one in made:
+                one.socket.close()
+        yield value
+
+
+def _bulk(port: int) -> None:
+    """Send windows of empty documents without end."""
+    sender = SENDERS["lumberjack"](port, BULK_WINDOW)
+    window = lumberjack_window(BULK_WINDOW, b"{}", compressed=True)
+    sender.windows = iter(lambda: window, b"")
+    drive([sender], 1 << 40, BULK_IN_FLIGHT)
+
+
+def neighbours(directory: Path, scale: float) -> Readings:
+    """Yield how long a client waits for 99 of 100 acks beside one that sends in bulk."""
+    count = max(20, int(400 * scale))
+    with server("lumberjack", directory) as (_, port):
+        bulk = multiprocessing.get_context("fork").Process(target=_bulk, args=[port], daemon=True)
+        bulk.start()
+        try:
+            client = SENDERS["lumberjack"](port, 1)
+            one_by_one(client, 20)
+            while True:
+                yield quantiles(one_by_one(client, count), n=100)[98] * 1e3
+        finally:
+            bulk.terminate()
+            bulk.join()
+
+
+# ── The queue and the table ─────────────────────────────────────────────────────────────────────
+
+
+def batches(group: int, messages: int) -> Iterator[Any]:
+    """Yield batches of a group each, as a server of Lumberjack makes them."""
+    from twisted_msgproto.core.message import MessageBatch
+
+    body = b'{"message": "' + b"a line of a log " * 18 + b'"}'
+    for first in range(0, messages, group):
+        yield MessageBatch(
+            "lumberjack",
+            "json",
+            int(time.time() * 1e6),
+            peer="tcp:127.0.0.1:50000",
+            session="lumberjack-20260101T000000-1",
+            count=group,
+            octets=group * len(body),
+            message_id=list(range(first, first + group)),
+            body=[body] * group,
+        )
+
+
+def fill(writer: Any, made: list[Any]) -> None:
+    """Submit batches, and wait until all are durable."""
+    done = threading.Semaphore(0)
+    errors: list[BaseException] = []
+
+    def called(error: BaseException | None, first: int | None) -> None:
+        if error is not None:
+            errors.append(error)
+        done.release()
+
+    for batch in made:
+        writer.submit(batch, called)
+    for _ in made:
+        done.acquire()
+    if errors:
+        raise errors[0]
+
+
+@contextmanager
+def _queue(directory: Path) -> Iterator[tuple[Path, Any]]:
+    from twisted_msgproto.queue import QueueWriter
+
+    writer = QueueWriter(directory / "queue", max_bytes=1 << 40)
+    try:
+        yield directory / "queue", writer
+    finally:
+        writer.close()
+
+
+def queue_write(group: int, messages: int, directory: Path, scale: float) -> Readings:
+    """Yield the CPU time of a message from its batch to the disk."""
+    made = list(batches(group, max(group, int(messages * scale) // group * group)))
+    with _queue(directory) as (_, writer):
+        while True:
+            before = time.process_time()
+            if group == 1:  # each waits for the one before: it is written alone
+                for batch in made:
+                    fill(writer, [batch])
+            else:
+                fill(writer, made)
+            yield (time.process_time() - before) / len(made) / group * 1e6
+
+
+def queue_read(group: int, messages: int, directory: Path, scale: float) -> Readings:
+    """Yield the CPU time of a message from the disk to Arrow's columns."""
+    from twisted_msgproto.queue import QueueReader
+
+    with _queue(directory) as (path, writer):
+        for batch in batches(group, max(group, int(messages * scale) // group * group)):
+            fill(writer, [batch])
+        reader = QueueReader(path)
+        while True:
+            before, end = time.process_time(), reader.end()
+            rows = sum(batch.num_rows for batch in reader.read(0, end))
+            if rows != end:
+                raise RuntimeError(f"{rows} rows of a queue that ends at {end}")
+            yield (time.process_time() - before) / rows * 1e6
+
+
+def _landed(log: Path) -> int:
+    """Return how far the newest commit of a table says that its one gateway has landed."""
+    for commit in sorted(log.glob("*[0-9].json"), reverse=True):
+        for line in commit.read_text().splitlines():
+            transaction = json.loads(line).get("txn")
+            if transaction and transaction["appId"].startswith("msgproto:"):
+                return int(transaction["version"])
+    return 0
+
+
+def bridge(unit: str, directory: Path, scale: float) -> Readings:
+    """Yield what a row takes from the queue into the table: rows a second, or CPU time."""
+    made = list(batches(GROUP, max(GROUP, int(500_000 * scale) // GROUP * GROUP)))
+    words = ["--queue", str(directory / "queue"), "--table", str(directory / "table")]
+    command = [sys.executable, "-P", "-m", "twisted_msgproto", "bridge", "--trigger", "0", *words]
+    with _queue(directory) as (_, writer), (directory / "bridge.log").open("w") as log:
+        fill(writer, made[:1])
+        running = subprocess.Popen(
+            command, cwd=directory, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+        )
+
+        def land(end: int) -> None:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while _landed(directory / "table" / "_delta_log") < end:
+                if running.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"the bridge stands still, see {log.name}")
+                time.sleep(0.005)
+
+        try:
+            land(end := GROUP)
+            while True:
+                running.send_signal(signal.SIGSTOP)  # so it finds all of them at once
+                fill(writer, made)
+                end += len(made) * GROUP
+                cpu, began = tree_seconds(running.pid), time.perf_counter()
+                running.send_signal(signal.SIGCONT)
+                land(end)
+                took = time.perf_counter() - began
+                if unit == "rows/s":
+                    yield len(made) * GROUP / took
+                else:
+                    yield (tree_seconds(running.pid) - cpu) / len(made) / GROUP * 1e6
+        finally:
+            running.send_signal(signal.SIGCONT)
+            running.terminate()
+            running.wait(60)
+
+
+def _protocols() -> Iterator[tuple[str, Row]]:
+    for words, loads in (("large", LARGE), ("small", SMALL)):
+        for name, load in loads.items():
+            text = (
+                f"{name} into the queue, windows of {load.size:,}, {load.in_flight} in flight,"
+                f" {load.connections} connection{'s' * (load.connections > 1)}"
+            )
+            yield f"{name}-{words}", Row("µs CPU", text, partial(into_queue, name, load))
+    for name in SENDERS:
+        yield f"idle-{name}", Row("KiB", "an idle connection's memory", partial(idle, name))
+
+
+ROWS: dict[str, Row] = {
+    **dict(_protocols()),
+    "fan-out": Row("µs CPU", f"micromsg2, a delivery to one of {SUBSCRIBERS} subscribers", fan_out),
+    "broker-10": Row(
+        "µs CPU", "micromsg2, publish to settle, 10 at a time", partial(broker, 10, 10_000)
+    ),
+    "broker-1": Row(
+        "µs CPU", "micromsg2, publish to settle, one at a time", partial(broker, 1, 2_000)
+    ),
+    "queue-write": Row(
+        "µs CPU", f"a batch of {GROUP:,} to the disk", partial(queue_write, GROUP, 400_000)
+    ),
+    "queue-write-lone": Row(
+        "µs CPU", "a message alone to the disk", partial(queue_write, 1, 2_000)
+    ),
+    "queue-read": Row("µs CPU", f"batches of {GROUP:,}", partial(queue_read, GROUP, 400_000)),
+    "queue-read-lone": Row("µs CPU", "messages written alone", partial(queue_read, 1, 20_000)),
+    "bridge-rate": Row("rows/s", "from the queue into the table", partial(bridge, "rows/s")),
+    "bridge-cpu": Row("µs CPU", "the same, all of its processes", partial(bridge, "µs CPU")),
+    "neighbours": Row("ms", "lumberjack: p99 of a client's acks beside bulk", neighbours),
+}
+"""Name → row.  A figure is of one message, connection or acknowledgement."""
