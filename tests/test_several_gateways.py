@@ -17,6 +17,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.tools.certificates import Authority
 from tests.tools.processes import PATIENCE_SECONDS, START_SECONDS, Launched, Launcher, environment
 from tests.tools.queues import batch, put
 from twisted_msgproto import cli
@@ -112,12 +113,23 @@ def test_what_they_can_share_is_accepted_and_what_is_in_force_can_be_read_again(
 
 
 @pytest.fixture
-def port() -> Iterator[int]:
-    """A port that is ours, and that others of this user may listen on if they ask for it."""
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
+def ports() -> Iterator[Iterator[int]]:
+    """Ports that are ours, and that others of this user may listen on if they ask for it."""
+    with contextlib.ExitStack() as stack:
+
+        def held() -> Iterator[int]:
+            while True:
+                one = stack.enter_context(socket.socket())
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                one.bind(("127.0.0.1", 0))
+                yield one.getsockname()[1]
+
+        yield held()
+
+
+@pytest.fixture
+def port(ports: Iterator[int]) -> int:
+    return next(ports)
 
 
 def gateway_file(directory: Path, port: int, reuse: str = "true") -> None:
@@ -160,6 +172,38 @@ def test_check_binds_a_port_that_is_shared_and_takes_no_connection_from_those_th
         gateway_file(tmp_path, port, reuse="false")
         assert cli.main(["check", str(tmp_path / "gateway.toml")]) == 2
     assert "use" in capsys.readouterr().err
+
+
+def test_check_shares_the_ports_of_no_server_that_does_not(
+    tmp_path: Path, ports: Iterator[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway_file(tmp_path, next(ports))
+    file = tmp_path / "gateway.toml"
+    alone = f"tcp:{next(ports)}:interface=127.0.0.1"
+    file.write_text(f"{file.read_text()}[umq]\nendpoint = '{alone}'\n")
+    assert cli.main(["check", str(file)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"cannot listen on {alone}" in line and "lumberjack" not in line
+
+
+def test_every_server_that_can_share_listens_beside_that_of_another_gateway(
+    launch: Launcher, ports: Iterator[int]
+) -> None:
+    """With TLS and over WebSocket, too."""
+    Authority(launch.directory).server()
+    tls = "privateKey=server.key.pem:certKey=server.cert.pem"
+    places = [f"tcp:{next(ports)}:interface=127.0.0.1" for _ in range(5)]
+    secret = f"ssl:{next(ports)}:interface=127.0.0.1:{tls}"
+    (launch.directory / "gateway.toml").write_text(
+        f"[lumberjack]\nreuse-port = true\nendpoint = ['{places[0]}', '{secret}']\n"
+        f"[micromsg2]\nreuse-port = true\nno-broker = true\nendpoint = '{places[1]}'\n"
+        f"[sabc]\nreuse-port = true\nendpoint = '{places[2]}'\nwebsocket = '{places[3]}'\n"
+        f"[umq]\nreuse-port = true\nno-hub = true\nendpoint = '{places[4]}'\n"
+    )
+    for _ in range(2):
+        gateway = launch("gateway", "--config", "gateway.toml")
+        gateway.line("listening on", nth=6)
+    assert launch.run("check", "gateway.toml").returncode == 0
 
 
 def test_check_names_a_shared_port_that_a_program_has_for_itself(

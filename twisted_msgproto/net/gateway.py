@@ -471,15 +471,12 @@ class ListeningService(Service):
 
     def refusals(self, reactor: BindingReactor) -> Iterator[str]:
         """Yield a line for each endpoint that cannot be listened on (``FC-02``)."""
-        lines = []
         reactor.reuse_ports = self._reuses
         for description in self._descriptions:
             endpoint = endpoints.serverFromString(reactor, description)
             why = refusal_of(endpoint.listen(self.factory))
             if why is not None:
-                lines.append(self._refusalText(description, why))
-        reactor.reuse_ports = False
-        yield from lines
+                yield self._refusalText(description, why)
 
     def _refusalText(self, description: str, why: str) -> str:
         return f"{self.factory.protocolName}: cannot listen on {description}: {why}"
