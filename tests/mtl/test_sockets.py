@@ -24,7 +24,7 @@ from twisted_msgproto.mtl.zeromq.bounded import (
 )
 from twisted_msgproto.mtl.zeromq.connections import Connections
 from twisted_msgproto.mtl.zeromq.routing import LAST_WORDS_SECONDS, Routing
-from twisted_msgproto.mtl.zeromq.unfinished import Unfinished
+from twisted_msgproto.mtl.zeromq.unfinished import EveryUnfinished, Unfinished
 from twisted_msgproto.mtl.zeromq.unread import EveryUnread
 from twisted_msgproto.net.backpressure import OctetBudget
 
@@ -210,7 +210,7 @@ class Held(MtlCase):
                 self.assertEqual(
                     options,
                     {"RCVHWM": messages, "SNDHWM": messages, "MAXMSGSIZE": octets,
-                     "RCVBUF": mib, "SNDBUF": mib},
+                     "RCVBUF": mib // 4, "SNDBUF": mib // 4},
                 )  # fmt: skip
                 if data is not None:
                     self.assertEqual(factory._control.socket.get(zmq.RCVHWM), 16)
@@ -273,7 +273,8 @@ class Reading(Routing, Bounded):
         self._connections = Connections()
         self._names, self._identities, self._peers = {}, {}, {}
         self._ended, self._silent, self._waiting = {}, {}, None
-        self.unfinished = Unfinished(self.clock, self._bounds, lambda *told: None, self._readSoon)
+        every = EveryUnfinished(self.clock)
+        self.unfinished = Unfinished(every, self._bounds, lambda *told: None, self._readSoon)
         self._unread: dict[bytes, Any] = {}
         self._frame_octets = 0
         self._everyUnread = EveryUnread(

@@ -126,6 +126,10 @@ class Server(Readers):
         """Return where the broker stands: ``open``, ``draining`` or ``closed``."""
         return "closed" if self._closed else "draining" if self._draining else "open"
 
+    def has_flow(self, peer: bytes) -> bool:
+        """Return whether the connection of this name has opened a flow with a lease."""
+        return peer in self._flows
+
     def snapshot(self) -> dict[str, object]:
         """Return the broker's figures as plain values; no identity and no lease is among them."""
         flows = self._flows.values()
