@@ -32,7 +32,7 @@ from ...core.connection import WorkLost
 from ...core.kept import Kept
 from ...core.limits import Limits
 from ..terms.events import ServerEvent
-from ..terms.limits import SERVER_LIMITS
+from ..terms.limits import BURST, SERVER_LIMITS
 from ..terms.states import FLOW, REFUSALS, FlowState, ReaderLeased, WriterLeased
 from ..wire import data
 from ..wire.data import PING, PONG, IllFormed
@@ -344,7 +344,6 @@ class Server(Readers):
         assert (ReaderLeased if grant.reads else WriterLeased) in FLOW[FlowState.UNLEASED]
         flow: Flow
         if grant.reads:
-            burst = self.limits.integer("burst")
             flow = ReadingFlow(
                 peer,
                 grant,
@@ -352,8 +351,8 @@ class Server(Readers):
                 self._now,
                 outbox=self._out_data,
                 prefetch=self.limits.integer("prefetch"),
-                burst=burst,
-                burst_limit=burst,
+                burst=BURST,
+                burst_limit=BURST,
                 exhausted=self._exhausted,
                 stirred=self._stirred,
             )

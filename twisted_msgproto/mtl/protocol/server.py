@@ -40,7 +40,7 @@ from ..application import IngestProfile, QueueProfile, TestProfile
 from ..machine import Channel, Profile, Server, Session
 from ..machine.queues import SPACES, broker_limits
 from ..terms.events import ServerEvent
-from ..terms.limits import SERVER_LIMITS
+from ..terms.limits import PEER_MESSAGES, SERVER_LIMITS
 from ..terms.states import SESSION, SessionState
 from ..zeromq import (
     Bounds,
@@ -348,12 +348,12 @@ class MtlServerFactory(MsgprotoServerFactory):
             "unread_seconds": limits["unread-seconds"],
             "handshake_seconds": limits["handshake"],
         }
-        peer_octets, most = limits.integer("peer-octets"), limits.integer("peer-messages")
+        peer_octets = limits.integer("peer-octets")
         json_octets = limits.integer("json-octets") + CONTROL_OCTETS_OVER_JSON
         if data is None:
             content_octets = max(content_octets, json_octets)
         data_bounds = Bounds(
-            content_octets, messages_within(peer_octets, content_octets, most), **bounds
+            content_octets, messages_within(peer_octets, content_octets, PEER_MESSAGES), **bounds
         )
         if data is None:
             self._control = self._data = sockets.router(

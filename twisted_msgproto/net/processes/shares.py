@@ -26,7 +26,6 @@ OF_THE_SERVER: Final = frozenset(
         "login-address-failures",
         "login-failures",
         "login-rate",
-        "login-line",
     )
 )
 """Each process that runs a server has its share of these: they are limits of all its connections.
