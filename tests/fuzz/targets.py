@@ -52,12 +52,7 @@ LUMBERJACK_LIMITS = Limits.of(lumberjack.LIMITS).replace(
         "compressed-octets": 2000,
         "inflated-octets": 5000,
         "inflated-ratio": 1,
-        "nested-compressed-octets": 2000,
-        "nested-inflated-octets": 4000,
         "json-octets": 2000,
-        "pairs": 16,
-        "key-octets": 100,
-        "value-octets": 500,
         "data-octets": 2000,
     }
 )
@@ -209,9 +204,6 @@ MICROMSG2_LIMITS = Limits.of(micromsg2_machine.LIMITS).replace(
         "properties-octets": 300,
         "frame-payload-octets": 1000,
         "command-octets": 300,
-        "extension-payload-octets": 300,
-        "error-octets": 300,
-        "extension-list-octets": 300,
     }
 )
 HANDSHAKES = 2
@@ -390,9 +382,7 @@ def umq_read(pieces: list[bytes], source: Random) -> Reading:
 
 # ── WebSocket, below UMQ and sABC ────────────────────────────────────────────────────────────────
 
-WEBSOCKET_OPTIONS = Limits.of(WEBSOCKET_LIMITS).replace(
-    {"websocket-message-octets": 2000, "websocket-message-frames": 20}
-)
+WEBSOCKET_OPTIONS = Limits.of(WEBSOCKET_LIMITS).replace({"websocket-message-octets": 2000})
 UPGRADE = (
     b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -487,7 +477,7 @@ def websocket_read(pieces: list[bytes], source: Random) -> Reading:
 
 # ── MTL ─────────────────────────────────────────────────────────────────────────────────────────
 
-MTL_LIMITS = Limits.of(mtl_control.LIMITS).replace({"json-octets": 400, "lease-resources": 4})
+MTL_LIMITS = Limits.of(mtl_control.LIMITS).replace({"json-octets": 400})
 MTL_TABLES: tuple[dict[str, Any], ...] = (
     {},
     {"a": 1, "b": "two", "c": True, "d": None, "e": 1.5},

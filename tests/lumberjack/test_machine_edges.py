@@ -143,13 +143,14 @@ def test_a_fault_within_a_compressed_frame_shows_the_octets_that_are_wrong():
 
 
 def test_a_text_at_its_limit_is_read_although_it_comes_in_parts():
-    changes = Limits.of(LIMITS).replace({"key-octets": 3, "value-octets": 40})
-    octets = encode_data([1], [{"abc": "v" * 40}])
+    changes = Limits.of(LIMITS).replace({"data-octets": 2000})
+    key, value = "k" * 1024, "v" * 900
+    octets = encode_data([1], [{key: value}])
     decoder = Decoder(changes)
     assert decoder.feed(octets[:-1]) == []
     (frame,) = decoder.feed(octets[-1:])
-    assert list(frame.pairs) == [{"abc": "v" * 40}]
-    for pairs in ({"abcd": "v"}, {"abc": "v" * 41}):
+    assert list(frame.pairs) == [{key: value}]
+    for pairs in ({key + "k": "v"}, {"abc": "v" * 2001}):
         (fault,) = Decoder(changes).feed(encode_data([1], [pairs])[:-1])
         assert isinstance(fault, Fault)
 

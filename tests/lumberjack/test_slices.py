@@ -171,17 +171,18 @@ def test_more_windows_than_may_end_in_one_frame_are_refused_with_nothing_of_them
 
 
 def test_nested_frames_have_bounds_of_their_own():
-    """LJ-17: 16 MiB compressed and 64 MiB inflated in all within one C frame, by default."""
+    """LJ-17: a fourth of inflated-octets compressed, and all of it inflated, within one C frame."""
     inner = encode_compressed(encode_json([1], [b"a" * 5000]))
-    for name, value in (("nested-compressed-octets", 120), ("nested-inflated-octets", 14_000)):
-        changes = {name.replace("-", "_"): value}
+    random = encode_compressed(encode_json([1], [Random(7).randbytes(2000)]))
+    for frame, value in ((random, 16_800), (inner, 10_200)):
+        changes = {"inflated_octets": value}
         session = Session(**changes)
-        session.receive(encode_compressed(inner * 2))
+        session.receive(encode_compressed(frame * 2))
         assert len(session.flat) == 2, session.events
         session = Session(**changes)
-        session.receive(encode_compressed(inner * 3))
-        (fault,) = session.events
-        assert fault.text.endswith(f"; {name} is {value}")
+        session.receive(encode_compressed(frame * 3))
+        fault = session.events[-1]
+        assert fault.text.endswith(f"; inflated-octets is {value}")
 
 
 def test_acks_wait_for_the_good_end_of_a_large_frame():
@@ -333,7 +334,6 @@ def test_defaults_are_those_of_the_ruling():
     """LJ-17."""
     limits = Limits.of(READER_LIMITS)
     assert limits["compressed-octets"] == limits["inflated-octets"] == 64 * MEBI
-    assert limits["nested-compressed-octets"] == limits["json-octets"] == 16 * MEBI
-    assert limits["nested-inflated-octets"] == 64 * MEBI
+    assert limits["json-octets"] == 16 * MEBI
     assert limits["window"] == limits["compressed-windows"] == 65_536
     assert limits["inflated-ratio"] == 500

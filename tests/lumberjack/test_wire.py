@@ -496,7 +496,7 @@ HOSTILE = {
     "compressed-limit": b"2C\x04\0\0\x01",
     "pairs-limit": b"1D\0\0\0\x01\0\0\x04\x01",
     "key-limit": b"1D\0\0\0\x01\0\0\0\x01\0\0\x04\x01",
-    "value-limit": b"1D\0\0\0\x01\0\0\0\x01\0\0\0\x01k\0\x10\0\x01",
+    "value-limit": b"1D\0\0\0\x01\0\0\0\x01\0\0\0\x01k\x04\0\0\x01",
 }
 
 
@@ -546,7 +546,7 @@ def test_what_was_decoded_is_not_held_until_the_next_read__NB_02(wrapped):
 
 def test_limits_are_inclusive():
     """LJ-17."""
-    at_the_limits = limits(json_octets=3, pairs=1, key_octets=2, value_octets=2, window=4)
+    at_the_limits = limits(json_octets=3, data_octets=22, window=4)
     octets = encode_window(4) + encode_json([1], [b"abc"]) + encode_data([1], [{"kk": "vv"}])
     assert simple(decode(octets, Decoder(at_the_limits)))[-1] == ("D", V1, 1, {"kk": "vv"})
 

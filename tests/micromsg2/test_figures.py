@@ -84,8 +84,6 @@ SIZED = {
     "properties-octets": (len(PROPERTIES), message(1, b"x", properties=PROPERTIES)),
     "frame-payload-octets": (300, message(1, b"x" * 300)),
     "command-octets": (13, encode_command("subscribe", {"a": "b"})),
-    "extension-payload-octets": (9, encode_extension(1, b"x" * 9)),
-    "error-octets": (7, encode_error("x: 1234")),
 }
 """Limit → the least with which this frame is read."""
 

@@ -10,7 +10,7 @@ import pytest
 from tests.doubles import due
 from tests.micromsg2.sessions import BATCH, receive
 from tests.micromsg2.streams import ack, client_with, message, messages, said, server_with
-from twisted_msgproto.core.errors import ConfigurationError, Fault, LimitExceeded
+from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.micromsg2.machine import STANDARD, Extension, MessagesReceived, Session
 from twisted_msgproto.micromsg2.machine.extensions import _no_constant
@@ -21,12 +21,6 @@ from twisted_msgproto.micromsg2.wire.frames import Decoder
 
 def test_everything_is_counted_from_0() -> None:
     assert not any(astuple(Counters()))
-
-
-def test_payloads_of_several_parts_may_be_limited_to_one__MM_31() -> None:
-    assert Limits.of(LIMITS).replace({"payload-parts": 1}).integer("payload-parts") == 1
-    with pytest.raises(ConfigurationError):
-        Limits.of(LIMITS).replace({"payload-parts": 0})
 
 
 def test_an_extension_without_an_opinion_objects_to_nothing() -> None:

@@ -163,7 +163,7 @@ def test_a_payload_has_at_most_64_parts() -> None:
     server = server_with()
     assert bodies(receive(server, parts(*[(1, b"a")] * 64))) == [b"a" * 64]
     events = broken(server, parts(*[(2, b"a")] * 65, final=False), "limit-exceeded")
-    assert "payload-parts=64" in fault(list(events)).text
+    assert "more than 64 parts" in fault(list(events)).text
     broken(server_with(), parts(*[(2, b"")] * 65), "limit-exceeded")
 
 
@@ -181,9 +181,9 @@ def test_a_payload_has_at_most_16_mebibytes() -> None:
 
 def test_repeated_payloads_have_the_same_bounds() -> None:
     """MM-32: skipping is bounded too"""
-    server = server_with(BATCH + "10", payload_parts=3)
+    server = server_with(BATCH + "10")
     receive(server, message(1))
-    broken(server, parts(*[(1, b"a")] * 4), "limit-exceeded")
+    broken(server, parts(*[(1, b"a")] * 65), "limit-exceeded")
 
 
 def test_unfinished_parts_which_fill_the_window_are_refused() -> None:
@@ -225,14 +225,11 @@ def test_a_payload_above_our_own_limit_is_not_sent() -> None:
         client.send("a", bytes(11))
     assert (client.in_flight, client.outputs()) == (0, b"")
     assert client.send("a", bytes(10)) == 1
-    few = client_with(payload_parts=1)
-    with pytest.raises(LimitExceeded):
-        few.send("a", bytes((1 << 20) + 1))
 
 
 def test_what_was_taken_in_may_be_passed_on() -> None:
     """MM-31: a broker's server may have taken larger payloads than it would send itself"""
-    server = server_with(payload_parts=1)
+    server = server_with(payload_octets=1)
     payload = bytes((1 << 20) + 1)
     assert server.send_run(encode_address("a"), [payload]) == [1]
     assert len(written(server)) == 2

@@ -34,7 +34,7 @@ class BackPressure(MtlCase):
     async def test_a_turn_reads_no_more_than_some_octets(self) -> None:
         """MT-24, MT-29: large contents come in small batches."""
         sink = HeldSink()
-        factory = self.server(sink, limits={"peer-messages": 20})
+        factory = self.server(sink, limits={"peer-octets": 160 << 20})
         client = await self.ready(factory, "ingest")
         writer = await client.writer(["a"])
         await writer.sendMany("a", [bytes(1 << 20)] * 30)

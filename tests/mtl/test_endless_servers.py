@@ -7,18 +7,15 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 import zmq
-from twisted.internet.task import Clock
 
 from tests.mtl.cases import MtlCase, run, until
 from tests.mtl.endless import GREETING, frame
 from tests.mtl.plain import PATIENCE_MS
 from twisted_msgproto.core.errors import ConnectionClosed
 from twisted_msgproto.mtl import MtlClient
-from twisted_msgproto.mtl.zeromq.looks import LOOK_SECONDS, LOOKS_PER_TURN, Looks
 
 READY = b"\x05READY" + b"\x0bSocket-Type" + struct.pack(">I", 6) + b"ROUTER"
 HELLO = GREETING + b"\x04" + bytes([len(READY)]) + READY
@@ -73,13 +70,6 @@ class Endless:
         self._thread.join(PATIENCE_MS / 1000)
 
 
-@pytest.fixture
-def looks() -> Iterator[tuple[Looks, Clock]]:
-    clock = Clock()
-    yield Looks(clock), clock
-    assert clock.getDelayedCalls() == []
-
-
 class Servers(MtlCase):
     @needs_linux
     @run
@@ -107,40 +97,3 @@ class Servers(MtlCase):
             self.assertEqual(dealer.get(zmq.RCVHWM), messages)
             self.assertEqual(dealer.get(zmq.SNDHWM), 1000)
             client.abort()
-
-
-def test_looks_go_round_however_many_sockets_look__NB_02(looks: tuple[Looks, Clock]) -> None:
-    every, clock = looks
-    called: list[int] = []
-
-    def look(number: int) -> None:
-        called.append(number)
-        if len(called) < 100:
-            every.callLater(0.01, lambda: look(number))
-
-    for number in range(30):
-        every.callLater(0.01, lambda number=number: look(number))  # type: ignore[misc]
-    assert every.seconds() == clock.seconds()
-    clock.advance(LOOK_SECONDS)
-    assert called == list(range(LOOKS_PER_TURN))
-    clock.advance(LOOK_SECONDS)
-    assert called[LOOKS_PER_TURN:] == [*range(LOOKS_PER_TURN, 30), *range(10)]
-    clock.pump([LOOK_SECONDS] * 10)
-
-
-def test_a_look_that_is_not_wanted_does_not_come__NB_02(looks: tuple[Looks, Clock]) -> None:
-    every, clock = looks
-    called: list[str] = []
-    later = every.callLater(0.01, lambda: called.append("later"))
-
-    def first() -> None:
-        called.append("first")
-        second.cancel()
-        second.cancel()
-
-    every.callLater(0.01, first)
-    second = every.callLater(0.01, lambda: called.append("second"))
-    later.cancel()
-    clock.advance(LOOK_SECONDS)
-    assert called == ["first"]
-    every.callLater(0.01, lambda: called.append("never")).cancel()

@@ -96,7 +96,7 @@ def test_a_lease_in_use_counts_until_its_flow_ends__NB_02() -> None:
 
 
 def test_what_a_reader_has_summoned_counts__NB_02() -> None:
-    """NB-02, MT-16: what is one too many gets a 400, as above ``lease-resources``."""
+    """NB-02, MT-16: what is one too many gets a 400, as above 256 names."""
     every = Kept(LIMIT)
     broker = Broker(every=every)
     hog, good = broker.reader(), broker.reader("b")

@@ -405,10 +405,10 @@ def test_a_drained_server_with_idle_flows_is_finished_and_so_is_one_that_was_los
 
 
 def test_of_a_flow_that_has_ended_nothing_is_kept__MT_30__NB_02() -> None:
-    broker = Broker(limits={"burst": 1})
+    broker = Broker()
     reader, writer = broker.reader(confirm=NONE), broker.flow("Writer")
     flows = [broker.server._flows[peer] for peer in (reader, writer)]
-    broker.command(writer, *contents(1, 2))
+    broker.command(writer, *contents(*range(1, 300)))
     broker.server.made_safe(broker.events[-1].place, broker.now)  # type: ignore[union-attr]
     assert broker.server._stirred and broker.server._exhausted
     for peer in (reader, writer):

@@ -26,10 +26,10 @@ def test_a_resource_is_not_summoned_twice_without_dismiss() -> None:
 
 def test_a_lease_without_resources_summons_any_up_to_the_limit() -> None:
     """MT-10, MT-16, MT-29"""
-    broker = Broker(limits={"lease-resources": 2})
+    broker = Broker()
     peer = broker.flow("Reader", [])
-    answers = broker.command(peer, Summon(1, "x"), Summon(2, "y"), Summon(3, "z"))
-    assert answers == [Response(1, 200), Response(2, 200), Response(3, 400)]
+    answers = broker.command(peer, *[Summon(number, f"x{number}") for number in range(1, 258)])
+    assert answers == [*[Response(n, 200) for n in range(1, 257)], Response(257, 400)]
 
 
 def test_the_response_to_summon_precedes_content_and_none_follows_dismiss() -> None:
@@ -123,10 +123,10 @@ def test_a_reader_holds_no_more_than_the_prefetch() -> None:
 
 def test_unconfirmed_readers_get_bursts() -> None:
     """MT-27: and nothing while their socket takes no more."""
-    broker = Broker(limits={"burst": 2})
+    broker = Broker()
     reader = broker.reader(confirm=NONE)
-    write(broker, *range(1, 8))
-    assert bodies(broker.got(reader)) == [b"1", b"2"]
+    write(broker, *range(1, 601))
+    assert bodies(broker.got(reader)) == [b"%d" % n for n in range(1, 257)]
     assert broker.server.more_to_send
     broker.server.blocked(reader)
     broker.server.refill(broker.now)
@@ -134,8 +134,8 @@ def test_unconfirmed_readers_get_bursts() -> None:
     assert broker.got(reader) == []
     broker.server.unblocked(reader, broker.now)
     broker.collect()
-    assert bodies(broker.got(reader)) == [b"3", b"4"]
-    for left in ([b"5", b"6"], [b"7"], []):
+    assert bodies(broker.got(reader)) == [b"%d" % n for n in range(257, 513)]
+    for left in ([b"%d" % n for n in range(513, 601)], []):
         broker.server.refill(broker.now)
         broker.collect()
         assert bodies(broker.got(reader)) == left

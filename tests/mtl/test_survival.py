@@ -13,6 +13,7 @@ from twisted.internet.threads import deferToThread
 from tests.mtl.cases import IMPATIENT, HeldSink, MtlCase, later, reactor, run, taking, until
 from tests.tools.processes import launching
 from twisted_msgproto.core.errors import Refused, TimedOut
+from twisted_msgproto.mtl.machine import sessions
 from twisted_msgproto.mtl.terms.states import ClientFlowState
 from twisted_msgproto.queue import QueueReader
 
@@ -117,10 +118,9 @@ class Survival(MtlCase):
         writer = await client.writer(["a"])
         lost: list[Exception] = []
         writer.lost = lost.append
-        factory.machine.limits = factory.limits.replace({"session-leases": 1})
+        self.patch(sessions, "SESSION_LEASES", 1)
         for flow in list(factory.machine._flows.values()):
             factory.settle(factory.machine.peer_lost(flow.peer, reactor.seconds()))
-        factory.machine.limits = factory.limits.replace({"session-leases": 1})
         other = await client.writer(["b"])
         await self.assertFailure(writer.send("a", b"x"), Refused)
         await until(lambda: lost)

@@ -44,16 +44,11 @@ class World:
         self.budget = OctetBudget()
         self.ledger = self.budget.held
         self.ledger.bound(limit)
-        self.released = 0
-        self.budget.release = self._release
         self.backlogs: dict[bytes, Backlog] = {}
         self.acknowledged: dict[int, int] = {}
         self.cut: list[bytes] = []
         self.every = EveryUnread(self.clock, self.budget, self.backlogs, self._cut, self._octets)
         self._number = 100
-
-    def _release(self) -> None:
-        self.released += 1
 
     def _octets(self, descriptor: int) -> Octets | None:
         acknowledged = self.acknowledged.get(descriptor)
@@ -128,7 +123,6 @@ def test_who_reads_nothing_loses_its_place_first__NB_02() -> None:
             assert world.cut == []
     assert set(world.cut) == {b"one", b"two", b"three"}
     assert good.entered and world.ledger.held <= world.ledger.limit
-    assert world.released
 
 
 def test_a_trickle_is_no_progress__NB_02() -> None:

@@ -99,15 +99,15 @@ class Verbs(MtlCase):
     @run
     async def test_a_long_queue_to_an_unconfirmed_reader_goes_out_in_bursts(self) -> None:
         """MT-27"""
-        factory = self.server(limits={"burst": 16})
+        factory = self.server()
         client = await self.ready(factory, "queue")
         writer = await client.writer(["a"])
-        await writer.sendMany("a", [b"%d" % n for n in range(500)])
+        await writer.sendMany("a", [b"%d" % n for n in range(1500)])
         got: list[bytes] = []
         reader = await client.reader(["a"], "none", lambda content: got.append(content.body))
         await reader.summon("a")
-        await until(lambda: len(got) == 500)
-        self.assertEqual(got, [b"%d" % n for n in range(500)])
+        await until(lambda: len(got) == 1500)
+        self.assertEqual(got, [b"%d" % n for n in range(1500)])
 
     @run
     async def test_what_waits_is_bounded(self) -> None:

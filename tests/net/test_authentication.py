@@ -24,7 +24,9 @@ from twisted_msgproto.net.authentication import (
     IdentityRealm,
     Passcode,
     portal_over,
+    throttle,
 )
+from twisted_msgproto.net.authentication.throttle import LINE_MAX
 
 
 @implementer(ICredentialsChecker)
@@ -55,7 +57,8 @@ class Login(SynchronousTestCase):
         self.memory.requestAvatarId = counted
         self.counters = {}
 
-    def door(self, *checkers, **changes):
+    def door(self, *checkers, line=LINE_MAX, **changes):
+        self.patch(throttle, "LINE_MAX", line)
         limits = Limits.of(LOGIN_LIMITS).replace(
             {name.replace("_", "-"): value for name, value in changes.items()}
         )
@@ -169,7 +172,7 @@ class Login(SynchronousTestCase):
 
     def test_what_is_not_checked_is_refused_after_the_same_time(self):
         """NB-04: nobody is asked, and the client cannot tell."""
-        door = self.door(login_line=1)
+        door = self.door(line=1)
         answers = [self.attempt(door, "bob", "x") for _ in range(9)]
         self.assertEqual(self.checks, 5)
         self.clock.advance(0.99)
@@ -206,7 +209,7 @@ class Login(SynchronousTestCase):
         lines = []
         globalLogPublisher.addObserver(lines.append)
         self.addCleanup(globalLogPublisher.removeObserver, lines.append)
-        door = self.door(login_line=1)
+        door = self.door(line=1)
 
         def told():
             texts = [formatEvent(line) for line in lines if "audit" in line["log_namespace"]]

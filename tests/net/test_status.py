@@ -26,7 +26,6 @@ from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.lumberjack.service import Options, serve
 from twisted_msgproto.net.control.asking import GatewayBroker, _OverUnix
 from twisted_msgproto.net.control.site import CONNECTIONS_MAX, REQUEST_SECONDS
-from twisted_msgproto.net.counters import Counters
 from twisted_msgproto.net.gateway import Gateway, ListeningService
 from twisted_msgproto.net.status import stream
 from twisted_msgproto.net.status.access import check_access, read_token
@@ -549,19 +548,8 @@ class Rules(SynchronousTestCase):
         self.assertLessEqual(len(figures["faults"]), 101)
         self.assertEqual(sum(figures["faults"].values()), 1000)
 
-    def test_counters_are_summed_in_slices_and_each_connection_once(self) -> None:
-        counters = Counters()
-        for number in range(10):
-            counters.join(number, lambda: {"x": 1})
-        slices = counters.in_slices(4)
-        self.assertIsNone(next(slices))
-        counters.leave(9)  # it is counted where it was when the sum began
-        counters.join(11, lambda: {"x": 1})
-        self.assertEqual(list(slices)[-1], {"x": 10})
-        self.assertEqual(counters.as_dict(), {"x": 11})
-
-    def test_ten_thousand_sessions_are_looked_at_in_many_turns(self) -> None:
-        from twisted_msgproto.net.status.figures import SLICE_SESSIONS, GatewayFigures
+    def test_of_ten_thousand_sessions_some_are_shown_and_all_are_counted(self) -> None:
+        from twisted_msgproto.net.status.figures import GatewayFigures
 
         class Session:
             established = True
@@ -572,14 +560,7 @@ class Rules(SynchronousTestCase):
 
         looked: list[Session] = []
 
-        turns: list[float] = []
-
-        class Turning(Clock):
-            def callLater(self, *arguments: Any, **settings: Any) -> Any:
-                turns.append(self.seconds())
-                return super().callLater(*arguments, **settings)
-
-        clock: Any = Turning()
+        clock: Any = Clock()
         options = Options()
         options.read([])
         gateway = Gateway(clock)
@@ -598,7 +579,6 @@ class Rules(SynchronousTestCase):
         maybeDeferred(gathering.latest).addCallback(found.append)
         clock.advance(0.001)
         self.assertEqual(len(looked), SESSIONS_SHOWN_MAX)
-        self.assertGreaterEqual(len(turns), 2 * 10_000 // SLICE_SESSIONS)
         [figures] = found
         self.assertEqual(figures["protocols"]["lumberjack"]["counters"]["seen"], 10_000)
         self.assertEqual(figures["protocols"]["lumberjack"]["states"], {"ESTABLISHED": 10_000})

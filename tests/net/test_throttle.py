@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -20,8 +21,10 @@ from twisted_msgproto.net.authentication.throttle import (
     KNOWN_ADDRESSES_MAX,
     KNOWN_FAILURES_MAX,
     KNOWN_SECONDS,
+    LINE_MAX,
     LOGIN_LIMITS,
     TOGETHER_MAX,
+    WINDOW_SECONDS,
     Attempt,
     Buckets,
     KnownPairs,
@@ -43,11 +46,14 @@ class Town:
         full: how many of those had to go because the line was full.
     """
 
-    def __init__(self, *, hand_shake: float = inf, check: float = 0.0, **limits: Any) -> None:
-        """``check``: the seconds which a checker takes."""
+    def __init__(
+        self, *, hand_shake: float = inf, check: float = 0.0, line: int = LINE_MAX, **limits: Any
+    ) -> None:
+        """``check``: the seconds which a checker takes; ``line``: how many logins may wait."""
         changes = {name.replace("_", "-"): value for name, value in limits.items()}
         self.limits = Limits.of(LOGIN_LIMITS).replace(changes)
-        self.throttle = Throttle(self.limits, hand_shake)
+        with patch.object(rules, "LINE_MAX", line):
+            self.throttle = Throttle(self.limits, hand_shake)
         self.now = START
         self.check = check
         self.clients: dict[Attempt, tuple[str, str, bool, float]] = {}
@@ -248,19 +254,19 @@ def test_nothing_renews_itself() -> None:
         town.pass_time(1)
     town.pass_time(10)
     assert town.wait_of(town.arrive(THERE, "me", right=True)) == 0
-    town.pass_time(town.limits["login-window"])
+    town.pass_time(WINDOW_SECONDS)
     assert all(bucket.free(town.now) for bucket in town.throttle._networks._buckets.values())
     assert all(not bucket.failures for bucket in town.throttle._networks._buckets.values())
 
 
 def test_the_window_runs_from_the_first_failure() -> None:
-    town = Town(login_window=10)
+    town = Town()
     bucket = town.throttle._networks.of(network_of(HERE), town.now)
     for _ in range(9):
         town.fail(HERE, "me")
-        town.pass_time(1)
+        town.pass_time(WINDOW_SECONDS / 10)
     assert bucket.failures == 9
-    town.pass_time(1)
+    town.pass_time(WINDOW_SECONDS / 10)
     bucket.refill(town.now)
     assert bucket.failures == 0
 
@@ -277,7 +283,7 @@ def test_one_client_with_an_old_password_does_not_shut_its_address_out() -> None
 
 def test_the_line_is_bounded_and_those_with_most_failures_have_to_go() -> None:
     """NB-05: who is refused because the line is full is the attacker."""
-    town = Town(login_line=10)
+    town = Town(line=10)
     fail_from(20, "me")(town)
     guesses = [town.arrive(address, "me") for address in others(20)]
     assert len(town.throttle._line) == 10
@@ -289,7 +295,7 @@ def test_the_line_is_bounded_and_those_with_most_failures_have_to_go() -> None:
 
 def test_one_address_does_not_fill_the_line_of_others() -> None:
     """NB-05: its places count like failures."""
-    town = Town(login_line=10, check=100.0)
+    town = Town(line=10, check=100.0)
     town.throttle._names.of("me", town.now).failures = 1  # so that not all are checked together
     for address in others(20):
         town.arrive(address, "me")
@@ -395,7 +401,7 @@ def test_the_wait_is_within_the_hand_shake() -> None:
 
 
 def test_without_time_to_wait_a_name_under_attack_is_not_checked() -> None:
-    town = Town(login_wait=0)
+    town = Town(hand_shake=2.0)
     fail_from(20, "me")(town)
     assert town.wait_of(town.arrive(HERE, "me", right=True)) is None
 
@@ -549,7 +555,7 @@ def test_the_right_password_gets_in_whatever_others_do(
 
     And from a known pair at once.
     """
-    town = Town(check=check, login_line=line)
+    town = Town(check=check, line=line)
     town.arrive("203.0.113.1", "me", right=True)
     town.pass_time(check)
     mine: list[tuple[float, Attempt]] = []

@@ -27,6 +27,7 @@ from twisted_msgproto.net.wires.websocket import (
     OctetWire,
     WebSocketClientFactory,
     WebSocketServerFactory,
+    factories,
     parse_address,
     parse_origins,
 )
@@ -574,7 +575,8 @@ class Reading(TestCase):
         self.assertEqual(connection.session.messages(), [body])
 
     def test_fragments_are_counted_for_each_message__UM_20(self):
-        connection, transport, _ = server(websocket_message_frames=100)
+        self.patch(factories, "FRAMES_MAX", 100)
+        connection, transport, _ = server()
         message = b"\x01\x81\0\0\0\0a" + b"\0\x81\0\0\0\0b" * 98 + b"\x80\x81\0\0\0\0c"
         connection.dataReceived(message * 3)
         self.assertEqual(connection.session.messages(), ["a" + "b" * 98 + "c"] * 3)
@@ -585,9 +587,8 @@ class Reading(TestCase):
         fragments = b"\x01\x80\0\0\0\0" + b"\0\x80\0\0\0\0" * 20
         for alone in (False, True):
             for octets in (client_frame(b"x" * 101), fragments):
-                connection, transport, _ = server(
-                    alone=alone, websocket_message_octets=100, websocket_message_frames=10
-                )
+                self.patch(factories, "FRAMES_MAX", 10)
+                connection, transport, _ = server(alone=alone, websocket_message_octets=100)
                 connection.dataReceived(octets)
                 self.assertEqual(connection.session.seen.count("oversized"), not alone)
                 self.assertEqual(frames(after_head(transport))[0][1][:2], b"\x03\xf1")
@@ -620,7 +621,8 @@ class Reading(TestCase):
 
     def test_fragments_without_end_are_1009(self):
         """UM-20: empty fragments are below every limit of octets."""
-        connection, transport, _ = server(websocket_message_frames=100)
+        self.patch(factories, "FRAMES_MAX", 100)
+        connection, transport, _ = server()
         connection.dataReceived(b"\x01\x80\0\0\0\0" + b"\x00\x80\0\0\0\0" * 99)
         self.assertEqual(after_head(transport), b"")
         connection.dataReceived(b"\x00\x80\0\0\0\0")
@@ -659,14 +661,15 @@ class Reading(TestCase):
     def test_a_head_may_have_as_many_octets_as_its_limit_and_what_follows_does_not_count(self):
         head = UPGRADE % (b"X: " + b"y" * 200 + b"\r\n")
         message = client_frame(b"x" * 100)
+        self.patch(factories, "UPGRADE_OCTETS", len(head))
         for at in range(-5, 1):
-            connection, transport, _ = server(upgrade=False, websocket_upgrade_octets=len(head))
+            connection, transport, _ = server(upgrade=False)
             connection.dataReceived(head[: len(head) + at])
             connection.dataReceived(head[len(head) + at :] + message)
             self.assertEqual(connection.session.messages(), ["x" * 100], at)
             lose(connection)
         for octets, kept in ((len(head), True), (len(head) + 1, False)):
-            connection, transport, _ = server(upgrade=False, websocket_upgrade_octets=len(head))
+            connection, transport, _ = server(upgrade=False)
             connection.dataReceived(b"GET / HTTP/1.1\r\nX: ".ljust(octets, b"y"))
             self.assertEqual(transport.disconnected, not kept)
             lose(connection)
@@ -1055,8 +1058,8 @@ class Closing(TestCase):
     def test_pings_and_their_answers_may_take_any_time(self):
         """UM-20: the next ping waits for the time between two, or for the answer to the last."""
         for between, patience in ((10, 30), (30, 10), (20, 20)):
-            terms = {"websocket_ping_seconds": float(between), "websocket_pong_seconds": patience}
-            connection, transport, clock = server(**terms)
+            self.patch(factories, "PONG_SECONDS", patience)
+            connection, transport, clock = server(websocket_ping_seconds=float(between))
             transport.clear()
             pings = 0
             for _ in range(6 * between + 2):

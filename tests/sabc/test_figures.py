@@ -339,7 +339,7 @@ def test_many_answers_need_as_many_bodies__SA_16() -> None:
 
 def waiting(seconds: float) -> Server:
     """A server with a message of which a part has come, at ``NOW + seconds``."""
-    server = open_server(limits=limits(unfinished_seconds=60))
+    server = open_server()
     server.receive(msg(b"1", final=False, msg_id="p", msg_more="yes") + NUDGE, NOW + seconds)
     return server
 
@@ -361,7 +361,7 @@ def test_a_part_without_octets_keeps_its_message__SA_27() -> None:
 
 
 def test_octets_of_a_body_keep_its_message__SA_27() -> None:
-    server = open_server(limits=limits(unfinished_seconds=60, message_octets=1600))
+    server = open_server(limits=limits(message_octets=1600))
     octets = msg(b"x" * 600, msg_id="e")
     server.receive(octets[:300], NOW)
     server.receive(octets[300:600], NOW + 50)

@@ -274,9 +274,9 @@ def test_connected_without_a_session_id_is_no_answer() -> None:
 
 def test_a_refusal_says_nothing_and_the_client_may_try_again_but_not_for_ever() -> None:
     # SA-08, SA-27
-    server, client = Server(limits(login_attempts=3)), Client()
+    server, client = Server(), Client()
     server.connection_made(NOW)
-    for attempt in range(3):
+    for attempt in range(5):
         client.connect("me", "wrong", now=NOW)
         server.receive(client.outputs(), NOW)
         assert not server.closed
@@ -284,7 +284,7 @@ def test_a_refusal_says_nothing_and_the_client_may_try_again_but_not_for_ever() 
         (event,) = client.receive(server.outputs(), NOW)
         assert event == ConnectRefused("403", "Access Forbidden")
         assert client.state is Connecting.IDLE
-        assert server.closed is (attempt == 2)
+        assert server.closed is (attempt == 4)
     assert server.receive(vectors.CONNECT, NOW) == []
 
 
@@ -528,14 +528,14 @@ def test_what_was_answered_before_does_not_fail_with_the_others() -> None:
 
 def test_silence_means_nothing_while_the_peer_is_not_read() -> None:
     # SA-27
-    server = open_server(limits=limits(unfinished_seconds=10))
+    server = open_server()
     server.receive(msg(b"x", final=False, msg_id="1", msg_more="yes") + NUDGE, NOW)
     server.paused(NOW + 1)
-    assert server.advance(NOW + 50) == []
+    assert server.advance(NOW + 100) == []
     assert server.deadline is None
-    server.resumed(NOW + 60)
-    assert server.deadline == NOW + 70
-    assert server.advance(NOW + 70) == [MessageAbandoned("1")]
+    server.resumed(NOW + 110)
+    assert server.deadline == NOW + 170
+    assert server.advance(NOW + 170) == [MessageAbandoned("1")]
 
 
 @pytest.mark.parametrize("state", list(Serving), ids=lambda state: state.name)

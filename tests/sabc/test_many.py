@@ -175,7 +175,7 @@ def test_many_at_once_keep_the_bounds() -> None:
     server = open_server(expires=NOW + 1)
     assert isinstance(server.receive(octets, NOW + 1)[-1], Fault)
     assert server.unanswered == 0
-    server = open_server(limits=limits(header_lines=1))
+    server = open_server(limits=limits(header_block_octets=511))
     assert isinstance(server.receive(octets, NOW)[-1], Fault)
     server = open_server(lenient=True)
     assert len(requests(server.receive(octets, NOW))) == 6
@@ -226,8 +226,8 @@ def test_each_answer_of_one_read_says_whether_it_was_cut() -> None:
 
 
 def test_a_server_has_its_time_to_answer_what_it_owes__SA_12() -> None:
-    for owed, seconds in ((1, 7.0), (0, min(7.0, LEAVE_SECONDS))):
-        client = open_client(limits=limits(session_drain=7.0))
+    for owed, seconds in ((1, 30.0), (0, LEAVE_SECONDS)):
+        client = open_client()
         for _ in range(owed):
             client.request(b"y", b"x", NOW)
         client.disconnect(NOW + 1)

@@ -126,7 +126,7 @@ def test_bounds_come_from_the_limits() -> None:
     # SA-27
     limits = Limits.of(SESSION_LIMITS)
     assert Bounds.of(limits) == Bounds() == Bounds(32, 1024, 8192)
-    assert Bounds.of(limits.replace({"header-lines": 3})).header_lines == 3
+    assert Bounds.of(limits.replace({"header-block-octets": 1024})) == Bounds(4, 128, 1024)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from twisted_msgproto.sabc.machine.sides import Side
 from twisted_msgproto.sabc.protocol.comeback import SabcClientService
 from twisted_msgproto.sabc.protocol.session import SabcSession
 
-PATIENCE = {"response-seconds": 100_000.0, "connect-seconds": 1000.0, "unfinished-seconds": 1000.0}
+PATIENCE = {"response-seconds": 100_000.0, "connect-seconds": 1000.0}
 """A request ends with its answer or its connection here: one repeated in a session is out of order.
 
 A connection which is broken and does not know it yet is nobody's fault.

@@ -18,9 +18,8 @@ from tests.tools.processes import Launched
 from twisted_msgproto.net.factory import SessionFactory
 from twisted_msgproto.net.turns import TurnWatch
 
-WORKS = 20
-"""A turn may cost as much as this many pieces of work: about 200 ms where one takes 10 ms, four
-times of what a turn should take, so that a busy machine fails no test."""
+WORKS = 10
+"""A turn may cost as much as this many pieces of work: about 100 ms where one takes 10 ms."""
 
 SAID = "ms of CPU time in one turn"
 """What a server says of a turn that was too long."""

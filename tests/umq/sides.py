@@ -60,7 +60,7 @@ def refused(machine, *messages, code=3, reason=None):
 def at(state):
     """A machine in ``state``."""
     if isinstance(state, ServerState):
-        machine = Server(limits(hello_attachments=1), 0.0)
+        machine = Server(limits(), 0.0)
         if state is ServerState.RECEIVING_HELLO:
             feed(machine, "A1:H1:")
         elif state in (ServerState.AUTHORISING, ServerState.OPEN):

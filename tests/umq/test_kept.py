@@ -62,7 +62,7 @@ def test_calls_of_all_sessions_have_one_bound_and_a_good_one_is_served__NB_02():
 
 def test_attributes_and_log_ins_count_with_all_that_they_hold__NB_02():
     every = Kept(LIMIT)
-    machine = Server(limits(hello_attachments=1), 0.0, every=every)
+    machine = Server(limits(), 0.0, every=every)
     feed(machine, "A1:H1:hello", b"x" * 1000)
     assert every.octets == 5 + 1000 + KEPT_WEIGHT_OCTETS
     machine.welcome()

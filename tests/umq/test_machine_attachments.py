@@ -241,7 +241,7 @@ def test_streaming_what_is_complete_does_nothing():
 def test_attributes_and_hello_are_never_announced():
     """Their attachments are part of them (UM-06, UM-15)."""
     assert server().receive_text("A1:S:a=b", 0.0) == []
-    assert Server(limits(hello_attachments=1)).receive_text("A1:H1:", 0.0) == []
+    assert Server(limits()).receive_text("A1:H1:", 0.0) == []
 
 
 # ── Attachments out ─────────────────────────────────────────────────────────────────────────────
@@ -325,7 +325,7 @@ def test_a_refused_answer_may_be_given_again():
 
 def test_hello_and_welcome_may_have_attachments_of_ours():
     """UM-06, UM-07."""
-    c, s = Client(), Server(limits(hello_attachments=1))
+    c, s = Client(), Server(limits())
     slot = Slot()
     c.hello("h", [slot])
     feed(s, *c.outputs())

@@ -49,23 +49,23 @@ def test_a_peer_that_is_read_again_without_attachments_on_the_way_has_no_deadlin
 
 
 def test_the_time_to_fill_an_attachment_begins_with_the_call__UM_04():
-    machine = client(attachment_fill_seconds=10)
+    machine = client()
     machine.clock = 100.0
     machine.call("x", [Slot()])
-    assert machine.deadline == 110.0
+    assert machine.deadline == 145.0
 
 
 def test_each_attachment_has_the_whole_time_to_be_filled__UM_04():
-    machine = client(attachment_fill_seconds=10)
+    machine = client()
     slots = [Slot(), Slot()]
     machine.call("x", slots)
-    machine.advance(8.0)
+    machine.advance(40.0)
     machine.fill(slots[0], b"1")
     machine.outputs()
-    machine.advance(10.0)
+    machine.advance(45.0)
     assert machine.outputs() == []
-    assert machine.deadline == 18.0
-    machine.advance(18.0)
+    assert machine.deadline == 85.0
+    machine.advance(85.0)
     assert machine.outputs()[0].startswith("-:")
 
 

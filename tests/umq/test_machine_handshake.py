@@ -67,7 +67,7 @@ def test_a_client_may_offer_more_and_get_less():
 
 def test_hello_with_attachments_is_welcomed_when_they_are_there():
     """UM-06, UM-07."""
-    machine = Server(limits(hello_attachments=2))
+    machine = Server(limits())
     assert feed(machine, "A2:H1:x", b"a") == []
     with pytest.raises(IllegalTransition):
         machine.welcome()
@@ -76,11 +76,11 @@ def test_hello_with_attachments_is_welcomed_when_they_are_there():
 
 
 def test_hello_is_bounded_before_anybody_is_authorised():
-    """UM-06, UM-20: 64 KiB, no attachments unless an option allows them, and H alone."""
+    """UM-06, UM-20: 64 KiB, at most four attachments, and H alone."""
     refused(Server(), "A5:H1:x", code=1, reason="hello-attachments")
     refused(Server(), "H1:" + "x" * 65537, reason="hello-characters")
     assert feed(Server(), "H1:" + "x" * 65536)
-    machine = Server(limits(hello_attachments=1))
+    machine = Server(limits())
     feed(machine, "A1:H1:x")
     refused(machine, "C1:x", reason="state")
     machine = Server()

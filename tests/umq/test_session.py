@@ -278,7 +278,7 @@ class HandShake(TestCase):
         self.failureResultOf(self.established(both), ConnectionClosed)
         self.assertEqual(both.server.seen, [])
         both.close()
-        both = pair(hello="x" * 60_000, limits={"hello-attachments": 1})
+        both = pair(hello="x" * 60_000)
         self.successResultOf(self.established(both))
         both.client.call("x" * 100_000)
         both.pump()

@@ -86,9 +86,11 @@ LIMITS: Final = (
     *QUEUE_LIMITS,
     Limit("subscriber-messages", 10_000, "messages", "waiting for one topic subscriber (MM-32)", 1),
     Limit("subscriber-octets", 16 << 20, "octets", "waiting for one topic subscriber", 1),
-    Limit("filter-conditions", 32, "conditions", "in one filter (MM-32)", 1),
 )
 """The broker has these limits."""
+
+FILTER_CONDITIONS: Final = 32
+"""A filter has no more conditions (``MM-32``)."""
 
 
 class SubscriptionRefused(Exception):
@@ -358,7 +360,7 @@ class Broker:
             # Refuses a destination that no message could have.
             encode_address(destination)
             text = parameters.get("filter", "")
-            chosen = Filter.read(text, self._limits.integer("filter-conditions")) if text else None
+            chosen = Filter.read(text, FILTER_CONDITIONS) if text else None
         except BadText as error:
             raise SubscriptionRefused(BAD_FILTER, f"{destination}: {error}") from None
         self.subscribe(consumer, destination, chosen)

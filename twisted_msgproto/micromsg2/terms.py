@@ -21,6 +21,9 @@ NUMBER_OF_ACKS_DEFAULT: Final = 10
 NUMBER_OF_ACKS_MAX: Final = 32767
 """No number above this may be agreed (``MM-20``): half of the sequence space."""
 
+PARTS_MAX: Final = 64
+"""A payload has no more parts (``MM-31``), or one for each 256 KiB that it may have."""
+
 TYPE_NAME_OCTETS_MAX: Final = 512
 """``MM-29``."""
 
@@ -33,7 +36,6 @@ LIMITS: Final = (
     Limit("idle-close", 120.0, "s", "no octet for this long in mid-payload ends it; 0 = off"),
     Limit("ack-wait", 0.0, "s", "a peer that acks nothing for this long is left; 0 = off"),
     Limit("payload-octets", 16 << 20, "octets", "a payload of several parts (MM-31)", 1),
-    Limit("payload-parts", 64, "parts", "a payload of several parts (MM-31)", 1),
 )
 """The machines of both sides have these limits (``MM-19``, ``MM-31``, ``MM-32``)."""
 

@@ -71,13 +71,6 @@ class OctetBudget:
         kept: what sessions keep for their peers for longer than a message.
         peer_log: what peers do is logged through it, whichever server they came to.
         offenders: the addresses whose peers broke their protocol or failed to log in.
-        allocated: returns the octets that other threads than the reactor's have allocated; None
-            where the C library does not tell, or the process is not a gateway's own.
-        allocated_at_most: returns what all threads have allocated, which is known sooner; None as
-            above.
-        worked: returns the seconds of processor time that threads other than the reactor's have
-            used; None where the process is not a gateway's own.
-        release: returns to the kernel what these threads have freed; it does not wait for it.
         shared: what servers of one kind share, by its class.
     """
 
@@ -88,10 +81,6 @@ class OctetBudget:
         self.kept = Kept()
         self.peer_log = PeerLog()
         self.offenders = Offenders()
-        self.allocated: Callable[[], int | None] = lambda: None
-        self.allocated_at_most: Callable[[], int | None] = lambda: None
-        self.worked: Callable[[], float | None] = lambda: None
-        self.release: Callable[[], object] = lambda: None
         self.shared: dict[type, Any] = {}
         self._reason = reason
         self.waiting = 0

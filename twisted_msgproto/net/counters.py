@@ -107,28 +107,14 @@ class Counters(MutableMapping[str, int]):
 
     def as_dict(self) -> dict[str, int]:
         """Return all of them, as they are now."""
-        return next(filter(None, self.in_slices(len(self._places) + len(self._functions) + 1)), {})
-
-    def in_slices(self, connections: int) -> Iterator[dict[str, int] | None]:
-        """Yield None after each slice of this many ``connections``, and at last the counters that
-        :meth:`as_dict` returns.
-
-        Connections may come and go between the slices: each is counted once.
-        """
-        stirred = list(self.stirred)
-        for first in range(0, len(stirred), connections):
-            self._read_again(stirred[first : first + connections])
-            if first + connections <= len(stirred):
-                yield None
+        self._read_again(list(self.stirred))
         summed = defaultdict(int, self.settled)
         for name, count in self._sums.items():
             summed[name] += count
-        for number, figures in enumerate(list(self._functions.values()), 1):
+        for figures in self._functions.values():
             for name, count in figures().items():
                 summed[name] += count
-            if number % connections == 0:
-                yield None
-        yield summed
+        return summed
 
     def _read_again(self, connections: Collection[Any]) -> None:
         """Bring the sums up to date with these connections."""

@@ -32,13 +32,9 @@ from .control.shapes import BrokerView
 from .factory import MsgprotoServerFactory, peer_name
 from .jsonlog import JsonLog, twistd_observer
 from .memory import (
-    allocated_by_all,
-    allocated_by_threads,
     keep_freed_memory,
-    return_freed_memory,
     share_processor,
     spare_lasting_objects,
-    worked_by_threads,
 )
 from .monotonic import count_monotonically
 from .options import ServerOptions
@@ -285,10 +281,6 @@ class Gateway(MultiService):
                 raise CannotStart(f"{self._title}: sink {name!r}: {error}") from error
         self._open_queues()
         keep_freed_memory()
-        self.budget.allocated = allocated_by_threads
-        self.budget.allocated_at_most = allocated_by_all
-        self.budget.worked = worked_by_threads
-        self.budget.release = lambda: self.reactor.callInThread(return_freed_memory)
         super().startService()  # type: ignore[no-untyped-call]
         if self.flow is not None:
             self.flow.start()

@@ -23,7 +23,7 @@ from twisted.python.filepath import FilePath
 from zope.interface import implementer
 
 from .prompt import prompt_write
-from .turns import TURN_SECONDS
+from .turns import Turn
 
 try:
     from OpenSSL._util import ffi
@@ -320,11 +320,11 @@ class TlsConnection(TLSMemoryBIOProtocol):
 
     def _deliver(self, data: bytes) -> int:
         """Decrypt and deliver what one turn can process; return how many octets that were."""
-        began, place, size = None, 0, len(data)
+        turn, place, size = None, 0, len(data)
         while place < size and not self._paused and self.connected:
-            if began is None and place:
-                began = self.factory.spent()
-            elif began is not None and self.factory.spent() - began > TURN_SECONDS:
+            if turn is None and place:
+                turn = Turn(self.factory.spent)
+            elif turn is not None and turn.over():
                 self.transport.pauseProducing()
                 self._go_on_soon()
                 break

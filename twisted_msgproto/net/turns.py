@@ -1,8 +1,8 @@
-"""Bound the time that each turn of the reactor spends on a peer's input, and measure it (NB-07).
+"""Bound the time that each turn of the reactor spends on a peer's input, and measure it.
 
 While one connection's input is processed, all others wait.  So it is processed in stretches of
 about :data:`TURN_SECONDS`: the time that the last one needed says how long the next may be.  No
-turn should last more than 50 ms of CPU time; an operator who sets ``--turn-warn MS`` hears whose
+turn should last more than 100 ms of CPU time; an operator who sets ``--turn-warn MS`` hears whose
 input needed longer.
 """
 
@@ -34,6 +34,21 @@ def next_stretch(stretch: int, took: float, least: int, most: int) -> int:
     if took < TURN_SECONDS / 2:
         return min(most, stretch * 2)
     return stretch
+
+
+class Turn:
+    """One turn's work for a peer, such as calls to serve or updates to send on."""
+
+    __slots__ = ("_ends", "_spent")
+
+    def __init__(self, spent: Callable[[], float]) -> None:
+        """``spent()`` returns the CPU seconds, or those of a clock, that went by so far."""
+        self._spent = spent
+        self._ends = spent() + TURN_SECONDS
+
+    def over(self) -> bool:
+        """Return whether it is the others' turn: this one has lasted :data:`TURN_SECONDS`."""
+        return self._spent() > self._ends
 
 
 class TurnWatch:
@@ -74,4 +89,4 @@ class TurnWatch:
                 self._slow(peer, host, spent)
 
 
-__all__ = ["TURN_SECONDS", "TurnWatch", "next_stretch"]
+__all__ = ["TURN_SECONDS", "Turn", "TurnWatch", "next_stretch"]

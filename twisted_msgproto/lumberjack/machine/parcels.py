@@ -11,6 +11,7 @@ from ...core.errors import LimitExceeded
 from ...core.limits import Limits
 from ..terms import FRAME_OCTETS, Event, Parcel
 from ..wire import encode_pairs
+from ..wire.frames import KEY_OCTETS, PAIRS_MAX
 
 
 class Packer:
@@ -22,9 +23,6 @@ class Packer:
             raise ValueError(f"version 1 or 2, not {version!r}")
         self.version = version
         self._json_octets_max = limits.integer("json-octets")
-        self._pairs_max = limits.integer("pairs")
-        self._key_octets_max = limits.integer("key-octets")
-        self._value_octets_max = limits.integer("value-octets")
         self._data_octets_max = limits.integer("data-octets")
 
     def pack(self, events: Iterable[Event], token: Any = None) -> Parcel:
@@ -63,13 +61,13 @@ class Packer:
         return Parcel(payloads, sum(map(len, payloads)) + FRAME_OCTETS * len(payloads), token)
 
     def _encode(self, pairs: Mapping[str, str]) -> bytes:
-        if len(pairs) > self._pairs_max:
-            raise LimitExceeded(f"{len(pairs)} pairs, at most {self._pairs_max}; nothing sent")
+        if len(pairs) > PAIRS_MAX:
+            raise LimitExceeded(f"{len(pairs)} pairs, at most {PAIRS_MAX}; nothing sent")
         for key, value in pairs.items():
             # UTF-8 takes 1 to 4 octets a character: most texts need not be encoded to be sure.
             for text, limit, what in (
-                (key, self._key_octets_max, "key"),
-                (value, self._value_octets_max, "value"),
+                (key, KEY_OCTETS, "key"),
+                (value, self._data_octets_max, "value"),
             ):
                 if len(text) * 4 > limit:
                     size = len(text.encode("utf-8", "surrogateescape"))

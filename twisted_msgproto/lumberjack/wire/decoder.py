@@ -14,10 +14,13 @@ from . import scan
 from .frames import (
     COMPRESSION_DEPTH_MAX,
     FAULT_OCTETS,
+    KEY_OCTETS,
     LIMITS,
     LONG,
     MESSAGE_WEIGHT_OCTETS,
+    NESTED_SHARE,
     PAIR_WEIGHT_OCTETS,
+    PAIRS_MAX,
     SHORT,
     STEP_WEIGHT_OCTETS,
     TYPE_ACK,
@@ -100,7 +103,6 @@ class Decoder:
         "_nested_compressed_octets",
         "_nested_compressed_octets_max",
         "_nested_inflated_octets",
-        "_nested_inflated_octets_max",
         "_oddities",
         "_over",
         "_partial",
@@ -141,16 +143,11 @@ class Decoder:
         self._compressed_octets_max = limits.integer("compressed-octets")
         self._inflated_octets_max = limits.integer("inflated-octets")
         self._inflated_ratio_max = limits.integer("inflated-ratio")
-        self._nested_compressed_octets_max = limits.integer("nested-compressed-octets")
-        self._nested_inflated_octets_max = limits.integer("nested-inflated-octets")
         self._compressed_windows_max = limits.integer("compressed-windows")
+        self._nested_compressed_octets_max = self._inflated_octets_max // NESTED_SHARE
         self._json_octets_max = limits.integer("json-octets")
-        self._data_limits = scan.DataLimits(
-            limits.integer("pairs"),
-            limits.integer("key-octets"),
-            limits.integer("value-octets"),
-            limits.integer("data-octets"),
-        )
+        data_octets = limits.integer("data-octets")
+        self._data_limits = scan.DataLimits(PAIRS_MAX, KEY_OCTETS, data_octets, data_octets)
         self._window_max = limits.integer("window")
         self._slice_octets = limits.integer("slice-octets")
 
@@ -356,7 +353,7 @@ class Decoder:
 
     def _above(self, reason: str, text: str, name: str, octets: bytes = b"") -> bool:
         """End because something is above the limit ``name``, which the text tells."""
-        told = f"{text}; {name} is {self._limits.integer(name)}"
+        told = f"{text}; {name} is {self._limits.integer(name)}" if name else text
         return self._fault(reason, told, octets, name)
 
     def _incomplete(self, level: Level, needed: int) -> bool:
@@ -462,7 +459,7 @@ class Decoder:
     def _begin_data(self, level: Level) -> bool:
         head, sequence, count = LONG.unpack_from(level.octets, level.position)
         if count > self._data_limits.pairs:
-            return self._above("pairs-limit", f"{count} pairs", "pairs")
+            return self._fault("pairs-limit", f"{count} pairs, at most {PAIRS_MAX}")
         start = level.octets[level.position : level.position + FAULT_OCTETS]
         level.position += LONG.size
         self._partial = PartialData(head >> 8, sequence, count, start)
@@ -524,7 +521,7 @@ class Decoder:
             return self._fault("compressed-depth", f"compressed frames deeper than {depth}")
         if nested and self._nested_compressed_octets + length > self._nested_compressed_octets_max:
             text = f"{self._nested_compressed_octets + length} octets of nested compressed frames"
-            return self._above("compressed-limit", text, "nested-compressed-octets")
+            return self._above("compressed-limit", text, "inflated-octets")
         if len(level.octets) - level.position < SHORT.size + length:
             return self._incomplete(level, SHORT.size + length)
         if nested:
@@ -568,8 +565,8 @@ class Decoder:
         nested = len(self._levels) > 2
         room, bound = self._inflated_max - self._inflated_octets, self._inflated_bound
         if nested:
-            nested_room = self._nested_inflated_octets_max - self._nested_inflated_octets
-            room, bound = min((room, bound), (nested_room, "nested-inflated-octets"))
+            nested_room = self._inflated_octets_max - self._nested_inflated_octets
+            room, bound = min((room, bound), (nested_room, "inflated-octets"))
         try:
             # One octet above the room tells "too much" from "just enough".
             chunks = inflation.more(min(room + 1, self._slice_octets))

@@ -99,22 +99,6 @@ LIMITS: Final = (
         2000,
     ),
     Limit(
-        "nested-compressed-octets",
-        16 << 20,
-        "octets",
-        "the payloads of all C frames within one C frame",
-        1,
-        OCTETS_MAX,
-    ),
-    Limit(
-        "nested-inflated-octets",
-        64 << 20,
-        "octets",
-        "what all C frames within one C frame inflate to",
-        1,
-        OCTETS_MAX,
-    ),
-    Limit(
         "compressed-windows",
         65_536,
         "windows",
@@ -122,9 +106,6 @@ LIMITS: Final = (
         1,
     ),
     Limit("json-octets", 16 << 20, "octets", "the document of one J frame (LJ-17)", 1, OCTETS_MAX),
-    Limit("pairs", 1024, "pairs", "the pairs of one D frame (LJ-17)", 0, OCTETS_MAX),
-    Limit("key-octets", 1 << 10, "octets", "a key of a D frame (LJ-17)", 1, OCTETS_MAX),
-    Limit("value-octets", 1 << 20, "octets", "a value of a D frame (LJ-17)", 1, OCTETS_MAX),
     Limit(
         "data-octets",
         64 << 20,
@@ -136,6 +117,15 @@ LIMITS: Final = (
     Limit("slice-octets", 4 << 20, "octets", "what is decoded in one turn (LJ-13)", 1, OCTETS_MAX),
 )
 """Checked on headers, before an octet is held for what they announce (``LJ-17``)."""
+
+NESTED_SHARE: Final = 4
+"""The payloads of all C frames within one C frame may have a fourth of ``inflated-octets``."""
+
+PAIRS_MAX: Final = 1024
+"""A D frame has no more pairs (``LJ-17``)."""
+
+KEY_OCTETS: Final = 1024
+"""Its keys are not longer."""
 
 
 @dataclass(slots=True)

@@ -11,7 +11,9 @@ from .frames import LENGTH, LONG
 
 
 class AboveLimit(NamedTuple):
-    """Says which limit a D frame is above: a fault's reason, its text and the limit's name."""
+    """Says which limit a D frame is above: a fault's reason, its text and the limit's name, which
+    is empty where no operator sets it.
+    """
 
     reason: str
     text: str
@@ -73,7 +75,7 @@ class PartialData:
             if length > text_octets_max[key is not None]:
                 what = "key" if key is None else "value"
                 text = f"a {what} of {length} octets"
-                above = AboveLimit(f"{what}-limit", text, f"{what}-octets")
+                above = AboveLimit(f"{what}-limit", text, "" if key is None else "data-octets")
                 break
             text_end = text_start + length
             if text_end > end:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from ...core.limits import Limits
 from ...core.sequence import SEQUENCE_16_BITS_WITHOUT_0 as SPACE
 from ...core.window import ReceiveWindow
-from ..terms import Counters, MessagesReceived
+from ..terms import PARTS_MAX, Counters, MessagesReceived
 from ..wire import (
     LIMIT_EXCEEDED,
     NO_PROPERTIES,
@@ -139,8 +139,8 @@ class Inbox:
         self.inspected: _Inspected | None = None
         self.steps = INSPECTION_STEPS
         self._behind = _NO_PARTS  # frames of the same run, behind that body
-        self._parts_max = limits.integer("payload-parts")
         self._octets_max = limits.integer("payload-octets")
+        self._parts_max = max(PARTS_MAX, self._octets_max >> 18)
         self._counters = counters
         self._refused = refused
         self._sliced = 0  # place up to which slices reach
@@ -433,7 +433,7 @@ class Inbox:
     def _check_bounds(self, payload: _Payload, last: bool) -> None:
         parts_max, octets_max = self._parts_max, self._octets_max
         if payload.count > parts_max:
-            raise Broken(LIMIT_EXCEEDED, f"more parts than payload-parts={parts_max}")
+            raise Broken(LIMIT_EXCEEDED, f"more than {parts_max} parts")
         if payload.octets > octets_max:
             raise Broken(LIMIT_EXCEEDED, f"more octets than payload-octets={octets_max}")
         if self.count is None or last or payload.repeat or not payload.numbered:

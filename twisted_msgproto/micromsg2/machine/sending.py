@@ -19,7 +19,6 @@ from ...core.window import SendWindow
 from ..terms import ERROR_CHARACTERS_MAX, LIMITS, Counters, Event, Side
 from ..wire import (
     LARGE_HEADER_OCTETS,
-    MIB,
     NO_PROPERTIES,
     Command,
     Error,
@@ -85,9 +84,7 @@ class Sending(Connection[bytes, bytes, Event]):
         self._machine = Machine(table, initial)
         self._out: list[bytes] = []
         self._last_sent = 0  # number of our newest message
-        self._payload_octets_max = min(
-            limits.integer("payload-octets"), limits.integer("payload-parts") * MIB
-        )
+        self._payload_octets_max = limits.integer("payload-octets")
         self._ack_wait_seconds = limits["ack-wait"]
         self._no_ack_since: float | None = None  # by the caller's clock; None: nothing is awaited
         self._now = 0.0  # when the last call was made
@@ -158,7 +155,7 @@ class Sending(Connection[bytes, bytes, Event]):
         """
         largest = max(payload_sizes, default=0)
         if largest > self._payload_octets_max:
-            allowed = f"payload-octets and payload-parts allow {self._payload_octets_max}"
+            allowed = f"payload-octets allows {self._payload_octets_max}"
             raise LimitExceeded(f"a payload of {largest} octets, {allowed}")
         for _, extension in self._annotating:
             if extension.name in notes:
@@ -260,11 +257,11 @@ class Sending(Connection[bytes, bytes, Event]):
     def send_extension(self, name: str, payload: bytes) -> None:
         """Send a frame of an agreed extension (``MM-16``).
 
-        ValueError if it was not agreed, LimitExceeded above ``extension-payload-octets``.
+        ValueError if it was not agreed, LimitExceeded above ``command-octets``.
         """
         if not self.established:
             raise IllegalTransition(self.state, ExtensionFrame)
-        self._limit(len(payload), "extension-payload-octets")
+        self._limit(len(payload), "command-octets")
         for index, extension in enumerate(self.extensions, 1):
             if extension.name == name:
                 self._out.append(encode_extension(index, payload))

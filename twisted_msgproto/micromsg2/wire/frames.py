@@ -60,16 +60,17 @@ SHORT_MAX: Final = 0xFF
 """The length of a payload up to this size fits into one octet."""
 
 LIMITS: Final = (
-    Limit("extension-list-octets", 4096, "octets", "each extension list of a handshake"),
-    Limit("extension-names", 64, "names", "extensions in one list; an index has 255 places"),
-    Limit("identity-octets", 255, "octets", "a handshake's identity"),
     Limit("properties-octets", 8192, "octets", "the properties of one message"),
     Limit("frame-payload-octets", MIB, "octets", "one MESSAGE frame: above 1 MiB it must be split"),
-    Limit("command-octets", 65536, "octets", "the text of one COMMAND"),
-    Limit("extension-payload-octets", 65536, "octets", "the payload of one EXTENSION frame"),
-    Limit("error-octets", 65536, "octets", "the text of one ERROR"),
+    Limit("command-octets", 65536, "octets", "of one COMMAND, EXTENSION or ERROR"),
 )
 """A peer may make us buffer this; each is checked on the length, before the content has come."""
+
+EXTENSION_LIST_OCTETS: Final = 4096
+"""Each extension list of a handshake is not longer."""
+
+EXTENSION_NAMES: Final = 64
+"""It has no more names; an index has 255 places."""
 
 PROTOCOL_ERROR: Final = "protocol-error"
 LIMIT_EXCEEDED: Final = "limit-exceeded"
@@ -396,7 +397,6 @@ class Decoder:
         position = start + 4
         _need(data, start, position)
         major, minor, flags, octets = data[start:position]
-        self._limited(octets, "identity-octets")
         identity_end = position + octets
         _need(data, start, identity_end)
         try:
@@ -407,11 +407,13 @@ class Decoder:
         lists = []
         for _ in ("required", "optional"):
             _need(data, start, position + 2)
-            octets = self._limited(_short(data, position), "extension-list-octets")
+            octets = _short(data, position)
+            if octets > EXTENSION_LIST_OCTETS:
+                raise _Broken(f"{octets} octets of extensions", LIMIT_EXCEEDED)
             position += 2
             _need(data, start, position + octets)
             text = data[position : position + octets]
-            lists.append(read_extensions(text, self._limits.integer("extension-names")))
+            lists.append(read_extensions(text, EXTENSION_NAMES))
             position += octets
         frames.append(Handshake(major, minor, identity, lists[0], lists[1], flags))
         self._handshakes -= 1
@@ -547,14 +549,7 @@ class Decoder:
             raise _Broken(f"CONTINUED on flags {flags:#04x}: only messages have parts")
         position = start + (2 if kind == EXTENSION else 1)
         at = _sized_at(data, start, position, flags)
-        octets = self._limited(
-            _size(data, position, flags),
-            {
-                COMMAND: "command-octets",
-                EXTENSION: "extension-payload-octets",
-                ERROR: "error-octets",
-            }[kind],
-        )
+        octets = self._limited(_size(data, position, flags), "command-octets")
         _need(data, start, at + octets)
         payload = data[at : at + octets]
         if kind == COMMAND:

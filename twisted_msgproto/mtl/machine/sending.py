@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..wire import data
+from ..wire.control import LEASE_RESOURCES
 from .flows import ReadingFlow, name_weight
 from .receiving import Writers
 
@@ -83,7 +84,7 @@ class Readers(Writers):
                 resource in flow.summoned
                 or not covered
                 or not (flow.grant.resources or self._may(flow.session, True, resource))
-                or len(flow.summoned) >= self.limits.integer("lease-resources")
+                or len(flow.summoned) >= LEASE_RESOURCES
                 or not self._may_keep(flow.session, octets, "resource")
                 or not profile.summon(flow, resource)
             )

@@ -32,7 +32,7 @@ from ...core.connection import WorkLost
 from ...core.kept import Kept
 from ...core.limits import Limits
 from ..terms.events import ServerEvent
-from ..terms.limits import SERVER_LIMITS
+from ..terms.limits import BURST, SERVER_LIMITS
 from ..terms.states import FLOW, REFUSALS, FlowState, ReaderLeased, WriterLeased
 from ..wire import data
 from ..wire.data import PING, PONG, IllFormed
@@ -124,6 +124,10 @@ class Server(Readers):
     def state(self) -> str:
         """Return where the broker stands: ``open``, ``draining`` or ``closed``."""
         return "closed" if self._closed else "draining" if self._draining else "open"
+
+    def has_flow(self, peer: bytes) -> bool:
+        """Return whether the connection of this name has opened a flow with a lease."""
+        return peer in self._flows
 
     def snapshot(self) -> dict[str, object]:
         """Return the broker's figures as plain values; no identity and no lease is among them."""
@@ -333,7 +337,6 @@ class Server(Readers):
         assert (ReaderLeased if grant.reads else WriterLeased) in FLOW[FlowState.UNLEASED]
         flow: Flow
         if grant.reads:
-            burst = self.limits.integer("burst")
             flow = ReadingFlow(
                 peer,
                 grant,
@@ -341,8 +344,8 @@ class Server(Readers):
                 self._now,
                 outbox=self._out_data,
                 prefetch=self.limits.integer("prefetch"),
-                burst=burst,
-                burst_limit=burst,
+                burst=BURST,
+                burst_limit=BURST,
                 exhausted=self._exhausted,
                 stirred=self._stirred,
             )

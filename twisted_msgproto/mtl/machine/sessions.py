@@ -29,6 +29,7 @@ from ..terms.events import (
     SessionOpened,
     SessionRefused,
 )
+from ..terms.limits import LEASE_SECONDS, SESSION_LEASES
 from ..terms.states import SESSION, Challenged, Denied, Granted, SessionState
 from ..wire import control
 from ..wire.control import (
@@ -386,7 +387,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             if not self._may(session, reads, resource):
                 what = "consume from" if reads else "publish to"
                 raise Invalid(403, f"not allowed to {what} {resource}")
-        if len(session.grants) + len(session.flows) >= self.limits.integer("session-leases"):
+        if len(session.grants) + len(session.flows) >= SESSION_LEASES:
             raise Invalid(403, "too many leases")
         octets = lease_weight(request.resources)
         if not self._may_keep(session, octets, "lease"):
@@ -399,7 +400,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             reads,
             request.resources,
             request.confirm == "full",
-            self._now + self.limits["lease-unused"],
+            self._now + LEASE_SECONDS,
             octets,
         )
         session.kept.add(octets)

@@ -40,13 +40,13 @@ from ..application import IngestProfile, QueueProfile, TestProfile
 from ..machine import Channel, Profile, Server, Session
 from ..machine.queues import SPACES, broker_limits
 from ..terms.events import ServerEvent
-from ..terms.limits import SERVER_LIMITS
+from ..terms.limits import PEER_MESSAGES, SERVER_LIMITS
 from ..terms.states import SESSION, SessionState
 from ..zeromq import (
     Bounds,
     CurveServer,
+    EveryUnfinished,
     Sockets,
-    Together,
     check_address,
     data_beside,
     is_local,
@@ -322,14 +322,12 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     def _bind(self, sockets: Any, control: Sequence[str], data: str | None) -> BrokerLink:
         limits = self.limits
-        together = Together.of(self.budget, self.clock)
         self._door = Door(
             limits.integer("connections"),
             limits.integer("connections-per-address"),
             self.limitMet,
             self._refused,
             self._roomFor,
-            lambda: together.full,
         )
         self._link = link = BrokerLink()
         link.factory = self
@@ -338,8 +336,9 @@ class MtlServerFactory(MsgprotoServerFactory):
             "prepare": sockets.admit(self._door, self._curve, lambda: self._authorized),
             "leaving": self.machine.leaving,
             "left": link.peersLeft,
-            "together": together,
-            "made_room": partial(self._endless, "process-held-octets"),
+            "every": EveryUnfinished.of(self.budget, self.clock),
+            "trusted": self.machine.has_flow,
+            "made_room": self._made_room,
             "budget": self.budget,
             "unread": self._unread,
             "curve": self._curve is not None,
@@ -349,12 +348,12 @@ class MtlServerFactory(MsgprotoServerFactory):
             "unread_seconds": limits["unread-seconds"],
             "handshake_seconds": limits["handshake"],
         }
-        peer_octets, most = limits.integer("peer-octets"), limits.integer("peer-messages")
+        peer_octets = limits.integer("peer-octets")
         json_octets = limits.integer("json-octets") + CONTROL_OCTETS_OVER_JSON
         if data is None:
             content_octets = max(content_octets, json_octets)
         data_bounds = Bounds(
-            content_octets, messages_within(peer_octets, content_octets, most), **bounds
+            content_octets, messages_within(peer_octets, content_octets, PEER_MESSAGES), **bounds
         )
         if data is None:
             self._control = self._data = sockets.router(
@@ -417,6 +416,16 @@ class MtlServerFactory(MsgprotoServerFactory):
         """A client was cut off whose message does not end (NB-02)."""
         self._tellCutOff(
             "endless-message", limit, address, octets, "of a message that has not ended"
+        )
+
+    def _made_room(self, address: str, octets: int) -> None:
+        """A client was cut off because all unfinished messages are too much."""
+        self._tellCutOff(
+            "endless-message",
+            "process-held-octets",
+            address,
+            octets,
+            "of memory for a message that has not ended",
         )
 
     def _unread(self, address: str, octets: int) -> None:

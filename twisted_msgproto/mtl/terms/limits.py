@@ -11,6 +11,18 @@ from ..wire import control
 QUEUE_LIMITS: Final = ("queue-age", "queue-idle", "dead-letters", "broker-memory", "broker-pin")
 """The broker has these limits under the same names; the others have names of their own here."""
 
+PEER_MESSAGES: Final = 1000
+"""libzmq holds no more messages for one peer, each way."""
+
+SESSION_LEASES: Final = 64
+"""A session has no more leases; a further request gets 403."""
+
+LEASE_SECONDS: Final = 30.0
+"""A lease that nobody uses by then ends (``MT-11``)."""
+
+BURST: Final = 256
+"""Contents that an unconfirmed reader is sent between two looks at its socket."""
+
 SHARED_LIMITS: Final = (
     *control.LIMITS,
     Limit("content-octets", 8 << 20, "octets", "of one frame; libzmq cuts off who sends more", 1),
@@ -27,15 +39,11 @@ SERVER_LIMITS: Final = (
         "libzmq holds for one peer, each way, at content-octets a message; one message at least",
         1,
     ),
-    Limit("peer-messages", 1000, "messages", "libzmq holds for one peer, each way, at most", 1),
     Limit("sessions", 10_000, "sessions", "open at a time; a further Open gets 403", 1),
-    Limit("session-leases", 64, "leases", "of one session; a further request gets 403", 1),
     Limit("session-idle", 300.0, "s", "a session without any traffic ends (MT-30)", 0.001),
     Limit("authentication", 30.0, "s", "a session that is not authenticated by then ends", 0.001),
     Limit("login-delay", 1.0, "s", "from a failed login's arrival to its answer"),
-    Limit("lease-unused", 30.0, "s", "a lease that nobody uses by then ends (MT-11)", 0.001),
     Limit("prefetch", 100, "contents", "unconfirmed ones a reader may hold (MT-27)", 1),
-    Limit("burst", 256, "contents", "to an unconfirmed reader between two looks at its socket", 1),
     Limit("queues", 1024, "queues", "of the queue profile, without those of dead letters", 1),
     Limit(
         "queue-contents",

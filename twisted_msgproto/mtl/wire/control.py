@@ -21,10 +21,14 @@ from .data import SHORT_STRING_OCTETS_MAX, IllFormed, decode_name
 
 LIMITS: Final = (
     Limit("json-octets", 64 << 10, "octets", "of a control request's or reply's JSON body", 64),
-    Limit("json-depth", 16, "levels", "of a control request's or reply's JSON body", 2),
-    Limit("lease-resources", 256, "resources", "that one lease may name", 1),
 )
 """Reading the control flow has these limits (``MT-02``, ``MT-29``)."""
+
+JSON_DEPTH: Final = 16
+"""The JSON body of a control request or reply has no more levels."""
+
+LEASE_RESOURCES: Final = 256
+"""A lease names no more resources."""
 
 PROTOCOL_NAME: Final = "MTL"
 PROTOCOL_VERSION: Final = 1
@@ -145,7 +149,7 @@ def parse_body(octets: bytes, limits: Limits) -> dict[str, Any]:
     (``MT-02``).
     """
     try:
-        body = parse_json(octets, limits.integer("json-octets"), limits.integer("json-depth"))
+        body = parse_json(octets, limits.integer("json-octets"), JSON_DEPTH)
     except NotJson as error:
         raise IllFormed("json", str(error)) from None
     except JsonRefused as error:
@@ -226,9 +230,8 @@ def _resources(body: Mapping[str, Any], limits: Limits) -> tuple[str, ...]:
     names = body.get("resources")
     if type(names) is not list or any(type(name) is not str for name in names):
         raise Invalid(400, "resources is a list of strings")
-    most = limits.integer("lease-resources")
-    if len(names) > most:
-        raise Invalid(400, f"more than {most} resources")
+    if len(names) > LEASE_RESOURCES:
+        raise Invalid(400, f"more than {LEASE_RESOURCES} resources")
     for name in names:
         _check_name(name, "a resource's name")
         if not name:

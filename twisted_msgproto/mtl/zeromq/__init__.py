@@ -8,14 +8,14 @@ from .addresses import check_address, data_beside, is_local, port_of, with_port
 from .bounded import Bounds, messages_within
 from .curve import CurveClient, CurveServer
 from .sockets import Sockets
-from .together import Together
+from .unfinished import EveryUnfinished
 
 __all__ = [
     "Bounds",
     "CurveClient",
     "CurveServer",
+    "EveryUnfinished",
     "Sockets",
-    "Together",
     "check_address",
     "data_beside",
     "is_local",

@@ -50,7 +50,7 @@ socket; so peers are tried whenever it was read, too.
 RETRIES_PER_TURN: Final = 64
 """Peers that are tried when the socket was read, those first that wait for their turn longest."""
 
-KERNEL_OCTETS: Final = 1 << 20
+KERNEL_OCTETS: Final = 256 << 10
 """What the kernel is asked to hold of a connection each way; Linux takes twice as much."""
 
 

@@ -17,7 +17,6 @@ import zmq
 
 from ...net.room import CROWDED
 from .descriptors import address_of, shut_down, standing
-from .kernel import KernelShares
 
 EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 """What a socket is asked to tell."""
@@ -41,24 +40,21 @@ class Door:
         turned_away: Callable[[str], None],
         refused: Callable[[str, str], None] = lambda address, text: None,
         room: Callable[[str, Mapping[int, str]], int | None] = lambda address, connections: None,
-        full: Callable[[], bool] = lambda: False,
     ) -> None:
         """``limit`` connections in all, ``per_address`` of one address (0: any number).
 
         ``turned_away(limit)`` is called with the name of the limit, ``refused(address, text)`` for
         who may not connect for another reason.  ``room(address, connections)`` returns the
         descriptor that is closed for a newcomer, or None; it is asked when nearly all that may
-        connect have.  While ``full()``, nobody may connect, because libzmq holds too much.
+        connect have.
         """
         self._room = room
-        self._full = full
         self.refused = refused
         self.connections: dict[int, str] = {}
         self._limit = limit
         self._per_address = per_address
         self._turned_away = turned_away
         self._addresses: Counter[str] = Counter()
-        self._kernel = KernelShares()
         self._listeners: dict[int, object] = {}  # by descriptor
 
     def failures(self, messages: list[list[bytes]], curve: bool) -> list[list[bytes]]:
@@ -100,7 +96,6 @@ class Door:
         self._listeners.pop(descriptor, None)
         address = self.connections.pop(descriptor, "")
         if address:
-            self._kernel.remove(descriptor)
             self._addresses[address] -= 1
             if not self._addresses[address]:
                 del self._addresses[address]
@@ -119,8 +114,6 @@ class Door:
                     connection.shutdown(socket.SHUT_RDWR)
                     self._turned_away(limit)
                     return
-                if address:
-                    self._kernel.add(descriptor, connection.getpeername()[:2])
         except OSError:
             return  # it has gone already
         self.connections[descriptor] = address
@@ -137,8 +130,6 @@ class Door:
             shut_down(silent, (where,))
 
     def _exceeded(self, address: str) -> str:
-        if self._full():
-            return "process-held-octets"
         if len(self.connections) >= self._limit:
             return "connections"
         if address and self._per_address and self._addresses[address] >= self._per_address:

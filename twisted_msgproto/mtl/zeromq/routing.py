@@ -21,8 +21,7 @@ from .bounded import (
 )
 from .connections import DESCRIPTOR, PROPERTY, Connections
 from .hooks import guarded
-from .together import Together
-from .unfinished import Unfinished
+from .unfinished import EveryUnfinished, Unfinished
 from .unread import CURVE_OCTETS, FRAME_OCTETS, EveryUnread, Unread
 
 LAST_WORDS_SECONDS: Final = 0.1
@@ -57,7 +56,6 @@ class Routing:
     _readSoon: Callable[[], None]
     _throwAway: Callable[[], bool]
     _within = False
-    _paused: bool
     factory: Any
 
     def __init__(
@@ -70,8 +68,9 @@ class Routing:
         leaving: Callable[[bytes], None] = lambda peer: None,
         left: Callable[[list[bytes]], None] = lambda peers: None,
         endless: Callable[[str, int], None] = lambda host, octets: None,
-        together: Together | None = None,
+        every: EveryUnfinished,
         made_room: Callable[[str, int], None] = lambda host, octets: None,
+        trusted: Callable[[bytes], bool] = lambda name: False,
         budget: OctetBudget | None = None,
         unread: Callable[[str, int], None] = lambda host, octets: None,
         curve: bool = False,
@@ -81,8 +80,9 @@ class Routing:
 
         ``leaving(peer)``: its connection has ended; what it sent before may still come.
         ``left(peers)``: that was all.  ``endless(host, octets)``: a connection was cut off, because
-        so much of a message came which did not end; ``made_room(host, octets)``: because all
-        ``together`` hold too much; ``unread(host, octets)``: because it did not read these
+        so much of a message came which did not end; ``made_room(host, octets)``: because
+        ``every`` unfinished message together are too much, of which those of a ``trusted(name)``
+        weigh their octets only; ``unread(host, octets)``: because it did not read these
         octets, and all hold too much by ``budget``, which counts them.  ``curve``: connections
         have CURVE.
         """
@@ -96,13 +96,7 @@ class Routing:
         self._silent: dict[bytes, None] = {}  # and of those that have when all was read
         self._waiting: Any = None
         self.unfinished = Unfinished(
-            factory.reactor,
-            bounds,
-            endless,
-            self._readSoon,
-            together=together,
-            made_room=made_room,
-            paused=lambda: self._paused,
+            every, bounds, endless, self._readSoon, made_room=made_room, trusted=trusted
         )
         self._tellUnread = unread
         self._frame_octets = FRAME_OCTETS + (CURVE_OCTETS if curve else 0)  # beside its own

@@ -20,9 +20,8 @@ from .bounded import Bounded, Bounds
 from .connections import Connections, metadata
 from .curve import ZAP_DOMAIN, CurveClient, CurveServer, who_is_refused, zap_reply
 from .door import EVENT, EVENTS, Door
-from .looks import Looks
 from .routing import Routed, Routing
-from .unfinished import Unfinished
+from .unfinished import EveryUnfinished, Unfinished
 
 LINGER_MILLISECONDS: Final = 500
 """How long a closed socket goes on sending what waits in it."""
@@ -100,17 +99,21 @@ class Watched:
         return ENDLESS if self._endless else self._trouble
 
     def __init__(
-        self, factory: Any, received: Any, bounds: Bounds, *, looks: Looks, **options: Any
+        self,
+        factory: Any,
+        received: Any,
+        bounds: Bounds,
+        *,
+        every: EveryUnfinished,
+        **options: Any,
     ) -> None:
-        """Make a socket as :class:`.Bounded` does; all sockets of a client share ``looks``.
+        """Make a socket as :class:`.Bounded` does; ``every`` looks at all sockets of a client.
 
         A server that sends a message without an end is cut off, because libzmq keeps such a message
         in memory (``NB-02``).
         """
         socket: Any = self
-        self.unfinished = Unfinished(
-            looks, bounds, self._cutOff, socket._readSoon, paused=lambda: bool(socket._paused)
-        )
+        self.unfinished = Unfinished(every, bounds, self._cutOff, socket._readSoon)
         super().__init__(factory, received, bounds, **options)  # type: ignore[call-arg]
 
     def _cutOff(self, host: str, octets: int) -> None:
@@ -188,7 +191,7 @@ class Sockets:
         self._factory.reactor = reactor
         self.connections = Connections()
         self._numbers = count()
-        self._looks = Looks(reactor)
+        self._every = EveryUnfinished(reactor)
 
     def router(self, received: Routed, bounds: Bounds, **options: Any) -> Any:
         """Return a ROUTER socket; the arguments are those of :class:`Routing`."""
@@ -217,7 +220,7 @@ class Sockets:
             monitor.connect(address)
             connection.monitor = monitor
 
-        return self._dealer(self._factory, received, bounds, looks=self._looks, prepare=prepare)
+        return self._dealer(self._factory, received, bounds, every=self._every, prepare=prepare)
 
     def admit(
         self, door: Door, curve: CurveServer | None, keys: Callable[[], Mapping[bytes, str]]

@@ -1,11 +1,14 @@
-"""Cut off who sends a message that never ends (``NB-02``).
+"""Bound the messages that have begun and not ended, of one connection and of all (``MT-29``).
 
 libzmq bounds the octets of a frame and the whole messages of a peer, but not how many frames one
-message has, and it hands over nothing of a message before its last frame has come.  So for each
-connection what libzmq has taken from the kernel is compared with what an honest peer may have sent
-since its last whole message.
+message has, and it hands over nothing of a message before its last frame has come.  So each
+connection is looked at in turn: what libzmq has taken from the kernel since its last whole message,
+which was not there when the ROUTER had been read to its end, is unfinished.  A connection may have
+as much of it as the largest message; all of a process together may weigh half of what its peers may
+make it hold, and above that the largest are cut off.
 
-Octets are not memory: :mod:`.together` bounds the memory of all unfinished messages.
+Octets are not memory: a frame of two octets on the wire needs 64.  Who has opened a flow is taken
+at its word; from others nothing large is honest, so their octets weigh as much as they may need.
 
 Only TCP on Linux tells what came: connections of ipc, and those on other systems, are not watched.
 """
@@ -17,38 +20,40 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
+from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import zmq
 
-from ...net.ledger import MIN_RATE
-from ...net.memory import HEAP_OCTETS_MAX
+from ...net.backpressure import OctetBudget
 from .descriptors import shut_down, standing, waiting_in
 from .door import EVENT
-from .together import (
-    BUFFER_OCTETS,
-    FRAME_TIMES,
-    FREED_SECONDS,
-    HURRY_SECONDS,
-    LOOK_SECONDS,
-    Rank,
-    Together,
-    Weight,
-)
 
 if TYPE_CHECKING:
     from .bounded import Bounds
 
-LOOKS_PER_TURN: Final = 100
-"""Connections at which one turn looks: 0.3 ms.  The time for 2,000 a second stays below 1 %."""
+LOOK_SECONDS: Final = 0.05
+"""Some connections are looked at this often."""
 
-CALM_LOOKS_PER_TURN: Final = 10
-"""While nothing comes and libzmq is known to hold little, fewer are looked at: 10,000 idle
-connections would cost 1 % of a processor."""
+LOOKS_PER_TURN: Final = 500
+"""This many of them, in 2 ms."""
 
-QUIET_LOOKS_PER_TURN: Final = 30
-"""While nothing comes and nobody knows what libzmq holds, this many are: 0.4 % of a processor."""
+IDLE_LOOKS_PER_TURN: Final = 100
+"""This many where nothing has come from all of them: 10,000 idle connections cost less than 1 % of
+a processor."""
+
+SHARE: Final = 0.5
+"""All unfinished messages may weigh this share of ``process-held-octets``."""
+
+FRAME_TIMES: Final = 32
+"""The smallest frame has two octets on the wire and needs 64 in memory."""
+
+BUFFER_OCTETS: Final = 20 << 10
+"""A small frame that was read alone keeps the buffer of 18.5 KB into which libzmq has read it."""
+
+FEW_OCTETS: Final = 512
+"""So little needs no more than an idle connection does, and is not asked about."""
 
 LARGE_FRAMES: Final = 2
 """Frames of a message of ours which may be as large as a frame may be: the header and the body."""
@@ -108,50 +113,115 @@ def octets_of(descriptor: int) -> Octets | None:
 NOTHING: Final = Octets(0, 0, 0)
 
 
-class Begun(NamedTuple):
-    """What was known of an unfinished message when it was weighed.
-
-    Attributes:
-        octets: so much of it had come.
-        late: its sender was so many seconds behind ``min-rate``; being ahead does not count.
-        at: when that was, in seconds of the clock.
-        read: how far the ROUTER had read.
-    """
-
-    octets: int
-    late: float
-    at: float
-    read: tuple[int, int]
-
-
 class Seen:
     """What is known of one connection.
 
     Attributes:
         peer: host and port at the other end.
+        name: of the connection; empty before its first whole message.
         heard: a whole message of it was read since the last look at it.
+        many: it has sent a message with more frames than any of ours has.
         came: octets that had come at the last look.
         mark: what had come at the look after its last whole message; nothing before the first one.
         waited: octets of these that the kernel still had.
         since: when that look was, or when it was accepted, in seconds of the clock.
-        suspected: how far the ROUTER had read when too much had come; None if it has not.
-        many: octets that libzmq had read before a message with too many frames; None before that.
-        begun: its unfinished message when it was weighed; None if it was not since its last whole
-            message.
+        noted: octets that libzmq had taken since then at an earlier look, and how far the ROUTER
+            had read at it; None before there were any.
+        trusted: it had a flow at the last look.
+        weight: octets of memory that its unfinished message may need.
     """
 
-    __slots__ = ("begun", "came", "heard", "many", "mark", "peer", "since", "suspected", "waited")
+    __slots__ = (
+        *("came", "heard", "many", "mark", "name", "noted"),
+        *("peer", "since", "trusted", "waited", "weight"),
+    )
 
     def __init__(self, peer: tuple[str, int], now: float) -> None:
         self.peer = peer
-        self.heard = False
-        self.came = 0
+        self.name = b""
+        self.heard = self.many = self.trusted = False
         self.mark = NOTHING
-        self.waited = 0
+        self.came = self.waited = 0
         self.since = now
-        self.many: int | None = None
-        self.suspected: tuple[int, int] | None = None
-        self.begun: Begun | None = None
+        self.noted: tuple[int, int, int] | None = None
+        self.weight = 0
+
+
+class EveryUnfinished:
+    """Looks at the connections of all sockets in turns, and bounds what they weigh together.
+
+    Attributes:
+        moved: something has come in this round.
+        weight: octets of memory that all unfinished messages may need.
+    """
+
+    def __init__(self, clock: Any, budget: OctetBudget | None = None) -> None:
+        """``budget`` has the bound; None: there is none."""
+        self._clock = clock
+        self._budget = budget
+        self._sockets: dict[Unfinished, None] = {}
+        self._turn: Iterator[tuple[Unfinished, int]] = iter(())
+        self._timer: Any = None
+        self._looks = LOOKS_PER_TURN
+        self.moved = True
+        self.weight = 0
+
+    @classmethod
+    def of(cls, budget: OctetBudget, clock: Any) -> EveryUnfinished:
+        """Return the object that all servers with this budget share."""
+        found: EveryUnfinished = budget.shared.setdefault(cls, cls(clock, budget))
+        return found
+
+    def seconds(self) -> float:
+        """Return the time of the clock."""
+        now: float = self._clock.seconds()
+        return now
+
+    def watch(self, socket: Unfinished) -> None:
+        """Look at the connections of this socket from now on."""
+        self._sockets[socket] = None
+        if self._timer is None:
+            self._timer = self._clock.callLater(LOOK_SECONDS, self._look)
+
+    def leave(self, socket: Unfinished) -> None:
+        """Look at this socket no more: it has no connections."""
+        self._sockets.pop(socket, None)
+        if not self._sockets and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = None
+        some = list(islice(self._turn, self._looks))
+        if not some:
+            self._looks = LOOKS_PER_TURN if self.moved else IDLE_LOOKS_PER_TURN
+            self.moved = False
+            every = [(one, descriptor) for one in self._sockets for descriptor in one.descriptors]
+            self._turn = iter(every)
+            some = list(islice(self._turn, self._looks))
+        for one, descriptor in some:
+            one.look_at(descriptor)
+        if self.weight > self._limit:
+            self._make_room()
+        if self._sockets and self._timer is None:
+            self._timer = self._clock.callLater(LOOK_SECONDS, self._look)
+
+    @property
+    def _limit(self) -> float:
+        return inf if self._budget is None else self._budget.held.limit * SHARE
+
+    def _make_room(self) -> None:
+        """Cut off the largest until the others fit: those without a flow first."""
+        found = [
+            (seen.trusted, -seen.weight, number, one, descriptor)
+            for number, one in enumerate(self._sockets)
+            for descriptor, seen in one.descriptors.items()
+            if seen.weight
+        ]
+        for *_, one, descriptor in sorted(found, key=itemgetter(0, 1, 2, 4)):
+            if self.weight <= self._limit:
+                break
+            one.make_room(descriptor)
 
 
 class Unfinished:
@@ -162,86 +232,75 @@ class Unfinished:
     So only a connection of which nothing was read meanwhile is cut off.  While reading is paused,
     all messages that libzmq may hold for a peer count, too.
 
-    It looks from the first connection that :meth:`happened` tells of until the last has ended.
-
     Attributes:
         largest: octets that an honest peer may have sent of a message, with what comes beside it.
         held: octets that libzmq may hold of an honest peer whose messages nobody reads.
+        descriptors: the connections that are watched.
     """
 
     def __init__(
         self,
-        clock: Any,
+        every: EveryUnfinished,
         bounds: Bounds,
         cut_off: Callable[[str, int], None],
         read_soon: Callable[[], None],
         octets: Callable[[int], Octets | None] = octets_of,
         waiting: Callable[[int], int | None] = waiting_in,
         *,
-        together: Together | None = None,
         made_room: Callable[[str, int], None] = lambda host, octets: None,
-        paused: Callable[[], bool] = lambda: False,
+        trusted: Callable[[bytes], bool] = lambda name: False,
     ) -> None:
-        """``bounds`` are those of the ROUTER; ``cut_off(host, octets)`` is called with what came;
-        ``read_soon()`` reads the ROUTER in a later turn, unless reading is paused.
+        """``every`` looks; ``bounds`` are those of the ROUTER; ``cut_off(host, octets)`` is called
+        with what came; ``read_soon()`` reads the ROUTER in a later turn, unless reading is paused.
         ``octets`` and ``waiting`` ask the system about a descriptor.  ``made_room(host, octets)``
-        is called for a connection that is cut off because all ``together`` hold too much;
-        ``paused()`` tells whether reading the ROUTER is paused.
+        is called for a connection that is cut off because all together weigh too much;
+        ``trusted(name)`` tells whether a connection may have large messages.
         """
         message = LARGE_FRAMES * bounds.frame_octets
         self.largest = message + SLACK_OCTETS
         # Beside those that it counts, libzmq has one which the ROUTER began, and one under way.
         self.held = (bounds.peer_messages + 2) * (message + SLACK_OCTETS)
-        # Each may have come alone, and keeps what it was read into.
-        self._buffers = (bounds.peer_messages + 2) * BUFFER_OCTETS
-        self._frame = bounds.frame_octets
-        self._together = together
-        # Larger frames have mappings of their own, which nobody counts.
-        self._counted = bounds.frame_octets <= HEAP_OCTETS_MAX - BUFFER_OCTETS
-        self._min_rate = MIN_RATE if together is None else together.min_rate
+        self._every = every
         self._made_room = made_room
-        self._paused = paused
-        self._clock = clock
+        self._trusted = trusted
         self._cut_off = cut_off
         self._read_soon = read_soon
         self._octets = octets
         self._waiting = waiting
-        self._seen: dict[int, Seen] = {}  # by descriptor
-        self._unseen: set[int] = set()  # descriptors of ipc
-        self._descriptors: dict[bytes, int] = {}  # by the name of a connection
-        self._heard: set[bytes] = set()  # names, since the last look
-        self._turn: Iterator[int] = iter(())  # descriptors to look at in this round
-        self._moved = True  # something came in this round, or somebody
-        self._looks = LOOKS_PER_TURN
-        self._suspects: list[int] = []  # descriptors to look at again at once
+        self.descriptors: dict[int, Seen] = {}
+        self._names: dict[bytes, Seen] = {}  # connections that stand and were read from
         self._ends = 0  # how often the ROUTER was read to its end
         self._read = 0  # messages
         self._gone = 0  # connections that have ended since the ROUTER was read to its end
-        self._timer: Any = None
-        if together is not None:
-            together.add(self)
 
     # ── what the ROUTER tells ───────────────────────────────────────────────────────────────────
 
     def named(self, name: bytes, descriptor: int) -> None:
         """A first message of a connection that stands was read."""
-        self._descriptors[name] = descriptor
+        seen = self.descriptors.get(descriptor)
+        if seen is not None:
+            seen.name = name
+            self._names[name] = seen
 
     def ended(self, name: bytes) -> None:
         """A connection that was named has ended."""
-        self._descriptors.pop(name, None)
+        self._names.pop(name, None)
 
     def read(self, messages: list[list[bytes]]) -> None:
         """Whole messages were read; each begins with the name of its connection."""
-        if self._seen:
-            self._heard.update(map(NAME, messages))
+        for name in set(map(NAME, messages)):
+            seen = self._names.get(name)
+            if seen is not None:
+                seen.heard = True
         self._read += len(messages)
 
     def too_many_frames(self, name: bytes) -> None:
-        """A message of this connection has more frames than any of ours."""
-        seen = self._seen.get(self._descriptors.get(name, -1))
-        if seen is not None and seen.many is None:
-            seen.many = seen.mark.received - seen.waited
+        """A message of this connection has more frames than any of ours: from now on nobody knows
+        what of all that it sends was thrown away.
+        """
+        seen = self._names.get(name)
+        if seen is not None:
+            seen.many = True
 
     def read_to_end(self) -> None:
         """There was no further message."""
@@ -252,213 +311,109 @@ class Unfinished:
         """What libzmq says of connections."""
         for event, where in messages:
             kind, descriptor = EVENT.unpack(event)
-            self._unseen.discard(descriptor)
-            if self._seen.pop(descriptor, None) is not None:
-                self._gone += 1
+            self._forget(descriptor)
             if kind in NEW:
                 self._accepted(descriptor, where.decode())
-        if self._seen and self._timer is None:
-            self._timer = self._clock.callLater(LOOK_SECONDS, self._look)
+        if self.descriptors:
+            self._every.watch(self)
+        else:
+            self._every.leave(self)
 
     def shutdown(self) -> None:
         """Look no more."""
-        self._seen.clear()
-        self._unseen.clear()
-        if self._together is not None:
-            self._together.remove(self)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for descriptor in list(self.descriptors):
+            self._forget(descriptor)
+        self._every.leave(self)
 
     def _accepted(self, descriptor: int, endpoint: str) -> None:
         with suppress(OSError), standing(descriptor, endpoint) as connection:
-            if connection is None:
-                return
-            if connection.family == socket.AF_UNIX:
-                self._unseen.add(descriptor)
-            else:
-                self._seen[descriptor] = Seen(connection.getpeername()[:2], self._clock.seconds())
-                self._moved = True
+            if connection is not None and connection.family != socket.AF_UNIX:
+                peer = connection.getpeername()[:2]
+                self.descriptors[descriptor] = Seen(peer, self._every.seconds())
+
+    def _forget(self, descriptor: int) -> None:
+        seen = self.descriptors.pop(descriptor, None)
+        if seen is not None:
+            self._names.pop(seen.name, None)
+            self._weigh(seen, 0)
+            self._gone += 1
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────
 
-    def _look(self) -> None:
-        """Look at the next connections."""
-        self._note_heard()
-        some = list(islice(self._turn, self._looks))
-        if not some:
-            self._looks = self._pace
-            self._moved = False
-            self._turn = iter(list(self._seen))
-            some = list(islice(self._turn, self._looks))
-        suspects, self._suspects = self._suspects, []
-        for descriptor in dict.fromkeys([*suspects, *some]):
-            seen = self._seen.get(descriptor)
-            if seen is not None:
-                self._look_at(descriptor, seen)
-        self._timer = None
-        interval = LOOK_SECONDS
-        if self._together is not None:
-            self._together.look()
-            interval = self._together.interval
-        if self._seen and self._timer is None:
-            self._timer = self._clock.callLater(interval, self._look)
-        self._looks = max(self._looks, self._pace)
-
-    @property
-    def _pace(self) -> int:
-        """Return how many connections a turn looks at: fewer while nothing has come in this round,
-        and still fewer if what libzmq holds is known to be little.
-        """
-        together = self._together
-        little = together.little if self._counted and together is not None else None
-        if self._moved or little is False:
-            return LOOKS_PER_TURN
-        return CALM_LOOKS_PER_TURN if little else QUIET_LOOKS_PER_TURN
-
-    def _note_heard(self) -> None:
-        heard, self._heard = self._heard, set()
-        for name in heard:
-            seen = self._seen.get(self._descriptors.get(name, -1))
-            if seen is not None:
-                seen.heard = True
-
-    def _look_at(self, descriptor: int, seen: Seen) -> None:
-        now = self._octets(descriptor)
-        if now is None:
-            return
-        if now.received != seen.came:
-            seen.came = now.received
-            self._moved = True
-        if seen.heard:
-            self._begin_anew(descriptor, seen, now)
-            return
-        if now.received - seen.mark.received + seen.waited <= self.largest:
-            return
-        came = self._taken(descriptor, seen, now)
-        if came <= self.largest:
-            seen.suspected = None
-        elif came > self.held or self._had_its_turn(seen.suspected):
-            self._cut(descriptor, seen, came, self._cut_off)
-        else:
-            if seen.suspected is None:
-                seen.suspected = (self._ends, self._read)
-            self._suspects.append(descriptor)
-            # Nothing wakes a ROUTER to which nothing whole has come.
-            self._read_soon()
-
-    def _taken(self, descriptor: int, seen: Seen, now: Octets) -> int:
-        """Return the octets that libzmq has read since the mark, without heartbeats."""
-        came = now.received - seen.mark.received + seen.waited - self._heartbeats(now, seen)
-        return came - (self._waiting(descriptor) or 0) if came > 0 else 0
-
-    def _begin_anew(self, descriptor: int, seen: Seen, now: Octets) -> None:
-        """Set the mark: what libzmq has read by now counts as if it had been finished."""
-        seen.heard, seen.mark, seen.since = False, now, self._clock.seconds()
-        seen.waited = self._waiting(descriptor) or 0
-        seen.suspected = seen.begun = None
-
-    # ── as Together sees it ─────────────────────────────────────────────────────────────────────
-
-    @property
-    def connections(self) -> int:
-        """Return how many there are."""
-        return len(self._seen) + len(self._unseen)
-
-    @property
-    def unseen(self) -> int:
-        """Return the octets that honest peers of ipc may hold."""
-        each = self.held + self._buffers if self._paused() else self.largest
-        return len(self._unseen) * each
-
-    def descriptors(self) -> list[int]:
-        """Return those of connections that can be weighed."""
-        self._note_heard()
-        return list(self._seen)
-
-    def weigh(self, descriptor: int) -> Weight | None:
-        """Return what this connection may hold; None if it has ended or has nothing unfinished.
-
-        libzmq allocates a frame when its first octets have come, and an honest peer's first message
-        is small.  While reading is paused, complete messages wait as well.
-        """
-        seen = self._seen.get(descriptor)
+    def look_at(self, descriptor: int) -> None:
+        """Weigh this connection's unfinished message, and end it if that is too much by itself."""
+        seen = self.descriptors.get(descriptor)
         now = None if seen is None else self._octets(descriptor)
         if seen is None or now is None:
-            return None
-        came = self._taken(descriptor, seen, now)
-        pieces = now.pieces - seen.mark.pieces
-        if seen.heard:
-            self._begin_anew(descriptor, seen, now)
-            rank, begun = Rank.HEARD, min(came, self._frame)
-        else:
-            rank, begun = Rank.STANDS, self._frame
-        if seen.mark is NOTHING:
-            rank, begun = Rank.STRANGER, 0
-        if seen.many is not None:
-            # What the ROUTER has not thrown away yet of all that it sent, nobody knows.
-            came = now.received - seen.many
-            return Weight(Rank.STRANGER, came, FRAME_TIMES * came, 0)
-        if came <= 0:
-            return None
-        most = FRAME_TIMES * came + BUFFER_OCTETS * pieces
-        honest = came + begun + (self._buffers if self._paused() else 0)
-        if rank is Rank.HEARD:
-            return Weight(rank, came, most, honest)
-        return Weight(rank, came, most, honest, *self._begun(seen, came))
-
-    def _begun(self, seen: Seen, came: int) -> tuple[int, float, float]:
-        """Return how much came before all complete messages were read, so is of one that is not,
-        how late it is, and how much of it will come until others that are cut off were freed.
-        """
-        before = seen.begun
-        if self._paused():
-            seen.begun = None
-            return 0, 0.0, 0.0
-        if before is not None and not self._had_its_turn(before.read):
-            return 0, 0.0, 0.0
-        now, late, coming = self._clock.seconds(), 0.0, 0.0
-        if before is not None:
-            seconds, grown = now - before.at, came - before.octets
-            late = max(0.0, before.late + seconds - grown / self._min_rate)
-            coming = max(0.0, grown * FREED_SECONDS / max(seconds, HURRY_SECONDS))
-            coming = min(coming, max(0, self.largest - came))
-        seen.begun = Begun(came, late, now, (self._ends, self._read))
+            return
+        if seen.heard and not seen.many:
+            # What libzmq has read by now counts as if it had been finished.
+            self._every.moved = True
+            seen.heard, seen.mark, seen.since = False, now, self._every.seconds()
+            seen.waited = self._waiting(descriptor) or 0
+            seen.noted = None
+            self._weigh(seen, 0)
+            return
+        self._every.moved |= now.received != seen.came
+        seen.came = now.received
+        came = now.received - seen.mark.received + seen.waited
+        if came > FEW_OCTETS:
+            came -= self._heartbeats(now, seen)
+        if came > FEW_OCTETS:
+            came -= self._waiting(descriptor) or 0
+        if came <= FEW_OCTETS:
+            seen.noted = None
+            self._weigh(seen, 0)
+            return
+        noted = seen.noted
+        # So much came before the ROUTER was read to its end, and no whole message was there.
+        begun = min(came, noted[0]) if noted and self._had_its_turn(*noted[1:]) else 0
+        if came > self.held or begun > self.largest:
+            self._cut(descriptor, seen, came, self._cut_off)
+            return
+        seen.trusted = not seen.many and self._trusted(seen.name)
+        if not seen.trusted:
+            pieces = min(now.pieces - seen.mark.pieces, came)
+            self._weigh(seen, FRAME_TIMES * came + BUFFER_OCTETS * pieces)
+        elif begun:
+            self._weigh(seen, came)
+        if begun or noted is None:
+            seen.noted = (came, self._ends, self._read)
         # Nothing wakes a ROUTER to which nothing whole has come.
         self._read_soon()
-        return (0 if before is None else came), late, coming
 
-    def make_room(self, descriptor: int, octets: int) -> None:
-        """End this connection, whose unfinished message has ``octets``."""
-        self.end(descriptor, octets, self._made_room)
+    def _weigh(self, seen: Seen, weight: int) -> None:
+        self._every.weight += weight - seen.weight
+        seen.weight = weight
+
+    def make_room(self, descriptor: int) -> None:
+        """End this connection, since all together weigh too much."""
+        seen = self.descriptors[descriptor]
+        self._cut(descriptor, seen, seen.weight, self._made_room)
 
     def end(self, descriptor: int, octets: int, told: Callable[[str, int], None]) -> None:
         """End this connection for these octets; if it stands, ``told(host, octets)`` is called."""
-        seen = self._seen.get(descriptor)
+        seen = self.descriptors.get(descriptor)
         if seen is not None:
             self._cut(descriptor, seen, octets, told)
-
-    # ── one connection ──────────────────────────────────────────────────────────────────────────
 
     def _heartbeats(self, now: Octets, seen: Seen) -> int:
         """Return how many octets may be heartbeats: they are answered, and they are few."""
         acknowledged = now.acknowledged - seen.mark.acknowledged
         segments = now.segments - seen.mark.segments
-        few = int(HEARTBEAT_RATE * (self._clock.seconds() - seen.since))
+        few = int(HEARTBEAT_RATE * (self._every.seconds() - seen.since))
         return min(acknowledged + PONG_SHORTER * segments, few)
 
-    def _had_its_turn(self, suspected: tuple[int, int] | None) -> bool:
-        """A whole message which was there when the connection was suspected was read by now."""
-        if suspected is None:
-            return False
-        ends, read = suspected
-        connections = len(self._seen) + self._gone
+    def _had_its_turn(self, ends: int, read: int) -> bool:
+        """Whether a whole message that was there when so much had been read was read by now."""
+        connections = len(self.descriptors) + self._gone
         return self._ends > ends or self._read - read > ROUNDS * connections + ACTIVATION_READS
 
     def _cut(
         self, descriptor: int, seen: Seen, octets: int, told: Callable[[str, int], None]
     ) -> None:
-        del self._seen[descriptor]
-        self._gone += 1
+        self._forget(descriptor)
+        if not self.descriptors:
+            self._every.leave(self)
         if shut_down(descriptor, seen.peer, at_once=True):
             told(seen.peer[0], octets)

@@ -133,13 +133,11 @@ class EveryUnread:
         descriptor.
         """
         self._clock = clock
-        self._budget = budget
         self._ledger = budget.held
         self._backlogs = backlogs
         self._cut_off = cut_off
         self.octets = octets
         self._entered: dict[Unread, None] = {}
-        self._freed = False  # somebody was cut off, whose memory is free soon
         self._timer: Any = None
 
     @property
@@ -196,20 +194,16 @@ class EveryUnread:
         octets, peer.entered = peer.entered, 0
         peer.note_read()
         if peer.passed + peer.waiting >= STEP_OCTETS:
-            self._freed = True
             self._cut_off(peer, octets)
         self._check_or_rest()
 
     def _check_or_rest(self) -> None:
-        if self._timer is None and (self._entered or self._freed):
+        if self._timer is None and self._entered:
             self._timer = self._clock.callLater(CHECK_SECONDS, self._check)
 
     def _check(self) -> None:
         """Check the next peers, those first that were not checked for longest."""
         self._timer = None
-        if self._freed:
-            self._freed = False
-            self._budget.release()
         for peer in list(islice(self._entered, CHECKS_PER_TURN)):
             if peer in self._entered:  # else it was cut off for what another has
                 del self._entered[peer]

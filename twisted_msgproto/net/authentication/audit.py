@@ -21,7 +21,7 @@ UNFINISHED: Final = "unfinished"
 
 _WHY: Final = {
     WRONG: "name and password do not fit",
-    NOT_TRIED: "not checked, since too many have failed (limits login-line and login-wait)",
+    NOT_TRIED: "not checked, since too many have failed (limit login-rate)",
     UNFINISHED: "the client did not wait for the answer",
 }
 

@@ -9,13 +9,13 @@ a name, from wherever, and its owner is refused.  So nobody is locked out here. 
 2. Else the address, the pair of address and name, and the name each need a free token.  A wrong
    password costs one of each; a right one costs nothing.  Tokens come back at ``login-rate``.
 3. Else the login waits in line for them.  Addresses and pairs with fewer failures come first.  At
-   the end of ``login-wait`` it is checked although its name has no token, since others
+   the end of :data:`WAIT_SECONDS` it is checked although its name has no token, since others
    may have used those up; one whose own address has none is refused without a check.
-4. When more wait than ``login-line`` allows, the login whose address has the most failures,
+4. When more wait than :data:`LINE_MAX`, the login whose address has the most failures,
    refusals and places in line is refused without a check.
 
 Nothing renews itself: an attempt that is not checked takes no token, and what is remembered of an
-address is forgotten ``login-window`` after it began, whatever came in between.
+address is forgotten :data:`WINDOW_SECONDS` after it began, whatever came in between.
 
 An address is an IPv4 address or an IPv6 network of 64 bits, which one client has to itself.  Those
 of this machine and Unix sockets stand for anybody behind a proxy: there the pair alone counts.
@@ -40,11 +40,17 @@ LOGIN_LIMITS: Final = (
     Limit("login-address-failures", 5, "failures", "of an address, then login-rate holds", 1),
     Limit("login-failures", 20, "failures", "of a name from new addresses, then likewise", 1),
     Limit("login-rate", 1.0, "logins/s", "of an address or a name are checked then", 0.001),
-    Limit("login-wait", 8.0, "s", "a login waits for its check; less if the hand-shake asks it"),
-    Limit("login-line", 100, "logins", "waiting for a check; above it one is refused without", 1),
-    Limit("login-window", 3600.0, "s", "a failed login is forgotten after this time", 0.001),
 )
 """Every protocol that authenticates has these limits; they are part of its ``LIMITS``."""
+
+WAIT_SECONDS: Final = 8.0
+"""A login waits for its check at most this long; less if the hand-shake asks it."""
+
+LINE_MAX: Final = 100
+"""This many logins wait for a check; above it one is refused without."""
+
+WINDOW_SECONDS: Final = 3600.0
+"""A failed login is forgotten after this time."""
 
 BUCKETS_MAX: Final = 10_000
 """Failures are remembered for this many addresses, this many pairs and this many names; those
@@ -87,7 +93,7 @@ _TICK: Final = 0.001
 WAIT_MIN: Final = 1.0
 """Seconds a login has to have waited to be checked although its name has no token.
 
-So at most ``login-line`` such checks are made each second, whatever the hand-shake leaves.
+So at most :data:`LINE_MAX` such checks are made each second, whatever the hand-shake leaves.
 """
 
 
@@ -270,7 +276,7 @@ class Attempt:
         place: its address's network, or the address itself where that stands for many.
         name: what its name is remembered by.
         until: it waits until then at most.
-        patient: its client waits for the whole ``login-wait``.
+        patient: its client waits for the whole :data:`WAIT_SECONDS`.
         own: the buckets of its address and of the pair; twice that of the pair where the address
             stands for many.
         others: the bucket of its name, shared with other addresses.
@@ -317,9 +323,9 @@ class Throttle:
         ``hand_shake``: the seconds within which a client has to be answered.
         """
         self.delay = limits["login-delay"]
-        self.wait = max(0.0, min(limits["login-wait"], hand_shake - 2 * self.delay))
-        self._line_max = limits.integer("login-line")
-        rate, window = limits["login-rate"], limits["login-window"]
+        self.wait = max(0.0, min(WAIT_SECONDS, hand_shake - 2 * self.delay))
+        self._line_max = LINE_MAX
+        rate, window = limits["login-rate"], WINDOW_SECONDS
         of_address = limits.integer("login-address-failures")
         self._networks = Buckets(of_address, rate, window)
         self._pairs = Buckets(of_address, rate, window)

@@ -34,7 +34,7 @@ KEPT_SECONDS: Final = 1.0
 """Who asks again within this time gets the same figures."""
 
 SLICE_SESSIONS: Final = 500
-"""One turn of the reactor reads this number of sessions, in about 5 ms."""
+"""A search reads this number of sessions in one turn of the reactor, in about 5 ms."""
 
 SESSIONS_SHOWN_MAX: Final = 200
 """At most this number of sessions is shown one by one; all are counted."""
@@ -133,9 +133,7 @@ class GatewayFigures:
             figures["memory"] = self._memory()
             figures["flow"] = None if self._gateway.flow is None else self._gateway.flow.figures()
             figures["offenders"] = self._offenders()
-            return self._cooperator.coiterate(self._protocols(figures))
-
-        def with_protocols(_: object) -> Deferred[Any]:
+            self._protocols(figures)
             view = self._gateway.broker()
             return maybeDeferred(lambda: () if view is None else view.queues())
 
@@ -143,12 +141,7 @@ class GatewayFigures:
             figures["broker"] = _broker(list(queues))
             return figures
 
-        return (
-            self._read_queue()
-            .addCallback(with_queue)
-            .addCallback(with_protocols)
-            .addCallback(with_broker)
-        )
+        return self._read_queue().addCallback(with_queue).addCallback(with_broker)
 
     def _about(self) -> Figures:
         from ... import __version__
@@ -288,17 +281,14 @@ class GatewayFigures:
 
     # ── all of them ─────────────────────────────────────────────────────────────────────────────
 
-    def _protocols(self, figures: Figures) -> Iterator[None]:
-        """Fill in the figures of all servers; yields after each slice."""
+    def _protocols(self, figures: Figures) -> None:
+        """Fill in the figures of all servers."""
         protocols: dict[str, Figures] = {}
         for factory in self._gateway.factories:
-            summed: dict[str, int] = {}
-            for counted in factory.counters.in_slices(SLICE_SESSIONS):
-                summed = counted or summed
-                yield None
+            summed = factory.counters.as_dict()
             states = Counter(factory.counters.states)
             if states.total() != len(factory.liveConnections):
-                yield from _walk_states(factory, states)
+                _walk_states(factory, states)
             _add(
                 protocols,
                 factory.protocolName,
@@ -320,8 +310,8 @@ class GatewayFigures:
         return shown
 
 
-def _walk_states(factory: Any, states: Counter[Any]) -> Iterator[None]:
-    """Count the states of the sessions that ``states`` does not speak of; yields after each slice.
+def _walk_states(factory: Any, states: Counter[Any]) -> None:
+    """Count the states of the sessions that ``states`` does not speak of.
 
     Those of MTL are such: they share one connection's machine.  So are those of subclasses that
     count in their own way.
@@ -329,10 +319,7 @@ def _walk_states(factory: Any, states: Counter[Any]) -> Iterator[None]:
     live = list(factory.liveConnections)
     if states:
         live = [session for session in live if not factory.counters.tracks(session)]
-    for first in range(0, len(live), SLICE_SESSIONS):
-        # By the state itself, because its name takes longer.
-        states.update(map(_state_of, live[first : first + SLICE_SESSIONS]))
-        yield None
+    states.update(map(_state_of, live))  # by the state itself, because its name takes longer
 
 
 def _first_sessions(factory: Any, most: int) -> list[Figures]:

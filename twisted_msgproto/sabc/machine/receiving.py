@@ -26,6 +26,7 @@ from ..terms.events import (
     RequestFailed,
     ResponsesReceived,
 )
+from ..terms.limits import UNFINISHED_SECONDS
 from ..terms.tables import BAD_REQUEST, MISPLACED, TOO_LARGE, TOO_MANY, UNAUTHORIZED, UNAVAILABLE
 from ..wire import (
     BLANK,
@@ -95,7 +96,7 @@ class Listener(Speaker[S]):
     ) -> None:
         super().__init__(initial, limits, framed=framed)
         limits = self._limits
-        self._unfinished_seconds = limits["unfinished-seconds"]
+        self._unfinished_seconds = UNFINISHED_SECONDS
         self._unanswered_max = limits.integer("outstanding-requests")
         self._lenient = lenient
         self._refuse_oversize = refuse_oversize

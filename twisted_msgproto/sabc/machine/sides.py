@@ -46,7 +46,7 @@ from ..terms.events import (
     SessionExpired,
     SessionGranted,
 )
-from ..terms.limits import SESSION_LIMITS
+from ..terms.limits import DRAIN_SECONDS, LOGIN_ATTEMPTS, SESSION_LIMITS
 from ..terms.tables import (
     BAD_REQUEST,
     CLIENT,
@@ -124,7 +124,7 @@ class Side(Listener[S]):
             initial, limits, framed=framed, lenient=lenient, refuse_oversize=refuse_oversize
         )
         self._connect_seconds = self._limits["connect-seconds"]
-        self._drain_seconds = self._limits["session-drain"]
+        self._drain_seconds = DRAIN_SECONDS
         self._paused = False
         self._unhooked = unhooked
 
@@ -336,7 +336,7 @@ class Server(Side[Serving]):
             unhooked=unhooked,
         )
         limits = Limits.of(SESSION_LIMITS) if limits is None else limits
-        self._attempts_left = limits.integer("login-attempts")
+        self._attempts_left = LOGIN_ATTEMPTS
         self._authenticates = authenticates
         self._announced = False
 
@@ -535,7 +535,7 @@ class Client(Side[Connecting]):
     def disconnect(self, now: float) -> None:
         """Ask the server to answer what it has and to close, in time (``SA-12``, HO-05).
 
-        A server that owes nothing has the time ``drain`` for it, any other ``session-drain``.
+        A server that owes nothing has the time ``drain`` for it, any other 30 seconds.
         Raises IllegalTransition outside a session.
         """
         self._machine.step(DisconnectSent)

@@ -277,7 +277,7 @@ class SabcClient(ClientLink, SabcSession):
     def disconnect(self) -> Deferred[None]:
         """End the session in order (``SA-12``): no more requests; answers still come.
 
-        As :meth:`close`, but what is in flight has ``session-drain`` seconds.
+        As :meth:`close`, but what is in flight has 30 seconds.
         """
         if self._gone:
             return succeed(None)

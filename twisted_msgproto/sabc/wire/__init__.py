@@ -77,11 +77,8 @@ class Bounds:
     @classmethod
     def of(cls, limits: Limits) -> Bounds:
         """Return what ``limits`` say; they contain the table of ``terms.limits``."""
-        return cls(
-            limits.integer("header-lines"),
-            limits.integer("header-line-octets"),
-            limits.integer("header-block-octets"),
-        )
+        octets = limits.integer("header-block-octets")
+        return cls(max(1, octets // 256), octets // 8, octets)
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from twisted.internet.defer import Deferred, succeed
 
 from ...core.errors import LimitExceeded, Refused
 from ...net.authorising import PUBLISH, SUBSCRIBE
-from ...net.turns import TURN_SECONDS
+from ...net.turns import Turn
 from ..protocol.exchange import Request
 from ..protocol.topics import Topic
 from ..wire import Code
@@ -125,16 +125,15 @@ class Hub:
     def _send(self) -> None:
         """Send to subscribers for one turn; the next turn goes on with another name."""
         self._turn = None
-        spent = self._spent
-        turn_ends = spent() + TURN_SECONDS
+        turn = Turn(self._spent)
         self._sending = True
         try:
             while self._waiting:
                 feed = self._waiting.popleft()
-                feed.send(lambda: spent() > turn_ends)
+                feed.send(turn.over)
                 if feed.waits:
                     self._waiting.append(feed)
-                if spent() > turn_ends:
+                if turn.over():
                     break
         finally:
             self._sending = False

@@ -18,7 +18,15 @@ from ...core.machine import IllegalTransition, Machine, State, Table
 from ...core.pending import Pending
 from .. import wire
 from ..terms.events import Event
-from ..terms.states import LIMITS, CommandSent, Counters, FatalSent
+from ..terms.states import (
+    CLOSING_SECONDS,
+    CLOSING_TOPICS,
+    FILL_SECONDS,
+    LIMITS,
+    CommandSent,
+    Counters,
+    FatalSent,
+)
 from ..wire import (
     AttachmentError,
     Call,
@@ -102,7 +110,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         self.deadlines.set("hello", now + limits["hello-seconds"])
         self._characters_max = limits.integer("payload-characters")
         self._attachments_max = limits.integer("attachments")
-        self._fill_seconds = limits["attachment-fill-seconds"]
+        self._fill_seconds = FILL_SECONDS
         self._serving: dict[int, tuple[str, int]] = {}  # the peer's calls: id as it came, octets
         self._serving_octets = 0
         self._pending: Pending[int, OwnCall] = Pending(limits.integer("own-calls"))
@@ -150,9 +158,9 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     def _close_topic_here(self, topic: int) -> None:
         """Late updates of ``topic`` are dropped silently for a while (``UM-14``)."""
         closing = self._closing
-        closing[topic] = at = self.clock + self._limits["closing-seconds"]
+        closing[topic] = at = self.clock + CLOSING_SECONDS
         self.deadlines.no_later("closing", at)
-        if len(closing) > self._limits["closing-topics"]:
+        if len(closing) > CLOSING_TOPICS:
             del closing[next(iter(closing))]
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────

@@ -28,7 +28,16 @@ from ...core.kept import KEPT_LIMIT, KEPT_WEIGHT_OCTETS, Kept
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition
 from ..terms.events import Event, HelloReceived, KeptTooMuch, WelcomeReceived
-from ..terms.states import CLIENT, SERVER, ClientState, HelloSent, ServerState, WelcomeSent
+from ..terms.states import (
+    CLIENT,
+    HELLO_ATTACHMENTS,
+    HELLO_CHARACTERS,
+    SERVER,
+    ClientState,
+    HelloSent,
+    ServerState,
+    WelcomeSent,
+)
 from ..wire import VERSION, Code, Frame, Hello, UmqFault, Welcome, base36
 from .attachments import Ordered, Slot
 from .receiving import ACTIONS, Peer
@@ -122,15 +131,14 @@ class Server(Peer):
         self._version = VERSION
 
     def _on_hello(self, frame: Frame, events: list[Event]) -> None:
-        limits = self._limits
         version = frame.number
         fault = None
         if version < 1:
             text = f"H has version {version}"
             fault = UmqFault("version", text, b"", Code.UNSUPPORTED_VERSION)
-        elif len(frame.payload) > limits["hello-characters"]:
+        elif len(frame.payload) > HELLO_CHARACTERS:
             fault = UmqFault("hello-characters", "H is too long")
-        elif frame.attachments > limits["hello-attachments"]:
+        elif frame.attachments > HELLO_ATTACHMENTS:
             fault = UmqFault("hello-attachments", "H has attachments", b"", Code.REJECTED)
         if fault is not None:
             self._fail(fault, events)

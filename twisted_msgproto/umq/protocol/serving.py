@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from math import inf
 from sys import getsizeof
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
-from ...net.turns import TURN_SECONDS
+from ...net.turns import Turn
 from ..terms.events import CallbackReceived, CallReceived, CallsSafe
 from .answering import Answering
 
@@ -92,11 +91,10 @@ class Serving(Answering):
         The clock counts what other processes take as well, but to ask for CPU time after each event
         would cost a twentieth of everything.
         """
-        now = self._now
-        turn_ends = now() + TURN_SECONDS
+        turn = Turn(self._now)
         for event in events:
             yield event
-            if (self._holds or now() > turn_ends) and not (self._ended or self.machine.closed):
+            if (self._holds or turn.over()) and not (self._ended or self.machine.closed):
                 rest = self._rest  # after a hold there is one: it came before
                 self._rest = events if rest is None else chain(rest, events)
                 self._control.pause(SERVING)
@@ -114,11 +112,10 @@ class Serving(Answering):
         if self._holds:
             self._ready = list(event.calls)
             return
-        calls, spent = event.calls, self.factory.spent
-        turn_ends = spent() + TURN_SECONDS if len(calls) > 1 else inf
+        calls, turn = event.calls, Turn(self.factory.spent)
         for served, call in enumerate(calls, 1):
             self._serve(call)
-            if served < len(calls) and (self._holds or spent() > turn_ends):
+            if served < len(calls) and (self._holds or turn.over()):
                 self._ready = list(calls[served:])
                 self._serveLater()
                 return

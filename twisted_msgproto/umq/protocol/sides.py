@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from twisted.cred.checkers import ANONYMOUS
 from twisted.cred.credentials import Anonymous, ICredentials
@@ -51,7 +51,7 @@ from ...net.wires.websocket import (
 from ..application.methods import MethodRegistry
 from ..machine.sides import UNDECIDED, Client, Server
 from ..terms.events import HelloReceived, WelcomeReceived
-from ..terms.states import SERVER
+from ..terms.states import HELLO_ATTACHMENT_OCTETS, HELLO_CHARACTERS, SERVER
 from ..wire import Code, UmqFault
 from .exchange import Reply
 from .session import LIMITS, SUBPROTOCOL, UmqSession
@@ -256,7 +256,7 @@ class UmqServerFactory(MsgprotoServerFactory):
         self.webSocket = WebSocketServerFactory(
             self, super().buildProtocol, self.limits, origins=origins, protocols=[SUBPROTOCOL]
         )
-        self.webSocket.first_octets = _hello_octets(self.limits)
+        self.webSocket.first_octets = HELLO_OCTETS
         self.methods = methods
         self.portal = portal
         self.authentication: Authentication | None = None
@@ -295,12 +295,8 @@ class UmqServerFactory(MsgprotoServerFactory):
         return super().drain()
 
 
-def _hello_octets(limits: Limits) -> int:
-    """How large a message may be before anybody is authorised: as large as one of ``H``."""
-    octets = limits.integer("hello-characters") + 32
-    if limits.integer("hello-attachments"):
-        octets = max(octets, limits.integer("hello-attachment-octets"))
-    return octets
+HELLO_OCTETS: Final = max(HELLO_CHARACTERS + 32, HELLO_ATTACHMENT_OCTETS)
+"""A message is not larger before anybody is authorised: as large as one of ``H``."""
 
 
 class UmqClient(ClientLink, UmqSession):

@@ -32,13 +32,9 @@ from ..wire import (
 LIMITS: Final = (
     *wire.LIMITS,
     Limit("hello-seconds", 10.0, "s", "from the upgrade to H, and from H to W (UM-20)", 0.001),
-    Limit("hello-characters", 1 << 16, "characters", "text of H (UM-20)", 1),
-    Limit("hello-attachments", 4, "attachments", "of H: nobody is authorised yet (UM-06)"),
-    Limit("hello-attachment-octets", 1 << 16, "octets", "one attachment of H (UM-06)", 1),
     Limit("attachment-octets", 16 << 20, "octets", "one attachment (UM-19)", 1),
     Limit("attachments-octets", 64 << 20, "octets", "attachments that wait (UM-19)", 1),
     Limit("attachment-seconds", 60.0, "s", "the next attachment's arrival (UM-19)", 0.001),
-    Limit("attachment-fill-seconds", 45.0, "s", "ours, before - takes its place (UM-04)", 0.001),
     Limit("announcements", 1024, "messages", "with attachments to come (UM-19)", 1),
     Limit("waiting-messages", 1024, "messages", "behind such attachments (UM-19)", 1),
     Limit("calls", 1024, "calls", "of the peer, not answered yet (UM-20)", 1),
@@ -47,12 +43,28 @@ LIMITS: Final = (
     Limit("callbacks", 1024, "callbacks", "registered here (UM-20)", 1),
     Limit("topics", 1024, "topics", "the peer subscribed here (UM-20)", 1),
     Limit("subscriptions", 1024, "topics", "we subscribed (UM-20)", 1),
-    Limit("closing-seconds", 60.0, "s", "late updates are dropped silently (UM-14)", 0.001),
-    Limit("closing-topics", 1024, "topics", "the oldest is forgotten above (UM-14)", 1),
     Limit("attributes", 256, "attributes", "of the peer (UM-20)", 1),
     Limit("attributes-octets", 1 << 20, "octets", "names, values, attachments of these", 1),
 )
-"""Both sides have these limits (``UM-14``, ``UM-19``, ``UM-20``)."""
+"""Both sides have these limits (``UM-19``, ``UM-20``)."""
+
+HELLO_CHARACTERS: Final = 1 << 16
+"""The text of H is not longer (``UM-20``)."""
+
+HELLO_ATTACHMENTS: Final = 4
+"""H has no more attachments: nobody is authorised yet (``UM-06``)."""
+
+HELLO_ATTACHMENT_OCTETS: Final = 1 << 16
+"""None of them is larger."""
+
+FILL_SECONDS: Final = 45.0
+"""An attachment of ours that is not filled by then is sent as - (``UM-04``)."""
+
+CLOSING_SECONDS: Final = 60.0
+"""Late updates of a topic that we left are dropped silently for this long (``UM-14``)."""
+
+CLOSING_TOPICS: Final = 1024
+"""Above this many such topics the oldest is forgotten."""
 
 
 # ── What happens, beside the peer's frames ──────────────────────────────────────────────────────

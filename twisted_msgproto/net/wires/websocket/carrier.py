@@ -299,7 +299,7 @@ class Carrier(_Mixin):
             and len(self.data) + len(data) > self.factory.upgrade_octets
             and b"\r\n\r\n" not in self.data[-3:] + data
         ):
-            self._neverUpgrades(LONG_HEAD, "websocket-upgrade-octets")
+            self._neverUpgrades(LONG_HEAD)
             self.abort(LONG_HEAD)
             return
         self._consume(data)

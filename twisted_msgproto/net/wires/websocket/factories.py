@@ -17,7 +17,14 @@ from ...factory import MsgprotoServerFactory, SessionFactory, host_of, peer_name
 from ..origins import origin_of, parse_address, parse_origins
 from .carrier import Carrier, ClientCarrier, ServerCarrier
 from .keepalive import Keepalives
-from .limits import CLOSE_LEAVING, CLOSE_NORMAL
+from .limits import (
+    CLOSE_LEAVING,
+    CLOSE_NORMAL,
+    CLOSE_SECONDS,
+    FRAMES_MAX,
+    PONG_SECONDS,
+    UPGRADE_OCTETS,
+)
 from .quiet import PlainTimer, log
 from .wire import FramedSession, WebSocketWire
 
@@ -47,19 +54,17 @@ class _Bounds:
         self._batched_timer = PlainTimer(self.reactor)
         self.unread_octets = limits.integer("unread-octets")
         self.unread_seconds = limits["unread-seconds"]
-        self.upgrade_octets = limits.integer("websocket-upgrade-octets")
-        self.close_seconds = limits["websocket-close-seconds"]
-        self.frames_max = limits.integer("websocket-message-frames")
-        self.keepalives = Keepalives(
-            self.reactor, limits["websocket-ping-seconds"], limits["websocket-pong-seconds"]
-        )
+        self.upgrade_octets = UPGRADE_OCTETS
+        self.close_seconds = CLOSE_SECONDS
+        self.frames_max = FRAMES_MAX
+        self.keepalives = Keepalives(self.reactor, limits["websocket-ping-seconds"], PONG_SECONDS)
         octets = limits.integer("websocket-message-octets")
         options: dict[str, Any] = {
             "maxFramePayloadSize": octets,
             "maxMessagePayloadSize": octets,
             "failByDrop": False,
             "openHandshakeTimeout": limits["websocket-upgrade-seconds"],
-            "closeHandshakeTimeout": limits["websocket-close-seconds"],
+            "closeHandshakeTimeout": CLOSE_SECONDS,
             "tcpNoDelay": True,
         }
         if self.isServer:

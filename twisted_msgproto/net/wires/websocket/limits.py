@@ -15,15 +15,25 @@ CLOSE_INTERNAL: Final = 1011
 WEBSOCKET_LIMITS: Final = (
     Limit("connections", 10_000, "connections", "of one server at a time", 1),
     Limit("websocket-message-octets", 16 << 20, "octets", "one message, all its frames", 1),
-    # 4 MiB in fragments of 64 octets are the most that is usual: conformance cases 9.3.1 and 9.4.1.
-    Limit("websocket-message-frames", 1 << 17, "frames", "fragments of one message", 1),
-    Limit("websocket-upgrade-octets", 16 << 10, "octets", "HTTP head before the upgrade", 256),
     Limit("websocket-upgrade-seconds", 10.0, "s", "from connect to upgrade", 0.001),
-    Limit("websocket-close-seconds", 5.0, "s", "from our close to the peer's", 0.001),
     # Proxies often end a connection that was silent for a minute.
     Limit("websocket-ping-seconds", 55.0, "s", "between pings; 0 sends none"),
-    Limit("websocket-pong-seconds", 30.0, "s", "a ping's answer, or anything else", 0.001),
     Limit("unread-octets", 1 << 20, "octets", "unread output before the producer is paused", 1),
     Limit("unread-seconds", 30.0, "s", "a peer that reads nothing for this long is dropped", 0.001),
 )
 """Both WebSocket protocols have these limits; they are part of their ``LIMITS`` tables."""
+
+FRAMES_MAX: Final = 1 << 17
+"""A message has no more fragments.
+
+4 MiB in fragments of 64 octets are the most that is usual: conformance cases 9.3.1 and 9.4.1.
+"""
+
+UPGRADE_OCTETS: Final = 16 << 10
+"""The HTTP head before the upgrade is not larger."""
+
+CLOSE_SECONDS: Final = 5.0
+"""The peer answers our close within this time."""
+
+PONG_SECONDS: Final = 30.0
+"""A ping is answered, or anything else comes, within this time."""
