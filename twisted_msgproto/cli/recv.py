@@ -87,7 +87,7 @@ async def receive(
     when the peer ends in peace.  With ``until_empty`` these seconds (QUIET_SECONDS
     where none are given) begin when the server has agreed to send what waits.  What comes after the
     end, or cannot be shown, is refused, so that nobody takes it for received.  Raises
-    BrokenPipeError as soon as nobody reads the pipe ``output`` any more (HO-21), or when ``show``
+    BrokenPipeError as soon as nobody reads the pipe ``output`` any more, or when ``show``
     raises it.
     """
     from .waiting import LEAVE_SECONDS, Attempt, Reader

@@ -12,7 +12,7 @@ class Gathered:
     """Keeps the octets of a frame that is not here in full, in pieces.
 
     One buffer that grows with each read has to be moved again and again.  A thousand connections
-    that do so leave holes in the process's memory, as large as the frames themselves (``NB-02``).
+    that do so leave holes in the process's memory, as large as the frames themselves.
 
     Attributes:
         octets: how many octets are here.
@@ -22,7 +22,7 @@ class Gathered:
 
     def __init__(self) -> None:
         self._pieces: list[bytes | bytearray] | None = None  # made late: most connections
-        self._last: bytearray | None = None  # are idle most of the time (``NB-11``)
+        self._last: bytearray | None = None  # are idle most of the time
         self.octets = 0
 
     def add(self, octets: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What sessions keep for their peers has one bound for the process, of all sessions (``NB-02``).
+"""What sessions keep for their peers has one bound for the process, of all sessions.
 
 A call that waits for its answer, an attribute, an open topic: each session has its own limits for
 them, but thousands of sessions at these limits would fill the memory.  Nobody is late with them, so

@@ -54,7 +54,7 @@ class MessageBatch:
 
     ``octets`` says how much the batch counts against memory limits while it waits for the disk: the
     payload octets as they came from the wire.  It is a measure for limits, not an exact size.
-    ``weight`` is what it counts beside them, for what was read into many small objects (``NB-02``).
+    ``weight`` is what it counts beside them, for what was read into many small objects.
     """
 
     protocol: str

@@ -1,4 +1,4 @@
-"""This module says in words why a connection or a session ended, and what to try (FC-06).
+"""This module says in words why a connection or a session ended, and what to try.
 
 Clients, the command line and the bridge say it with :func:`reason`, servers with
 :func:`ended_because`.

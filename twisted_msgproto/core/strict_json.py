@@ -70,7 +70,7 @@ def parse_json(
     surrogate.
 
     Objects and arrays take most of the time: a megabyte of nothing else takes a sixth of a second,
-    a megabyte with 10,000 of them and otherwise numbers or texts a fifth of that (NB-07).
+    a megabyte with 10,000 of them and otherwise numbers or texts a fifth of that.
     """
     if len(source) > octets_max:
         raise JsonRefused(f"{len(source)} octets of JSON are above the limit of {octets_max}")

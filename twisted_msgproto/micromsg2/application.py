@@ -71,7 +71,7 @@ MESSAGE_STEPS: Final = 20
 """Encoding one message is this many steps."""
 
 SUBSCRIPTION_OCTETS: Final = 512
-"""A subscription weighs this many octets beside its destination and its filter (``NB-02``)."""
+"""A subscription weighs this many octets beside its destination and its filter."""
 
 PLACE_OCTETS: Final = 8
 """A subscriber keeps this many octets for a message that waits for it; the message itself is shared
@@ -102,7 +102,7 @@ class SubscriptionRefused(Exception):
 
 
 class KeptTooMuch(SubscriptionRefused):
-    """All sessions together keep too much, and this one more than its share (``NB-02``)."""
+    """All sessions together keep too much, and this one more than its share."""
 
     def __init__(self, destination: str) -> None:
         super().__init__(LIMIT_EXCEEDED, f"{destination}: {KEPT_LIMIT} allows no more")
@@ -269,7 +269,7 @@ class Subscriber:
 
     def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
         """Write letters of a queue; False if nobody is going to acknowledge them."""
-        # All are encoded before anything is written of them (BK-02).
+        # All are encoded before anything is written of them.
         numbers = self.consumer.push(list(map(_routed, letters)))
         if numbers is None:
             return False
@@ -301,7 +301,7 @@ class Broker:
         every: Kept | None = None,
     ) -> None:
         """``queues`` has the queues of ``space``; ``kept`` are destinations that are queues from
-        the start; ``every`` counts what all sessions of the process keep (``NB-02``).
+        the start; ``every`` counts what all sessions of the process keep.
 
         ValueError for one of them that is a topic, or has the name of dead letters.
         """
@@ -497,7 +497,7 @@ class Broker:
         return bool(self._publications)
 
     def go_on(self, steps: int = TURN_STEPS) -> None:
-        """Do what is not done yet, as far as ``steps`` go (NB-07)."""
+        """Do what is not done yet, as far as ``steps`` go."""
         while steps > 0 and self._publications:
             taken = next(self._publications[0], None)
             if taken is None:

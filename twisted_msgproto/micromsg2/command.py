@@ -1,6 +1,6 @@
 """``msgproto send|recv micromsg2`` uses one connection and does not reconnect.
 
-Which extensions are used depends on what the server offers (HO-16): ``batch-ack`` is required
+Which extensions are used depends on what the server offers: ``batch-ack`` is required
 first, then ``ack``, each on a connection of its own, because servers are known that agree to
 options that they do not have.  ``--extension`` says otherwise: what it names is required, and
 ``none`` requires nothing.  ``send`` does without acknowledgements only where it was told so.

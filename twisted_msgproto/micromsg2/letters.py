@@ -61,7 +61,7 @@ class Routed:
     ``frames`` are what every consumer gets, but for the numbers (see ``encode_unnumbered``), and
     ``octets`` is what they and the notes weigh.  ``notes`` are for annotating extensions (the type
     of ``dotnet``), ``weight`` is what a condition that searches in a text costs with this message,
-    in steps.  ``properties`` are there until all filters have seen them (``NB-02``), and it waits
+    in steps.  ``properties`` are there until all filters have seen them, and it waits
     for this number of ``waiters``.
     """
 
@@ -143,7 +143,7 @@ def routed(letter: Letter, foreign: Foreign = no_fields) -> Routed:
     """Return a letter of a queue as consumers get it; ValueError if its envelope makes no sense.
 
     ``foreign`` reads the properties of messages of other protocols.  Nothing of this is remembered
-    with the letter, which is counted with its own octets only (``NB-02``).
+    with the letter, which is counted with its own octets only.
     """
     envelope = opened(letter.envelope)
     text, *said = _pieces(_own(envelope, foreign))

@@ -70,7 +70,7 @@ class MessagesReceived:
     ``fields`` are what the table shows: properties as text, and what extensions add.
     ``properties`` are the same with their types, for filters; ``texts`` as they came.  ``notes``
     are what annotating extensions say, by their names: a row a message, or empty without any.
-    ``octets`` is what came, ``weight`` what the properties take in memory beside it (``NB-02``).
+    ``octets`` is what came, ``weight`` what the properties take in memory beside it.
     """
 
     sequences: list[int] = field(default_factory=list)

@@ -164,7 +164,7 @@ class MtlService(Service):
             self._reactor.callWhenRunning(announce, f"{PROTOCOL} data", address)
 
     def refusals(self, reactor: BindingReactor) -> Iterator[str]:
-        """Yield a line for each address that cannot be listened on (``FC-02``)."""
+        """Yield a line for each address that cannot be listened on."""
         try:
             self.factory.checkAddresses(self._control, self._data)
         except ConfigurationError as error:

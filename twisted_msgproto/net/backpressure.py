@@ -61,7 +61,7 @@ class OctetBudget:
     """Bounds the octets that wait for the sink, over all connections of a process.
 
     Above the limit connections with more than their share of it are not read; a connection with
-    little waiting is never paused for the others (NB-01, NB-03).
+    little waiting is never paused for the others.
 
     Attributes:
         limit: octets; above it reading pauses, at half of it reading resumes.

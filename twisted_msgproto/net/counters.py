@@ -1,4 +1,4 @@
-"""The counters of a factory include those of its live connections (FC-03)."""
+"""The counters of a factory include those of its live connections."""
 
 from __future__ import annotations
 

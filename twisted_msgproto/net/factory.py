@@ -265,14 +265,14 @@ class SessionFactory:
         topic: Topic = FAULTS,
         **fields: Any,
     ) -> None:
-        """Log what the peer at ``host`` did; lines of one address are summed up (NB-09)."""
+        """Log what the peer at ``host`` did; lines of one address are summed up."""
         now = self.clock.seconds()
         if topic is FAULTS or topic is LOGINS:
             self.budget.offenders.note(self.protocolName, host, reason, now)
         self.peerLog.write(topic, log, host, now, text, reason=reason, **fields)
 
     def watchTurns(self, seconds: float) -> TurnWatch:
-        """Log and count turns in which input needs more CPU time than ``seconds`` (NB-07).
+        """Log and count turns in which input needs more CPU time than ``seconds``.
 
         This is for connections that begin later, so call it before the server listens.  Return the
         watch.
@@ -411,7 +411,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         )
 
     def limitMet(self, limit: str, what: str = "connection") -> None:
-        """Count and log what was refused: a limit of all peers together is met (NB-08)."""
+        """Count and log what was refused: a limit of all peers together is met."""
         self.counters["turned_away"] += 1
         self.counters[f"turned_away:{limit}"] += 1
         if self.draining:

@@ -408,7 +408,7 @@ def address_name(address: Any, description: str = "") -> str:
     ``unix:/run/x``.
 
     ``description`` is the endpoint string that was listened on: those that speak TLS are named as
-    there, ``mtls:127.0.0.1:5044`` (NB-13).
+    there, ``mtls:127.0.0.1:5044``.
     """
     if getattr(address, "host", None) is not None:
         kind = description.removeprefix("haproxy:").partition(":")[0]
@@ -462,7 +462,7 @@ class ListeningService(Service):
             yield from endpoint.reread(self.factory.protocolName)
 
     def refusals(self, reactor: BindingReactor) -> Iterator[str]:
-        """Yield a line for each endpoint that cannot be listened on (``FC-02``)."""
+        """Yield a line for each endpoint that cannot be listened on."""
         reactor.reuse_ports = self._reuses
         for description in self._descriptions:
             endpoint = endpoints.serverFromString(reactor, description)

@@ -52,7 +52,7 @@ def _wrapped(text: str, width: int, indent: str = "") -> str:
 
 
 def limits_table(title: str, limits: Iterable[Limit], width: int) -> str:
-    """Return a table of ``limits``: name, default with its unit, reason (``FC-01``)."""
+    """Return a table of ``limits``: name, default with its unit, reason."""
     rows = [(limit.name, amount(limit.default, limit.unit), limit.reason) for limit in limits]
     name_width = max(len(name) for name, _, _ in rows)
     default_width = max(len(default) for _, default, _ in rows)

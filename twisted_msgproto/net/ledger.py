@@ -2,7 +2,7 @@
 
 Octets that wait for the sink can wait for better times; unfinished messages and unread output
 cannot, because only the peer can finish or read them.  So they have one bound for the whole
-process, and progress decides who keeps its place (NB-02, NB-03): who sends or reads steadily is
+process, and progress decides who keeps its place: who sends or reads steadily is
 never cut off for what others hold.
 """
 

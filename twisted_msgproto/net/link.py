@@ -57,7 +57,7 @@ TIMED_OCTETS: Final = 4 << 10
 PARTIAL_READ_OCTETS: Final = 64 << 10
 """While a message is not here in full, a read returns at most this many octets.  A thousand peers
 that never end theirs could otherwise bring a gigabyte in one turn of the reactor, before the ledger
-can hold them back (``NB-02``).
+can hold them back.
 """
 
 READ_OCTETS_MIN: Final = 1 << 10
@@ -107,7 +107,7 @@ class Link(Protocol):
     """
 
     readOctets: int = 64 << 10
-    """One read returns at most this many octets, and fewer of what is slow to process (NB-07)."""
+    """One read returns at most this many octets, and fewer of what is slow to process."""
 
     faultEnds: ClassVar[str] = "closed"
     """What the line in the log says a peer's fault led to."""
@@ -350,7 +350,7 @@ class Link(Protocol):
             self._follow(self.machine.receive(inputs, now))
 
     def readConnectionLost(self) -> None:
-        """The peer has shut its sending side: answer what came, then close (HO-06)."""
+        """The peer has shut its sending side: answer what came, then close."""
         self._inputEnded = True
         if not self._ended and not self.machine.unfinished:
             self._follow(self.machine.ended(self._now()))
@@ -595,7 +595,7 @@ class Link(Protocol):
         )
 
     def displace(self) -> None:
-        """Close this silent connection: a newcomer has its place (NB-08)."""
+        """Close this silent connection: a newcomer has its place."""
         self.because(ConnectionClosed("silent while connections were short"))
         self._abort()
 

@@ -33,7 +33,7 @@ def spare_lasting_objects() -> None:
     """Tell Python's garbage collector not to look at what exists now: it lasts to the end.
 
     For a process of our own, once it is made.  Else each full collection looks at every module and
-    class, and keeps the reactor for about 50 ms, in the middle of some peer's turn (``NB-07``).
+    class, and keeps the reactor for about 50 ms, in the middle of some peer's turn.
     """
     gc.collect()
     gc.freeze()
@@ -43,7 +43,7 @@ def share_processor() -> None:
     """Let the queue's writer have the interpreter after a millisecond of the reactor's work.
 
     For a process of our own.  The writer needs it several times for a group, and by default waits
-    for 5 ms each time while some peer keeps the reactor busy (``NB-07``).
+    for 5 ms each time while some peer keeps the reactor busy.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
 

@@ -1,4 +1,4 @@
-"""A reactor that counts by a clock nobody can set: :func:`count_monotonically` (NB-06).
+"""A reactor that counts by a clock nobody can set: :func:`count_monotonically`.
 
 Twisted's reactors count by ``time.time``.  When somebody sets the machine's clock back by an hour,
 every timer of the process waits an hour longer, and acknowledgements of messages that are on disk

@@ -118,7 +118,7 @@ class ServerOptions(LegibleOptions):
         )
 
     def getTables(self, width: int) -> list[str]:
-        """Return the limits: those of every server, and this one's own (``FC-01``)."""
+        """Return the limits: those of every server, and this one's own."""
         return limits_tables(self.limitTables(), width)
 
     @classmethod

@@ -2,7 +2,7 @@
 wait with it.
 
 A callback may cancel its neighbour, call a verb again, or close the client.  Whatever it does, each
-Deferred here fires exactly once (HO-03).  How much may wait is checked by
+Deferred here fires exactly once.  How much may wait is checked by
 :meth:`~twisted_msgproto.core.limits.Limits.check`, before anything is written.
 """
 

@@ -1,4 +1,4 @@
-"""Everything that peers do wrong is logged here: one address cannot fill the log (NB-09).
+"""Everything that peers do wrong is logged here: one address cannot fill the log.
 
 A topic has a window of :data:`WINDOW_SECONDS`.  In it the first lines of each address are written;
 the others are counted, and their sum is written when the window is over.  Counters are not kept

@@ -2,7 +2,7 @@
 
 Twisted reads that header, and raises whatever Python raises for a header that is none; the reactor
 then logs a traceback for each such connection.  Here it is a fault of the peer's: it is counted,
-told in a line that is summed up with others, and the connection ends (NB-09).
+told in a line that is summed up with others, and the connection ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FAULT: Final = "proxy"
 HEADER_OCTETS_MAX: Final = 16 << 10
 """A binary header (version 2) has at most this many octets, as many as HAProxy's buffers have by
 default: a client's certificate fits.  The length field would allow 64 KiB, and the ledger does not
-count the octets of a header (``NB-02``).
+count the octets of a header.
 """
 
 LENGTH: Final = slice(14, 16)

@@ -1,6 +1,4 @@
-"""Find the connection that is closed for a newcomer when a server has nearly all it may have
-(NB-08).
-"""
+"""Find the connection that is closed for a newcomer when a server has nearly all it may have."""
 
 from __future__ import annotations
 

@@ -386,7 +386,7 @@ class AnonymousClient:
 
 
 class ScramClient:
-    """Answers as a SCRAM-SHA-256 client (``MT-08``, ``NB-07``).
+    """Answers as a SCRAM-SHA-256 client (``MT-08``).
 
     Attributes:
         finished: whether the server has proved that it knows the password.

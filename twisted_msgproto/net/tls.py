@@ -146,8 +146,8 @@ LARGE_OCTETS: Final = 16 << 10
 LARGE_BUFFERS: Final = 64
 """At most this many connections of an endpoint keep a large buffer; above it the connection that
 has had its own for longest gets a new, empty one.  OpenSSL's buffers never shrink, so each peer
-that once sent 64 KiB would make this process hold 76 KB for as long as it is connected
-(``NB-02``).  A new buffer after each read would cost some microseconds.
+that once sent 64 KiB would make this process hold 76 KB for as long as it is connected.
+A new buffer after each read would cost some microseconds.
 """
 
 
@@ -171,9 +171,9 @@ class TlsConnection(TLSMemoryBIOProtocol):
 
     Twisted's own class needs a timer for each connection that writes, and its octets wait until
     the reactor has found the socket writable.  Ten thousand idle connections with pings do little
-    else (``NB-11``).  It also delivers each record of a read by itself, and all of them in one
+    else.  It also delivers each record of a read by itself, and all of them in one
     turn, whatever was paused meanwhile: 64 KiB are 2,800 records of one octet, which kept the
-    reactor for half a second (``NB-07``).
+    reactor for half a second.
     """
 
     factory: TlsFactory
@@ -307,7 +307,7 @@ class TlsConnection(TLSMemoryBIOProtocol):
 
     def tellRest(self, tell: Callable[[int], None]) -> None:
         """Call ``tell(octets)`` when the number of octets changes that wait because this is
-        paused (``NB-02``).
+        paused.
         """
         self._tell_rest = tell
 

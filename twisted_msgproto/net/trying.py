@@ -1,4 +1,4 @@
-"""Try what a start would do: bind every endpoint of a gateway and let go of it (``FC-02``).
+"""Try what a start would do: bind every endpoint of a gateway and let go of it.
 
 With :class:`ReusedPorts` servers listen on ports which other processes listen on, too.
 """

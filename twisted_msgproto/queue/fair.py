@@ -1,5 +1,4 @@
-"""Decide who is written next, and how much at a time: :class:`FairQueue` and :class:`GroupCost`
-(NB-01).
+"""Decide who is written next, and how much at a time: :class:`FairQueue` and :class:`GroupCost`.
 
 Sessions share the disk by deficit round-robin: in each round a session may write a quantum of
 octets, so one that sends in bulk delays the others by no more than the group that is being written.
@@ -43,7 +42,7 @@ FIRST_OCTET_SECONDS: Final = 1e-8
 
 IDLE_SESSIONS_MAX: Final = 64
 """Where nothing waits, at most this many sessions are remembered.  Each of many short connections
-would else be kept for ever, since none comes after it whose turn would follow (NB-11).
+would else be kept for ever, since none comes after it whose turn would follow.
 """
 
 E = TypeVar("E")
@@ -97,7 +96,7 @@ class FairQueue(Generic[E]):
         Together they have at most ``octets_max`` octets, unless the first entry alone is larger.
         None is added once there are ``messages_max`` messages.  An entry that goes beyond that
         number is taken with the others: a single message must not wait for a group of its own
-        because each entry of a bulk sender reaches that number (NB-01).
+        because each entry of a bulk sender reaches that number.
         """
         taken: list[E] = []
         messages = octets = 0

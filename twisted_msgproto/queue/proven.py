@@ -8,7 +8,6 @@ published once:
 * ``lineage``: a start of the writer notes its first offset when all below it is durable;
 * ``damaged``: what it names was published, or stands below something that was.
 
-Serves NB-12.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Check a whole queue: what is in it, what is damaged, which offsets are lost.
 
-What could not be read is named, too: a check that saw half of a queue must not call it sound
-(NB-12).  It only reads, needs no lock, and may run beside a living writer.
+What could not be read is named, too: a check that saw half of a queue must not call it sound.
+It only reads, needs no lock, and may run beside a living writer.
 """
 
 from __future__ import annotations

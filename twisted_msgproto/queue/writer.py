@@ -262,7 +262,7 @@ class QueueWriter:
         durable, whose messages have the offsets from FIRST on; with (error, None) when it is not
         and never will be.  The batches of one session
         (``batch.session``) become durable, and are called back, in the order of submission;
-        sessions take turns (``NB-01``).  Raises QueueClosed after :meth:`close`, or if the writer
+        sessions take turns.  Raises QueueClosed after :meth:`close`, or if the writer
         has failed.
         """
         entry = _Entry(batch.count, batch.octets, callback, self._encoded_at_once(batch))

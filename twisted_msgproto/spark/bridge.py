@@ -1,7 +1,7 @@
 """The bridge process lands queues in a Delta table, one Spark job a batch, until somebody ends it.
 
 It has three threads.  The main one receives signals and waits, so that it can end the process
-whatever hangs (TB-10).  The loop (``loop.py``) plans, lands and commits.  The third (``marks.py``)
+whatever hangs.  The loop (``loop.py``) plans, lands and commits.  The third (``marks.py``)
 sends marks to the gateways and writes the status files.  Everything that can be wrong is checked
 before Java starts and reported in one line.
 """

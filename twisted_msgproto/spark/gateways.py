@@ -2,10 +2,10 @@
 
 A batch begins with one round of questions: every gateway is asked at once how far it is
 (``describe``: id, lineage, begin, end, octets, oldest time), with a short limit.  One that does not
-answer is left out of this batch and asked again after a growing pause (TB-09).  A gateway that
+answer is left out of this batch and asked again after a growing pause.  A gateway that
 turns out to be another queue, or another history, is refused: not one of its rows is read.
 
-Nothing here blocks for longer than it is told to, whatever hangs at the other end (TB-10).
+Nothing here blocks for longer than it is told to, whatever hangs at the other end.
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ class Gateways:
 class Standing:
     """Consumers of the gateways' queues that are behind and do not move.
 
-    Nothing is trimmed that they need, so a dead one fills the gateway's disk (TB-12).
+    Nothing is trimmed that they need, so a dead one fills the gateway's disk.
     """
 
     def __init__(self) -> None:

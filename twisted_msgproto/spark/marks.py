@@ -2,7 +2,7 @@
 
 After a mark a gateway may trim, so a mark is what the table says and what is durable in it, never
 what the bridge thinks.  Whoever calls :meth:`Marks.want` has both.  Sending a mark may hang and so
-may writing a status on a far disk: neither is waited for by the loop or by the end (TB-10).
+may writing a status on a far disk: neither is waited for by the loop or by the end.
 """
 
 from __future__ import annotations

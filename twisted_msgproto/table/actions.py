@@ -126,7 +126,7 @@ class Commit:
 
     @property
     def stamp(self) -> Stamp:
-        """Return what tells this version from another one with its number (``TB-05``)."""
+        """Return what tells this version from another one with its number."""
         return (self.run.id if self.run else "", self.operation, self.timestamp)
 
 

@@ -3,7 +3,7 @@
 A batch reads what waits in every gateway, up to a number of rows and an estimate of octets over all
 of them.  The work is cut into at most ``cores`` tasks, however many gateways there are: a task
 reads ranges of any number of gateways into one file a partition, so files and time depend on rows
-and not on gateways (TB-13).
+and not on gateways.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ test("the server's messages go to hooks, and their results are answers (SA-16, S
   ]);
 });
 
-test("FC-08: whatever ends a session settles its requests, and the next session takes new ones", async () => {
+test("whatever ends a session settles its requests, and the next session takes new ones", async () => {
   const { client, socket, world } = await connected();
   const unsettled = client.request("x");
   const safe = client.request("y", { safe: true });

@@ -102,7 +102,7 @@ test("errors are told apart", async () => {
   assert.deepEqual(await stored, new Stored(true));
 });
 
-test("FC-08: a call after the end is rejected, and so is one that was on its way", async () => {
+test("a call after the end is rejected, and so is one that was on its way", async () => {
   const { client, socket } = await connected({ reconnect: false });
   const pending = client.call("pending");
   socket.breaks();
@@ -116,7 +116,7 @@ test("FC-08: a call after the end is rejected, and so is one that was on its way
   assert.equal(await other.closed, null);
 });
 
-test("FC-08: an attachment does not end the connection", async () => {
+test("an attachment does not end the connection", async () => {
   const { client, socket } = await connected();
   const answer = client.call("picture");
   socket.says("A1:R1:png", Uint8Array.of(1, 2).buffer);

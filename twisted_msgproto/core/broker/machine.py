@@ -158,7 +158,7 @@ class Broker(Stock):
     def gone(self, consumer: Consumer, now: float, *, orderly: bool = False) -> None:
         """Forget a consumer; what it holds goes back to its place.
 
-        The letters that it has probably looked at have had a try then (BK-07), unless it has said
+        The letters that it has probably looked at have had a try then, unless it has said
         goodbye (``orderly``).
         """
         subscriber = self._subscribers.pop(consumer, None)
@@ -287,7 +287,7 @@ class Broker(Stock):
         return bool(self._awake or self._calls)
 
     def go_on(self, steps: int = TURN_STEPS) -> None:
-        """Deliver what can be delivered, as far as ``steps`` of about 0.1 µs go (NB-07)."""
+        """Deliver what can be delivered, as far as ``steps`` of about 0.1 µs go."""
         if self._going or not (self._awake or self._calls or self._in_line):
             return  # somebody who was called calls back; the loop below continues with that
         self._going = True
@@ -332,7 +332,7 @@ class Broker(Stock):
     def _carry_out(self, queue: BrokerQueue, hands: Hands, unwanted: Sequence[Letter]) -> None:
         """Let consumers write letters that have left the queue.
 
-        A consumer whose ``push`` raises ends, and they go back (BK-02).
+        A consumer whose ``push`` raises ends, and they go back.
         """
         for letter in unwanted:  # they wait aside, until consumers or their filters change
             queue.passed.insert(Row(letter.place, letter.octets, int(letter.arrived)))
@@ -366,7 +366,7 @@ class Broker(Stock):
             self._make_room(len(hands))
 
     def _make_room(self, least: int) -> None:
-        """Send away what consumers hold: of ``least`` of them, and of more above the limit (NB-02).
+        """Send away what consumers hold: of ``least`` of them, and of more above the limit.
 
         A consumer that acknowledges nothing would fill the memory else.
         """

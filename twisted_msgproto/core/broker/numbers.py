@@ -1,4 +1,4 @@
-"""Numbers of many places are kept in 6 octets each: how often letters were tried (NB-02).
+"""Numbers of many places are kept in 6 octets each: how often letters were tried.
 
 A dictionary needs more than ten times as much, and peers decide how many letters are tried.
 """

@@ -69,7 +69,7 @@ class Subscriber:
         self.latest = (-1, -1)
 
     def seen(self) -> set[int]:
-        """Return the places that it has probably looked at (BK-07).
+        """Return the places that it has probably looked at.
 
         These are the letters delivered before the latest one that it acknowledged or rejected, and
         the one after: it was busy with that.  What is behind was fetched ahead.
@@ -195,7 +195,7 @@ class BrokerQueue:
         self._memory.used += octets
 
     def expect(self, octets: int) -> None:
-        """Count what is being read back for it now; 0: nothing is any more (NB-02)."""
+        """Count what is being read back for it now; 0: nothing is any more."""
         self._memory.expected += octets - self.expected
         self.expected = octets
 

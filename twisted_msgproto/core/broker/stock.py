@@ -176,7 +176,7 @@ class Stock:
 
         ``spaces`` is what the name of its space begins with; of several it is the one that was used
         longest ago.  A search in vain is not repeated for :data:`SEARCH_SECONDS`: it looks at every
-        queue, and a peer may ask again and again (NB-07).
+        queue, and a peer may ask again and again.
         """
         if now < self._unclaimed.get(spaces, now):
             return False
@@ -452,7 +452,7 @@ class Stock:
         self.go_on()
 
     def _read_on(self, busy: Container[BrokerQueue]) -> None:
-        """Ask for the bodies of the queues in line, as far as there is room (NB-02).
+        """Ask for the bodies of the queues in line, as far as there is room.
 
         What was read for others and cannot be delivered leaves the memory for that: it would stay
         there for as long as their consumers have no room.  Queues that are ``busy`` keep it: they

@@ -23,7 +23,7 @@ SERVED_MAX: Final = 512
 """A queue delivers at most this many letters before the next queue has its turn."""
 
 SHARED_MAX: Final = 16
-"""A consumer of several queues gets at most this many letters of one before the next (BK-06)."""
+"""A consumer of several queues gets at most this many letters of one before the next."""
 
 
 Hands = Sequence[tuple[Subscriber, Sequence[Letter]]]

@@ -75,7 +75,7 @@ def _wrong_role(frame: _OtherFrame, refusal: str) -> Fault:
 
 @dataclass(slots=True)
 class _Inspected:
-    """Counts the windows that end in a C frame before its frames are handed on (NB-10)."""
+    """Counts the windows that end in a C frame before its frames are handed on."""
 
     size: int  # of the window in force
     count: int  # data frames of the current window
@@ -502,7 +502,7 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
 
     @property
     def _compressed_by_version_2(self) -> bool:
-        """A version 2 writer is sending a C frame, or waits until all of it was read (NB-10)."""
+        """A version 2 writer is sending a C frame, or waits until all of it was read."""
         decoder = self.decoder
         return (
             decoder.compressed_version == VERSION_2

@@ -121,7 +121,7 @@ class LumberjackClient(ClientLink):
     factory: LumberjackClientFactory
     machine: Writer
     readsWhileDraining = True  # an end in order waits for acks
-    readOctets = FIRST_READ_OCTETS  # 2,730 acks, each of which may need 15 µs (NB-07)
+    readOctets = FIRST_READ_OCTETS  # 2,730 acks, each of which may need 15 µs
     faultEnds = "left"
     timeFaults = frozenset({"timeout"})
 

@@ -115,7 +115,7 @@ class LumberjackServer(Session):
         self.deliver(batch, event.place)
 
     def peerFaulted(self, fault: Fault) -> None:
-        """End the connection; say how often the same batch was above a limit (NB-10)."""
+        """End the connection; say how often the same batch was above a limit."""
         if fault.reason.endswith("-limit"):
             times = self.factory.refused(self.address, fault)
             if times > 1:
@@ -142,7 +142,7 @@ class LumberjackServerFactory(MsgprotoServerFactory):
     def refused(self, address: str, fault: Fault) -> int:
         """Note that a batch of this host was above a limit; return how often the same one was.
 
-        A shipper sends a refused batch again for ever, so its owner should hear that (NB-10).
+        A shipper sends a refused batch again for ever, so its owner should hear that.
         """
         if self._refused is None:
             self._refused = OrderedDict()

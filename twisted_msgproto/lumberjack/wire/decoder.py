@@ -41,7 +41,7 @@ from .partial import PartialData
 
 
 class _Reading(Enum):
-    """How the outermost C frame is read (``LJ-08``, ``LJ-17``, NB-10).
+    """How the outermost C frame is read (``LJ-08``, ``LJ-17``).
 
     Nothing of a C frame is handed on before it is known to be good to its end.  Frames of a small
     one are kept until then; a large one is read twice, so that nothing of it needs to be kept.
@@ -79,7 +79,7 @@ class Decoder:
     """
 
     # More attributes than a dict of instances shares the names of: without slots an idle connection
-    # would weigh 1.2 KB more (``NB-11``).
+    # would weigh 1.2 KB more.
     __slots__ = (
         "_begins",
         "_budget",

@@ -70,8 +70,7 @@ a turn may decode many octets, but a stream of empty frames must not make it lon
 """
 
 PAIR_WEIGHT_OCTETS: Final = 135
-"""Each pair of a D frame counts as this many octets: the shortest costs as much as a document
-(NB-07).
+"""Each pair of a D frame counts as this many octets: the shortest costs as much as a document.
 """
 
 OCTETS_MAX: Final = 1 << 30

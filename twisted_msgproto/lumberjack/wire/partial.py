@@ -50,7 +50,7 @@ class PartialData:
 
     @property
     def held_octets(self) -> int:
-        """Return what it occupies in memory: for short texts ten times its octets (NB-02)."""
+        """Return what it occupies in memory: for short texts ten times its octets."""
         return self.texts_octets + getsizeof(self.pairs)
 
     def read(

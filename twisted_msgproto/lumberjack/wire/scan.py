@@ -37,7 +37,7 @@ KnownKey = tuple[bytes | tuple[bytes, ...], int, str]
 KNOWN_KEYS_MAX: Final = 32
 KNOWN_KEYS_OCTETS: Final = 1024
 """A frame of no more keys and octets is remembered for the next read: shippers have ten keys or so.
-More would cost a silent connection up to 2 MiB (NB-02).
+More would cost a silent connection up to 2 MiB.
 """
 
 _NO_KEY: Final[KnownKey] = ((), 0, "")

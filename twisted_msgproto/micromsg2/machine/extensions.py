@@ -428,7 +428,7 @@ def is_standard(extension: type[Extension]) -> bool:
 
 def read_of(extension: type[Extension], properties: Mapping[str, str]) -> Mapping[str, str]:
     """Return those of the final ``properties`` that ``extension`` may read: all, if it is a
-    vendor's; the source's own read nothing but a number, and a session keeps no more (``NB-02``).
+    vendor's; the source's own read nothing but a number, and a session keeps no more.
     """
     if not is_standard(extension):
         return properties
@@ -437,4 +437,4 @@ def read_of(extension: type[Extension], properties: Mapping[str, str]) -> Mappin
         for key in COUNT_KEYS
         if (text := properties.get(key)) is not None and len(text) <= COUNT_DIGITS_MAX
     }
-    return properties if len(read) == len(properties) else read  # usual ones are shared (NB-11)
+    return properties if len(read) == len(properties) else read  # usual ones are shared

@@ -183,7 +183,7 @@ class Asked(NamedTuple):
     """Names the extensions that a client's last message must have, and those that it may have.
 
     It is all that a server has to remember of two messages in which a client may have written a
-    thousand properties (``NB-02``).
+    thousand properties.
     """
 
     required: tuple[str, ...]
@@ -218,7 +218,7 @@ def check_closing(asked: Asked, last: Handshake, ours: Proposal, limits: Limits)
 
 def kept_octets(last: Handshake, known: ExtensionSet) -> int:
     """Return what a session keeps of the final properties: those of vendors' extensions, which may
-    mean anything (``NB-02``).
+    mean anything.
     """
     return sum(
         [

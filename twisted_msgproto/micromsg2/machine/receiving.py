@@ -68,7 +68,7 @@ class _Payload:
     """Is a payload of which at least one part has come (``MM-31``).
 
     What its properties say is read again with the last part: until then they weigh no more than
-    they did on the wire (``NB-02``).
+    they did on the wire.
     """
 
     first: Part

@@ -71,7 +71,7 @@ SPACE_SIZE: Final = SPACE.size
 
 FRAMES_A_TURN: Final = 1024
 """One call of ``receive`` follows this many frames.  An ERROR of three octets needs 20 µs, and one
-read may bring 87,000 (``NB-07``).
+read may bring 87,000.
 """
 
 _READING: Final = (Side.OPENING, Side.ANSWERED, Side.ESTABLISHED)

@@ -48,7 +48,7 @@ ERROR_CHARACTERS: Final = 200
 
 AUTHORISED_READ_OCTETS: Final = 128 << 10
 """One read returns at most this many octets where an authoriser is asked: each message of it may
-have another destination, and be refused (``NB-07``).
+have another destination, and be refused.
 """
 
 Listener = Callable[[Message], Any]
@@ -147,7 +147,7 @@ class MicroMsg2Protocol(Sending):
         self._guarded(self.extensionReceived, event.name, event.content)
 
     def _toldError(self, event: ErrorReceived) -> None:
-        # As little as is ever shown: a connection may stand for long behind it (NB-02).
+        # As little as is ever shown: a connection may stand for long behind it.
         code, text = event.code[:ERROR_CHARACTERS], event.text[: ERROR_CHARACTERS + 1]
         self._lastError = ErrorReceived(code, text)
         self.factory.counters["errors_received"] += 1

@@ -247,7 +247,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
         return None if machine.sending is None else numbers
 
     def owing(self) -> None:
-        """It has messages of queues to acknowledge, and is read from now on (BK-03)."""
+        """It has messages of queues to acknowledge, and is read from now on."""
         if self.factory.withheld.pressing:
             self.factory.withheld.owing(self)
 
@@ -256,7 +256,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
         self._breakOff(SLOW_CONSUMER, "too many messages wait for this subscriber")
 
     def failed(self, error: Exception) -> None:
-        """A message cannot be written to this consumer; all it had is back in its queue (BK-02)."""
+        """A message cannot be written to this consumer; all it had is back in its queue."""
         self.log.failure(
             "{peer}: closed: a message cannot be delivered to it", Failure(error), peer=self.peer
         )
@@ -276,7 +276,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
         return self.factory.broker is not None and self.factory.broker.owes(self)
 
     def withheld_too_long(self) -> None:
-        """Too much of what it sent to full queues waits, and it makes no room in them (BK-03)."""
+        """Too much of what it sent to full queues waits, and it makes no room in them."""
         self._breakOff(LIMIT_EXCEEDED, "withheld-octets: queues are full, acknowledge first")
 
     def _breakOff(self, code: str, text: str) -> None:

@@ -34,7 +34,7 @@ LATE_OCTETS: Final = 1 << 20
 
 
 def weigh(message: Message) -> int:
-    """Return the octets of memory that a message needs (``NB-02``)."""
+    """Return the octets of memory that a message needs."""
     fields = message.fields or {}
     texts = sum(len(name) + len(value) + KEPT_WEIGHT_OCTETS for name, value in fields.items())
     return len(message.body or b"") + texts + KEPT_WEIGHT_OCTETS
@@ -65,7 +65,7 @@ class Arrivals(Backlog[Message]):
         """A message came; it may be acknowledged when the Deferred fires (None: at once).
 
         After the end of a topic messages of :data:`LATE_OCTETS` are kept, and later ones are
-        dropped (``NB-02``).
+        dropped.
         """
         if not self._holds:
             if self.octets <= LATE_OCTETS:
@@ -202,7 +202,7 @@ class Subscriptions:
         """Return the destinations that this ERROR does not grant.
 
         A destination is looked up in the text, because a server may send thousands of ERRORs in
-        one read (``NB-07``).
+        one read.
         """
         living, said = self.living, event.text.partition(":")[2].strip()
         if event.code == UNKNOWN_COMMAND:

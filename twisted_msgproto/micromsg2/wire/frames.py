@@ -347,7 +347,7 @@ class Decoder:
     def feed(self, data: bytes, most: float = inf) -> list[Frame | Fault]:
         """Return all complete frames in what has arrived so far; the rest waits.
 
-        No more than ``most`` frames are returned, a run of messages being one of them (``NB-07``);
+        No more than ``most`` frames are returned, a run of messages being one of them;
         ``more`` says whether others are here.  A Fault is the last.  A frame of which only the
         beginning is here is not read again, nor copied, until enough of it has come: the cost of a
         large frame does not depend on how it was cut.

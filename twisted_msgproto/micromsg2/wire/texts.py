@@ -185,7 +185,7 @@ SHORT_OCTETS: Final = 512
 SHORT_TEXTS: Final = 512
 """Texts of properties up to this length are remembered with what they say, so many of them.
 
-All connections share them: what one of them sends fills no memory while it is silent (``NB-02``).
+All connections share them: what one of them sends fills no memory while it is silent.
 """
 
 PAIR_OCTETS: Final = 200
@@ -198,7 +198,7 @@ class Parsed(NamedTuple):
     """Holds what a text of properties says.
 
     ``fields`` are the values as text, ``untyped`` counts those without a type, ``weight`` is how
-    many octets of memory all this takes: up to 60 times those of the text (``NB-02``).
+    many octets of memory all this takes: up to 60 times those of the text.
     """
 
     properties: Properties
@@ -253,7 +253,7 @@ class Offer:
 USUAL_OCTETS: Final = 512
 USUAL_LISTS: Final = 64
 """Lists up to this length are remembered, so many of them: most peers offer the same, and ten
-thousand sessions then share what was agreed (``NB-11``).
+thousand sessions then share what was agreed.
 """
 
 

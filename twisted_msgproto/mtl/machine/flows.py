@@ -33,12 +33,12 @@ CHARACTER_OCTETS: Final = 4
 
 
 def name_weight(name: str) -> int:
-    """Return what one name of a flow counts among what its session keeps (``NB-02``)."""
+    """Return what one name of a flow counts among what its session keeps."""
     return KEPT_WEIGHT_OCTETS + (CHARACTER_OCTETS + 1) * len(name)
 
 
 def lease_weight(resources: Sequence[str]) -> int:
-    """Return what a lease counts among what its session keeps (``NB-02``)."""
+    """Return what a lease counts among what its session keeps."""
     octets = KEPT_WEIGHT_OCTETS + LEASED_NAME_OCTETS * len(resources)
     return octets + CHARACTER_OCTETS * sum(map(len, resources))
 
@@ -97,7 +97,7 @@ class Flow:
         commands: sequences of the last commands, which a Response may still be on its way for.
         state: where the connection stands.
         address: the network address behind it; "" if it is not known.
-        octets: what the session keeps for the names of the flow (``NB-02``).
+        octets: what the session keeps for the names of the flow.
     """
 
     peer: bytes

@@ -184,7 +184,7 @@ class QueueReader:
         flow, profile = self._flow, self._profile
         for content, properties in profile.given(queue, letters):
             flow.send(queue.name, content, properties)
-            content.properties = content.body = b""  # the broker has them, or the log (NB-02)
+            content.properties = content.body = b""  # the broker has them, or the log
         profile.wake()
         return flow.grant.confirm
 
@@ -197,15 +197,15 @@ class QueueProfile(Profile):
     """Has named queues with competing readers (``MT-26``, ``MT-27``).
 
     A queue is made when somebody writes to it or summons it.  Each content goes to one reader, in
-    turn, as far as readers have space; a reader of several queues has each in turn (BK-06).  A
+    turn, as far as readers have space; a reader of several queues has each in turn.  A
     confirmed content is done with; a rejected one is gone, unless it is recycled: then it goes
     back to its place, with the property ``mtl-redeliveries``, and after ``deliveries`` tries to the
     queue of dead letters, ``NAME.dead``.  What a reader has not confirmed when it is gone goes back
     as well.  That is a try for what it had probably seen: contents before the last one that it
-    confirmed or rejected, and the one behind; what was only sent ahead has had no try (BK-07).
+    confirmed or rejected, and the one behind; what was only sent ahead has had no try.
 
     A Confirm to a writer means that the sink has the content safe and that it is in its queue; what
-    a queue cannot have, or is one queue too many (BK-05), is rejected when it comes.  Nobody
+    a queue cannot have, or is one queue too many, is rejected when it comes.  Nobody
     writes to queues of dead letters.
     """
 

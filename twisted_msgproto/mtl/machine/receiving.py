@@ -135,7 +135,7 @@ class Writers(Sessions):
             flow.names.clear()
             kept.remove(flow.octets)
             flow.octets = 0
-        # Where too much is kept it is looked at again for each content (NB-02).
+        # Where too much is kept it is looked at again for each content.
         if kept.take(octets):
             flow.names[encoded] = resource
             flow.octets += octets

@@ -84,7 +84,7 @@ class Server(Readers):
         not authenticate.  ``virtual_hosts`` None: any.  ``may(session, reads, resource)`` says
         what clients may do: it is asked for each lease's resources, and where a lease is for all,
         for each that is summoned or written to.  ``every`` bounds what the sessions of the process
-        keep for their peers (``NB-02``).
+        keep for their peers.
         """
         limits = Limits.of(SERVER_LIMITS) if limits is None else limits
         super().__init__(

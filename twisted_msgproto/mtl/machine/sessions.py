@@ -115,7 +115,7 @@ class Session:
         left: the control connection has ended; the session lives as long as its flows.
         application: whatever the caller keeps with the session.
         permissions: what the caller remembers of the answers to ``may``.
-        kept: what leases and flows make the process keep for longer than a message (``NB-02``).
+        kept: what leases and flows make the process keep for longer than a message.
     """
 
     peer: bytes
@@ -152,7 +152,7 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
     """Is the control flow of a broker.  Who derives from it ends flows (``_end_flow``).
 
     Its deadlines are those of sessions, of leases that nobody has used, and of flows: each has one,
-    so that what one message costs does not grow with those who are silent (``HO-26``).
+    so that what one message costs does not grow with those who are silent.
 
     Attributes:
         limits: in force.

@@ -286,7 +286,7 @@ class MtlClient(ClientLink):
     def renewFlow(self, flow: MtlFlow) -> None:
         """A flow has lost its place at the server: get another lease for it.
 
-        A server that grants leases and ends them at once is asked less and less often (``NB-07``).
+        A server that grants leases and ends them at once is asked less and less often.
         """
         if self._ended or flow in self._renewals:
             return

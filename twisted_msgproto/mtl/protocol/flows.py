@@ -64,7 +64,7 @@ CONTENT_WEIGHT_OCTETS: Final = 256
 
 
 def _weigh(content: Received) -> int:
-    """Return the octets of memory that a content needs (``NB-02``)."""
+    """Return the octets of memory that a content needs."""
     return len(content.body) + len(content.table) + len(content.resource) + CONTENT_WEIGHT_OCTETS
 
 
@@ -158,7 +158,7 @@ class MtlFlow(Link):
         """Do what a link does; then leave a server that does not read.
 
         Contents are bounded by ``waiting`` and ``window``.  Answers to pings and to contents that
-        are rejected are not, and a server that only writes could make us keep millions (``NB-02``).
+        are rejected are not, and a server that only writes could make us keep millions.
         """
         super()._settle()
         if not self._following and not self._ended and self.wire.unread > self._unread_max:

@@ -391,7 +391,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         return link
 
     def _roomFor(self, address: str, connections: Mapping[int, str]) -> int | None:
-        """Return the descriptor of a silent connection that is closed for a newcomer (NB-08).
+        """Return the descriptor of a silent connection that is closed for a newcomer.
 
         The data connections of clients have heartbeats; a control connection comes back by itself.
         """
@@ -413,7 +413,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         self.writeOf(log, told, "{text}", text=told, reason="hand-shake", topic=KEYS)
 
     def _endless(self, limit: str, address: str, octets: int) -> None:
-        """A client was cut off whose message does not end (NB-02)."""
+        """A client was cut off whose message does not end."""
         self._tellCutOff(
             "endless-message", limit, address, octets, "of a message that has not ended"
         )
@@ -429,7 +429,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         )
 
     def _unread(self, address: str, octets: int) -> None:
-        """A client was cut off that does not read what it is sent (NB-02)."""
+        """A client was cut off that does not read what it is sent."""
         self.counters["peers_lost"] += 1
         self._tellCutOff("unread", "process-held-octets", address, octets, "that it has not read")
 

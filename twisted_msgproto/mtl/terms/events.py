@@ -46,7 +46,7 @@ class SessionRefused:
 @dataclass(slots=True)
 class KeptTooMuch:
     """A client was refused ``what`` it wanted, because all sessions together keep too much for
-    their clients (``NB-02``).
+    their clients.
     """
 
     what: str

@@ -38,7 +38,7 @@ ENVELOPE_FRAMES_MAX: Final = 5
 
 ENVELOPE_OCTETS_MAX: Final = 255
 """Octets of one frame of an envelope: ZeroMQ's identities have no more, and REQ's request ids have
-four.  A session keeps its last envelope (``NB-02``)."""
+four.  A session keeps its last envelope."""
 
 STATUS: Final[Mapping[int, str]] = {
     200: "OK",

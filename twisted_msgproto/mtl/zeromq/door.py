@@ -122,7 +122,7 @@ class Door:
             self._addresses[address] += 1
 
     def _make_room(self, address: str) -> None:
-        """Close a silent connection for a newcomer, if there is one (NB-08)."""
+        """Close a silent connection for a newcomer, if there is one."""
         silent = self._room(address, self.connections)
         if silent is not None:
             where = self.connections[silent]

@@ -110,7 +110,7 @@ class Watched:
         """Make a socket as :class:`.Bounded` does; ``every`` looks at all sockets of a client.
 
         A server that sends a message without an end is cut off, because libzmq keeps such a message
-        in memory (``NB-02``).
+        in memory.
         """
         socket: Any = self
         self.unfinished = Unfinished(every, bounds, self._cutOff, socket._readSoon)

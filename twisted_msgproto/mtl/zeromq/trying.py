@@ -1,4 +1,4 @@
-"""Try whether ZeroMQ could listen, as a start would (``FC-02``)."""
+"""Try whether ZeroMQ could listen, as a start would."""
 
 from __future__ import annotations
 

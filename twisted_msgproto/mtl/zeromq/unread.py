@@ -1,4 +1,4 @@
-"""Bound what libzmq holds for peers that do not read (``NB-02``).
+"""Bound what libzmq holds for peers that do not read.
 
 libzmq does not say how much it holds for a peer.  But the system says how many octets of a
 connection the other end has acknowledged, and ZeroMQ's framing says how many octets a message

@@ -2,7 +2,7 @@
 
 Refusing whoever has failed too often would let anybody shut anybody out: twenty wrong passwords for
 a name, from wherever, and its owner is refused.  So nobody is locked out here.  What is scarce is
-*checks*, and they are handed out as follows (``NB-04``, ``NB-05``):
+*checks*, and they are handed out as follows:
 
 1. A name that has logged in from this address before is checked at once, unless wrong passwords
    have come for the pair since.

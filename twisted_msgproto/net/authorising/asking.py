@@ -25,12 +25,12 @@ ACTIONS: Final = (PUBLISH, SUBSCRIBE, CONSUME, CALL)
 
 ANSWERS_MAX: Final = 64
 """This many answers are remembered for one session; then all are forgotten and asked again, so
-that a peer with ever new names cannot fill the memory (``NB-02``).
+that a peer with ever new names cannot fill the memory.
 """
 
 NAME_OCTETS: Final = 320
 """The answer about a name that needs more than this, about 255 characters, is not remembered, but
-asked for each time: a name may be as long as a message (``NB-02``).
+asked for each time: a name may be as long as a message.
 """
 
 REFUSALS: Final = Topic("more refusals")

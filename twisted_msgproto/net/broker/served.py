@@ -2,7 +2,7 @@
 
 The machine (:mod:`twisted_msgproto.core.broker`) decides who gets which message; it knows no time
 and no reactor.  What is here calls it: after each call it follows what happened, lets the machine
-continue in the next turn of the reactor where one turn is not enough (NB-07), and wakes it at its
+continue in the next turn of the reactor where one turn is not enough, and wakes it at its
 deadlines.
 """
 

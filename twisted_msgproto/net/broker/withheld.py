@@ -2,7 +2,7 @@
 
 The sender's acknowledgement is withheld, and above a limit for all of them a sender is not read any
 more.  But its own acknowledgements may be what makes room: so a connection that owes some is always
-read (BK-03).  What it may send meanwhile has a bound and a deadline, and then it is told and ended.
+read.  What it may send meanwhile has a bound and a deadline, and then it is told and ended.
 """
 
 from __future__ import annotations

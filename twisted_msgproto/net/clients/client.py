@@ -86,7 +86,7 @@ class ClientLink(OrderlyLink):
 
         A client goes on reading meanwhile, or both sides could wait for each other.  So what a
         server makes it answer has a bound of its own, above what waits when that begins; what verbs
-        write has the same limit, and one may leave the other no room (``NB-02``).
+        write has the same limit, and one may leave the other no room.
         """
         more = 2 * self._unsentMax
         self.wire.boundWaiting(self.wire.waiting + more if paused else inf)

@@ -1,4 +1,4 @@
-"""A subscription brings what the peer publishes, and says that and why it has ended (HO-08).
+"""A subscription brings what the peer publishes, and says that and why it has ended.
 
 All protocols with subscriptions share what stands here: :class:`Ending` tells of the end,
 :class:`Backlog` is what ``async for`` takes from, and :class:`Renewed` asks again in each session
@@ -84,7 +84,7 @@ class Backlog(Generic[T]):
         """``left(item, octets)`` is called with each item that was taken, and its weight.
 
         ``weigh(item)`` returns its octets: a peer chooses how large each is, so their number alone
-        bounds nothing (``NB-02``).
+        bounds nothing.
         """
         self._left = left
         self._weigh = weigh
@@ -147,7 +147,7 @@ class Renewed(Ending):
     The server may end it while the session continues.  Then nothing more comes until the next
     session, or until it is asked for again with :meth:`renew`.
 
-    A new session does not subscribe while as much waits to be iterated as may (``NB-02``).  It
+    A new session does not subscribe while as much waits to be iterated as may.  It
     subscribes when half of that was taken.
 
     Attributes:

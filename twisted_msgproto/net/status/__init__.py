@@ -1,4 +1,4 @@
-"""A gateway shows how it is: a live page, JSON, metrics and a health check (``FC-03``).
+"""A gateway shows how it is: a live page, JSON, metrics and a health check.
 
 * :mod:`.figures` gathers what is shown, in slices, while connections live.
 * :mod:`.store` reads the figures of the queue, in a thread.

@@ -1,4 +1,4 @@
-"""Gathers the figures of a gateway as plain values, while its connections live (``FC-03``).
+"""Gathers the figures of a gateway as plain values, while its connections live.
 
 Figures are sums: sessions that have not stirred since the last time are not asked again, and none
 is shown unless somebody wants to see sessions.  Whatever asks many of them does it in slices, so

@@ -204,9 +204,7 @@ class Output:
         self._lookOver()
 
     def resumeProducing(self) -> None:
-        """Note that the system has accepted all that the transport had, so the peer reads
-        (HO-04).
-        """
+        """Note that the system has accepted all that the transport had, so the peer reads."""
         self.full = False
         self.movedAt = self._clock.seconds()
         if self._queue:

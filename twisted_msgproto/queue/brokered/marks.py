@@ -141,7 +141,7 @@ def bit_ranges(bits: bytes | bytearray, first: int) -> list[Range]:
 
 
 class Moved:
-    """Says of messages in which queue they are, in 8 octets each (NB-02)."""
+    """Says of messages in which queue they are, in 8 octets each."""
 
     def __init__(self) -> None:
         self._places = Numbers(LARGE)

@@ -55,7 +55,7 @@ class Incoming:
         self.fields = {}
 
     def weigh(self, headers: Mapping[str, str]) -> None:
-        """Count headers of a frame that does not end the message: they wait with it (NB-02)."""
+        """Count headers of a frame that does not end the message: they wait with it."""
         if not self.muted:
             own = {name: value for name, value in headers.items() if name not in RESERVED}
             self.weight += table_octets(own)

@@ -52,7 +52,7 @@ class OutgoingMessage:
     def check(self, octets: bytes) -> None:
         """Raise ValueError if these octets cannot be sent next (``SA-21``); nothing is sent then.
 
-        Raise LimitExceeded if the message would be larger with them than the peer accepts (HO-01).
+        Raise LimitExceeded if the message would be larger with them than the peer accepts.
         """
         side = self._side
         if self.id is not None:

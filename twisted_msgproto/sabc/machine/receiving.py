@@ -544,7 +544,7 @@ class Listener(Speaker[S]):
         last.bodies.append(body)
 
     def _answered_cut(self, id: str, events: list[Event]) -> None:
-        """Fail our message, because the peer has only its beginning (HO-01)."""
+        """Fail our message, because the peer has only its beginning."""
         self.counters.responses += 1
         events.append(RequestFailed(id, self._pending.resolve(id), TRUNCATED, _CUT))
 

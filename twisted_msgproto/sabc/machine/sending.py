@@ -210,7 +210,7 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
         """Do what ``_send_message`` does, but raise LimitExceeded for what the peer would cut, and
         queue nothing.
 
-        Acknowledged means complete (HO-01).
+        Acknowledged means complete.
         """
         before, most = len(self._out), self.sent_octets_max
         if len(body) <= most:

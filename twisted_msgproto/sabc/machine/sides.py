@@ -163,9 +163,7 @@ class Side(Listener[S]):
         }
 
     def _learn(self, headers: Mapping[str, str]) -> None:
-        """Note how large a message the peer accepts, if its CONNECT or CONNECTED says so
-        (HO-01).
-        """
+        """Note how large a message the peer accepts, if its CONNECT or CONNECTED says so."""
         octets = headers.get(MESSAGE_OCTETS, "")
         self.peer_octets = int(octets) if _DIGITS.fullmatch(octets) else None
 
@@ -533,7 +531,7 @@ class Client(Side[Connecting]):
         return []
 
     def disconnect(self, now: float) -> None:
-        """Ask the server to answer what it has and to close, in time (``SA-12``, HO-05).
+        """Ask the server to answer what it has and to close, in time (``SA-12``).
 
         A server that owes nothing has the time ``drain`` for it, any other 30 seconds.
         Raises IllegalTransition outside a session.
@@ -583,7 +581,7 @@ class Client(Side[Connecting]):
         events.append(self.fault)
 
     def _drain_expired(self, now: float, events: list[Event]) -> None:
-        """Close, because the server has not closed in time (HO-05)."""
+        """Close, because the server has not closed in time."""
         self.stop()
         events.append(DrainTimedOut())
 

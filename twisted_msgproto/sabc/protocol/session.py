@@ -155,7 +155,7 @@ class SabcSession(Verbs):
 
     @property
     def keeping(self) -> Keeping:
-        """Return what counts what this session keeps for longer than a message (``NB-02``)."""
+        """Return what counts what this session keeps for longer than a message."""
         if self._keeping is None:
             self._keeping = Keeping(self.keptByAll)
         return self._keeping

@@ -117,7 +117,7 @@ class SabcServer(SabcSession):
         self._login.addCallbacks(self._accepted, self._rejected)
 
     def _keeps(self, headers: Mapping[str, str]) -> bool:
-        """Keep these for the session; False if all sessions together keep too much (NB-02)."""
+        """Keep these for the session; False if all sessions together keep too much."""
         keeping = self.keeping
         keeping.remove(keeping.octets)  # those of an attempt that was refused
         return keeping.take(table_octets(headers))

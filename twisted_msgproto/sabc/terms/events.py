@@ -56,7 +56,7 @@ class MessagesReceived:
     ``kind`` is ``request`` (each is to be answered with ``answer``, ``fail`` or ``acknowledge``) or
     ``send-only`` (say ``settle(count)`` when they are dealt with).  ``truncated`` is None if no
     message was cut (``SA-22``).  ``octets`` are those of the bodies; ``weight`` is what ids and
-    headers count beside (NB-02).  ``place`` is for ``made_safe`` and ``not_safe``.
+    headers count beside.  ``place`` is for ``made_safe`` and ``not_safe``.
     """
 
     kind: str

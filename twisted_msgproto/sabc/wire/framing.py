@@ -199,7 +199,7 @@ class Decoder:
     @property
     def weight(self) -> int:
         """Return what an unfinished frame occupies in memory: what is ``held``, and a head of which
-        lines have been read (NB-02).
+        lines have been read.
         """
         held = len(self._buffer) - self._start
         return held if self._kind is None else held + self._head + table_octets(self._headers)
@@ -227,7 +227,7 @@ class Decoder:
         """Return the next piece, or None when more octets are needed."""
         piece = None if self._ended else self._read()
         if piece is None and self._start:
-            # The peer may be silent from now on, so what was handed out is forgotten (NB-02).
+            # The peer may be silent from now on, so what was handed out is forgotten.
             start = self._start
             del self._buffer[:start]
             self._scan -= start

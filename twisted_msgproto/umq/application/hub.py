@@ -9,7 +9,7 @@ An authoriser is asked about the NAME, with the actions ``subscribe`` and ``publ
 A subscriber that does not read is dropped by its topic's limits (``UM-21``).
 
 Thousands may have subscribed to one name.  An update is sent to as many as one turn has time for,
-and to the others in the turns after it, a name at a time; everybody else is served between (NB-07).
+and to the others in the turns after it, a name at a time; everybody else is served between.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ NAMES_MAX = 10_000
 """All clients together may subscribe to this many names."""
 
 WAITING_CHARACTERS: Final = 64 << 20
-"""While updates with this many characters wait for their turn, further ones are refused (NB-02)."""
+"""While updates with this many characters wait for their turn, further ones are refused."""
 
 NAME_CHARACTERS: Final = 1024
-"""A name has at most this many characters: with 10,000 names these are 10 MB (NB-02)."""
+"""A name has at most this many characters: with 10,000 names these are 10 MB."""
 
 SMALL_CHARACTERS: Final = 4 << 10
 """No update of at most this many characters is refused for what others have waiting."""

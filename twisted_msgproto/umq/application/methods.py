@@ -37,7 +37,7 @@ JSON_CHARACTERS_MAX: Final = 1 << 20
 """A longer payload is not read as JSON."""
 
 JSON_CONTAINERS_MAX: Final = 10_000
-"""Nor is one with more objects and arrays: reading it would hold up everybody else (NB-07)."""
+"""Nor is one with more objects and arrays: reading it would hold up everybody else."""
 
 
 class RemoteError(CallFailed):

@@ -17,7 +17,7 @@ from .weights import attachments_octets, text_octets
 
 
 def _event_octets(event: Event) -> int:
-    """Return what an event occupies while it waits (``NB-02``)."""
+    """Return what an event occupies while it waits."""
     texts = [getattr(event, name, "") for name in ("payload", "name", "value")]
     attachments = getattr(event, "attachments", ())
     return KEPT_WEIGHT_OCTETS + sum(map(text_octets, texts)) + attachments_octets(attachments)
@@ -45,7 +45,7 @@ class Arriving(Speaker):
     @property
     def held(self) -> int:
         """Return octets of messages that wait for attachments, with those that are there and with
-        the objects that all this is made of (``NB-02``).
+        the objects that all this is made of.
         """
         return self._incoming.octets + self._incoming.objects + self._behind_barrier
 

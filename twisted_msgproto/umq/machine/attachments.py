@@ -98,7 +98,7 @@ class Incoming:
     @property
     def objects(self) -> int:
         """Return what all of it needs beside its own octets: a thousand announcements without a
-        text are a mebi-octet (``NB-02``).
+        text are a mebi-octet.
         """
         return (
             SLOTS_OCTETS * len(self.announcements)

@@ -62,14 +62,14 @@ from .sending import TOPIC_WEIGHT_OCTETS, Wire
 from .weights import ATTACHMENT_OCTETS, attachments_octets, text_octets
 
 FAILURE_CHARACTERS: Final = 1024
-"""Of the text that says why an attachment failed this many characters are remembered (``NB-02``):
+"""Of the text that says why an attachment failed this many characters are remembered:
 it is for people, and 31 of a mebi-character each could wait for the last attachment.
 """
 
 
 UNKNOWN_TOPICS: Final = 64
 """While this many topics wait to be forgotten, another that was never ours is not remembered: the
-peer chooses those, and 1,024 fill 100 KB of each connection (``NB-02``).
+peer chooses those, and 1,024 fill 100 KB of each connection.
 """
 
 
@@ -289,7 +289,7 @@ class Peer(Arriving):
     def _weigh(self, message: CallReceived | CallbackReceived, events: list[Event]) -> bool:
         """The attachments of a call weigh until it is answered (``UM-20``).
 
-        False, and the call is refused, if the process cannot keep them (``NB-02``); also if the
+        False, and the call is refused, if the process cannot keep them; also if the
         call was answered before they came.
         """
         attachments = message.attachments
@@ -308,7 +308,7 @@ class Peer(Arriving):
         return True
 
     def _refuse_kept(self, id: str, events: list[Event]) -> None:
-        """All sessions together keep too much, and this one more than its share (``NB-02``)."""
+        """All sessions together keep too much, and this one more than its share."""
         self.counters.calls_refused += 1
         text = f"{Code.UNAVAILABLE.value} too many calls are pending: {KEPT_LIMIT}"
         self._out.append(encode(CallError(id, text)))

@@ -80,7 +80,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
 
     Attributes:
         clock: the latest ``now`` the machine was told; set it before a verb when time has passed.
-        kept: what this side keeps for the peer: calls, topics, attributes (``NB-02``).  Clear it
+        kept: what this side keeps for the peer: calls, topics, attributes.  Clear it
             when the machine is dropped: until then even a closed one keeps them.
     """
 
@@ -252,7 +252,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
         """Call the peer; the answer's event carries ``waiter`` (``UM-09``).
 
         ``deadline`` is when CallExpired comes instead; with ``seconds`` not before that many have
-        passed in which the peer read nothing of ours (HO-04).  Returns the call's number.
+        passed in which the peer read nothing of ours.  Returns the call's number.
         """
         return self.own_call(Call, payload, attachments, waiter, deadline, seconds)
 
@@ -330,7 +330,7 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
 
     def later(self, id: str) -> None:
         """The answer to the peer's call ``id`` comes later, if it has not come yet: until then the
-        application's objects count as well (``NB-02``).
+        application's objects count as well.
         """
         number = wire.number(id)
         served = self._serving.get(number)

@@ -67,7 +67,7 @@ class Client(Peer):
         """``limits`` holds at least :data:`LIMITS`; the time for W runs from ``now``.
 
         ``decides``: after WelcomeReceived nothing else is told before ``accept()``.  ``every``
-        bounds what the sessions of the process keep for their peers (``NB-02``).
+        bounds what the sessions of the process keep for their peers.
         """
         super().__init__(ClientState.START, limits, now, every)
         self._version = VERSION
@@ -125,7 +125,7 @@ class Server(Peer):
     ) -> None:
         """``limits`` holds at least :data:`LIMITS`; the time for H runs from ``now``.
 
-        ``every`` bounds what the sessions of the process keep for their peers (``NB-02``).
+        ``every`` bounds what the sessions of the process keep for their peers.
         """
         super().__init__(ServerState.AWAITING_HELLO, limits, now, every)
         self._version = VERSION

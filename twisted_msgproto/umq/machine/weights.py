@@ -1,4 +1,4 @@
-"""What of a peer stays here weighs this much (``NB-02``)."""
+"""What of a peer stays here weighs this much."""
 
 from __future__ import annotations
 

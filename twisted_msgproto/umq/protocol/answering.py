@@ -146,7 +146,7 @@ class Answering(Verbs):
 
     def _streamed(self, stream: AttachmentStream, attachment: Attachment) -> None:
         """Deliver an attachment to its stream: as one that failed if all sessions keep too much,
-        and nobody waits for it (``NB-02``).
+        and nobody waits for it.
         """
         if not stream.awaited and not self.machine.kept.fits(attachment_octets(attachment)):
             self._refusedForOthers("streamed attachment")
@@ -154,7 +154,7 @@ class Answering(Verbs):
         stream.arrived(attachment)
 
     def _refusedForOthers(self, what: str) -> None:
-        """Tell that something of the peer was refused: all sessions keep too much (``NB-02``)."""
+        """Tell that something of the peer was refused: all sessions keep too much."""
         raise NotImplementedError
 
     def _dropStream(self, message: object) -> None:

@@ -193,7 +193,7 @@ class AttachmentStream:
             waiting.errback(AttachmentLost(attachment.text))
 
     def drop(self) -> None:
-        """Nobody will ask for what has come, and what still comes (``NB-02``)."""
+        """Nobody will ask for what has come, and what still comes."""
         self._dropped = self._lost = True
         octets = sum(map(_octets, self._arrived))
         self._arrived.clear()

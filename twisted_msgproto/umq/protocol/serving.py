@@ -1,4 +1,4 @@
-"""A UMQ session serves the peer's calls in turns, so that nobody waits long for the others (NB-07).
+"""A UMQ session serves the peer's calls in turns, so that nobody waits long for the others.
 
 One read may bring hundreds of calls, each of which an application answers in a millisecond.
 """
@@ -53,9 +53,7 @@ class Serving(Answering):
         return result
 
     def _keepRest(self) -> None:
-        """Count what came behind a call that is held, for as long as an application wants
-        (``NB-02``).
-        """
+        """Count what came behind a call that is held, for as long as an application wants."""
         if self._rest is None:
             self._restOctets = 0
         octets = self._restOctets if self._holds else 0
@@ -104,7 +102,7 @@ class Serving(Answering):
     def _onCallsSafe(self, event: CallsSafe) -> None:
         """Serve the calls that are safe, as many as one turn has time for, in their order.
 
-        One read may bring a thousand, each to be sent on to a thousand subscribers (NB-07).
+        One read may bring a thousand, each to be sent on to a thousand subscribers.
         """
         if self._ready is not None:
             self._ready += event.calls

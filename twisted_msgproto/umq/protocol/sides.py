@@ -174,7 +174,7 @@ class UmqServer(UmqSession):
             )
 
     def peerFaulted(self, fault: Fault) -> None:
-        """The peer broke the protocol, or our own application let it wait too long (HO-07)."""
+        """The peer broke the protocol, or our own application let it wait too long."""
         if fault.reason != UNDECIDED:
             super().peerFaulted(fault)
             return

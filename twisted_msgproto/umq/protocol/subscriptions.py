@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def weigh(update: Update) -> int:
-    """Return the octets of memory that an update needs (``NB-02``)."""
+    """Return the octets of memory that an update needs."""
     attachments = update.attachments
     octets = attachments_octets(attachments) + ATTACHMENT_OCTETS * len(attachments)
     return KEPT_WEIGHT_OCTETS + text_octets(update.payload) + octets

@@ -187,7 +187,7 @@ class CallsSafe:
 @dataclass(slots=True)
 class KeptTooMuch:
     """A ``what`` of the peer (a call, an attribute, a log-in) was refused: the process keeps too
-    much, and this session more than its share (``NB-02``).
+    much, and this session more than its share.
     """
 
     what: str

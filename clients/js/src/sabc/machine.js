@@ -309,7 +309,7 @@ export class Machine extends Sending {
       if (!pending) return;
       this._pending.delete(id);
       const { waiter } = pending;
-      // The peer has only the beginning of our message: it has not taken it (HO-01).
+      // The peer has only the beginning of our message: it has not taken it.
       const text = "the peer has cut the message to what it takes";
       if (headers.truncated === "yes") events.push({ type: "failed", id, waiter, code: "truncated", text });
       else events.push({ type: "response", id, waiter, headers, body, truncated });

@@ -39,7 +39,7 @@ _SLICE = 16384
 _FIRST_STRETCH, _STRETCH_MIN, _STRETCH_MAX = 128, 8, 512
 """This many messages or fragments are processed before the clock is read: at first, at least and at
 most.  When the turn is over the rest of what was read waits for the next one; 64 KiB of tiny
-fragments would need 60 ms (``NB-07``).
+fragments would need 60 ms.
 """
 
 _UNTIMED_OCTETS: Final = 1 << 10
@@ -276,7 +276,7 @@ class Carrier(_Mixin):
         """Receive octets from the transport."""
         if self.state == _CLOSED:
             return
-        self._keepalive.heard = True  # whoever sends anything lives, a large message too (HO-04)
+        self._keepalive.heard = True  # whoever sends anything lives, a large message too
         if self._reading_paused or self._rest_call is not None:
             self.data += data
             self._countRest()
@@ -358,7 +358,7 @@ class Carrier(_Mixin):
 
     def _countRest(self) -> None:
         """Count what waits because reading is paused: 10,000 connections could each hold the rest
-        of a read (``NB-02``).
+        of a read.
         """
         rest = self._encrypted + (len(self.data) if self._reading_paused else 0)
         if self._held + rest != self.wire.held and self._upgraded and self.state == _OPEN:
@@ -475,7 +475,7 @@ class Carrier(_Mixin):
         self.factory.connectionUpgraded(self)
 
     def _forgetUpgrade(self) -> None:
-        """Drop what only the upgrade needed: an idle connection weighs 3.7 KB less (``NB-11``).
+        """Drop what only the upgrade needed: an idle connection weighs 3.7 KB less.
 
         A dict does not shrink, so the attributes that are left get one of their size.
         """
@@ -515,7 +515,7 @@ class Carrier(_Mixin):
         """Keep the fragments in few pieces, because a list of tiny ones uses many times their
         size.
         """
-        if self.state != _OPEN:  # nobody is going to see it: keep nothing (NB-02)
+        if self.state != _OPEN:  # nobody is going to see it: keep nothing
             self._held = 0
             self.frame_data = []
             self.message_data = []

@@ -18,7 +18,7 @@ of what a ping costs is that its code and its connection are in no cache.
 
 PINGS_A_TURN: Final = 200
 """At most this many connections are checked in one turn of the reactor, which needs some 10 ms.
-After a restart all peers connect at once, and stay together for as long as they live (``NB-07``).
+After a restart all peers connect at once, and stay together for as long as they live.
 """
 
 
@@ -42,8 +42,7 @@ class Keepalives:
     """Waits for all connections of a factory, with one timer.
 
     A server with ten thousand idle connections does little else, so a connection has no timer of
-    its own: those that are pinged together are checked together, and pinged again together
-    (``NB-11``).
+    its own: those that are pinged together are checked together, and pinged again together.
     """
 
     __slots__ = (

@@ -36,7 +36,7 @@ class QuietLog:
     """Takes autobahn's log lines, of which most are dropped.
 
     It writes two or three for each connection that a peer spoils: one address could fill the log.
-    What has to be known of peers is told by lines of our own, which are summed up (NB-09).
+    What has to be known of peers is told by lines of our own, which are summed up.
     """
 
     def debug(self, *args: object, **values: object) -> None:
