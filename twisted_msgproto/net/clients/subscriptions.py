@@ -142,13 +142,13 @@ class Backlog(Generic[T]):
 
 
 class Renewed(Ending):
-    """Is a subscription that is renewed with every session; :meth:`end` it when it is enough.
+    """Is a subscription that is renewed with every session, until :meth:`end`.
 
     The server may end it while the session continues.  Then nothing more comes until the next
     session, or until it is asked for again with :meth:`renew`.
 
-    A new session does not subscribe while as much waits to be iterated as may.  It
-    subscribes when half of that was taken.
+    While the backlog is full, a new session does not subscribe.  It subscribes when
+    half of the backlog was iterated.
 
     Attributes:
         reason: why nothing more comes, though a session may stand; None while something comes, or
@@ -196,11 +196,11 @@ class Renewed(Ending):
         raise NotImplementedError
 
     def _share(self) -> float:
-        """Return the share of its limits of what waits to be iterated."""
+        """Return the share of the backlog's limits that is in use."""
         raise NotImplementedError
 
     def _taken(self) -> None:
-        """Something was iterated."""
+        """Subscribe, if that was postponed and the backlog is half empty."""
         if self._postponed and self._share() <= 0.5:
             self._postponed = False
             if self._service.session is not None and self.reason is None:
