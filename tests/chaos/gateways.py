@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from tests.tools.five import ANYWHERE, CLIENTS, SERVERS
 from tests.tools.processes import PATIENCE_SECONDS, START_SECONDS, Launched, Launcher
 from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
+from twisted_msgproto.net.control.asking import GatewayBroker
 from twisted_msgproto.queue import QueueReader
 
 LISTEN = "tcp:0:interface=127.0.0.1"
@@ -95,6 +97,13 @@ def closed(line: socket.socket, seconds: float = PATIENCE_SECONDS) -> bytes:
     except ConnectionError:
         pass
     return said
+
+
+def until_stalled(queue: Path) -> None:
+    """Wait until the gateway of this queue says that nothing can be acknowledged."""
+    gateway, until = GatewayBroker(str(queue)), time.monotonic() + PATIENCE_SECONDS
+    while gateway.figures()["healthy"]["ok"]:
+        assert time.monotonic() < until, "it stays healthy"
 
 
 class Five:

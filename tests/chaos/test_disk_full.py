@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.gateways import LISTEN, bodies, lumberjack
+from tests.chaos.gateways import LISTEN, bodies, lumberjack, until_stalled
 from tests.chaos.shippers import Shipper
 
 pytestmark = pytest.mark.slow
@@ -47,9 +47,9 @@ def test_a_file_size_limit_withholds_acks_until_it_is_lifted(launch, tmp_path):
     for shipper in shippers:
         shipper.start()
         shipper.await_more(100)
-    for fall in range(1, 4):
+    for _ in range(3):
         limit_file_size(server, segments(queue)[-1].stat().st_size + 7_000)
-        server.line("nothing can be acknowledged", nth=fall)
+        until_stalled(queue)
         for shipper in shippers:
             still_acknowledged_only_what_is_kept(shipper, queue)
         assert server.process.poll() is None

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.clients import PROTOCOLS, GoodClients
-from tests.chaos.gateways import Five
+from tests.chaos.gateways import Five, until_stalled
 from tests.net.test_monotonic import library
 from tests.tools.processes import Launcher, children, environment
 
@@ -63,11 +63,11 @@ def test_all_wait_for_room_on_the_disk(launch: Launcher, tmp_path: Path) -> None
     five = Five(launch, module="twisted_msgproto")
     usual, most = resource.prlimit(five.server.pid, resource.RLIMIT_FSIZE)
     with standing(five, tmp_path) as clients:
-        for fall in range(1, TIMES + 1):
+        for _ in range(TIMES):
             size = max(path.stat().st_size for path in five.queue.glob("*.segment"))
             resource.prlimit(five.server.pid, resource.RLIMIT_FSIZE, (size + 100, most))
             with sending(clients):
-                five.server.line("nothing can be acknowledged", nth=fall)
+                until_stalled(five.queue)
                 assert not five.lost(clients.told())
                 resource.prlimit(five.server.pid, resource.RLIMIT_FSIZE, (usual, most))
         check(five, clients, TIMES, f"{TIMES} times without room")

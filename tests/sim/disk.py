@@ -8,6 +8,7 @@ was synced and a random prefix of the rest, file by file and directory by direct
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import threading
@@ -20,6 +21,7 @@ from typing import Any
 from twisted_msgproto.core.errors import QueueLocked
 from twisted_msgproto.queue.disk import Stat
 
+inodes = itertools.count(1)
 split = lru_cache(maxsize=10_000)(os.path.split)
 
 
@@ -32,6 +34,7 @@ class Content:
         # ("write", position, octets) and ("truncate", size), oldest first.
         self.unsynced: list[tuple[Any, ...]] = []
         self.modified = 0
+        self.inode = next(inodes)  # a copy of the machine has it, too
 
     @staticmethod
     def apply(octets: bytearray, change: tuple[Any, ...]) -> None:
@@ -319,12 +322,10 @@ class SimulatedDisk:
     def stat(self, path: str) -> Stat:
         with self.mutex:
             self.note("stat", path)
-            if path in self._names:
-                return Stat(0, hash(path), 0)
-            if path in self._locks:  # it is in no directory
-                return Stat(0, self.life, 0)
+            if path in self._names or path in self._locks:  # neither is a file
+                return Stat(0, 0, 0)
             content = self._content(path)
-            return Stat(0, id(content), len(content.octets))
+            return Stat(0, content.inode, len(content.octets))
 
     def rename(self, old: str, new: str) -> None:
         with self.mutex:
