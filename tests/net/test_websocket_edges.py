@@ -180,7 +180,7 @@ class Edges(SynchronousTestCase):
                     lose(connection)
             self.assertEqual(sessions.counters["fault:upgrade"], 9, name)
             met = sessions.counters[f"limit:websocket-upgrade-{name}"]
-            self.assertEqual(met, 9 if name in ("octets", "seconds") else 0)
+            self.assertEqual(met, 9 if name == "seconds" else 0)
             lines[name] = [formatEvent(event) or "" for event in logged]
             self.assertEqual(len(lines[name]), 5, lines[name])
             self.assertTrue(all(map(str.isprintable, lines[name])))

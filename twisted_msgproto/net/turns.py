@@ -39,16 +39,16 @@ def next_stretch(stretch: int, took: float, least: int, most: int) -> int:
 class Turn:
     """One turn's work for a peer, such as calls to serve or updates to send on."""
 
-    __slots__ = ("_ends", "_spent")
+    __slots__ = ("_began", "_spent")
 
     def __init__(self, spent: Callable[[], float]) -> None:
         """``spent()`` returns the CPU seconds, or those of a clock, that went by so far."""
         self._spent = spent
-        self._ends = spent() + TURN_SECONDS
+        self._began = spent()
 
     def over(self) -> bool:
         """Return whether it is the others' turn: this one has lasted :data:`TURN_SECONDS`."""
-        return self._spent() > self._ends
+        return self._spent() - self._began > TURN_SECONDS
 
 
 class TurnWatch:

@@ -110,10 +110,11 @@ class Serving(Answering):
         if self._holds:
             self._ready = list(event.calls)
             return
-        calls, turn = event.calls, Turn(self.factory.spent)
+        calls = event.calls
+        turn = Turn(self.factory.spent) if len(calls) > 1 else None
         for served, call in enumerate(calls, 1):
             self._serve(call)
-            if served < len(calls) and (self._holds or turn.over()):
+            if turn and served < len(calls) and (self._holds or turn.over()):
                 self._ready = list(calls[served:])
                 self._serveLater()
                 return
