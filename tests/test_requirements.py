@@ -15,8 +15,8 @@ ID = re.compile(r"\b(?:LJ|MM|SA|UM|MT|HO|NB|BK|TB|FC|RD)[-_]\d\d\b")
 
 HEAD = """# Requirements and their tests
 
-LJ, MM, SA, UM and MT are the requirements of the five specifications; HO, NB, BK, TB, FC and RD are defects that were
-found by trying. Written by `python -m tests.test_requirements`.
+LJ, MM, SA, UM and MT are the requirements of the five specifications; HO, NB, BK, TB, FC and RD are
+defects that were found by trying. Written by `python -m tests.test_requirements`.
 
 """
 
