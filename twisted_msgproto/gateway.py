@@ -348,7 +348,6 @@ def _given(options: ServerOptions) -> Iterator[tuple[str, object]]:
 
 
 def _hidden(options: ServerOptions) -> Iterator[str]:
-    """Yield the key of every value that is in force and not shown."""
     for name in option_names(options):
         if name == "auth":
             yield from [name for text in options.get(name, []) if _secret(text)]
@@ -361,7 +360,6 @@ def _is_secret(name: str) -> bool:
 
 
 def _secret(scheme: str) -> bool:
-    """Whether a value of ``auth`` may hold a password: those of other packages may, too."""
     return scheme.partition(":")[0] not in SCHEMES_WITHOUT_SECRETS
 
 

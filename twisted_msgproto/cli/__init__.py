@@ -152,7 +152,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def _flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str]:
-    """Yield the options of a parser, and those of its actions that ``words`` name."""
     for action in parser._actions:
         yield from action.option_strings
         if isinstance(action, argparse._SubParsersAction):

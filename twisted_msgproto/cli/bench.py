@@ -225,7 +225,6 @@ async def drive(
 
 
 def _first(failure: Any) -> Any:
-    """Return the failure of the client that ended all of them."""
     return failure.value.subFailure
 
 

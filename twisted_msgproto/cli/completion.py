@@ -245,7 +245,6 @@ def _arriving(found: list[Place], first: int, end: str, words: str) -> Iterator[
 
 
 def _valued(found: list[Place]) -> Iterator[tuple[str, Value]]:
-    """Yield every option that has a value, as a pattern of its spellings at its place."""
     for place in found:
         for flags, value, _ in place.options:
             if value is not None:
@@ -257,7 +256,6 @@ def _quoted(text: str) -> str:
 
 
 def _short(text: str) -> str:
-    """Return help without what argparse fills in, and without what ends a description."""
     return " ".join(text.replace("%%", "%").split()).replace("\\", "")
 
 

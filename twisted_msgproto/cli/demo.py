@@ -304,7 +304,6 @@ class Demo:
             yield f"no chart: {error.name} is not installed (pip install 'twisted-msgproto[cli]')"
 
     def _stay(self, page: str, servers: list[Child]) -> None:
-        """Keep running until Ctrl-C."""
         with contextlib.suppress(KeyboardInterrupt):
             # Whoever reads the line may press Ctrl-C before the next statement runs.
             print(f"\nThe gateway and the bridge go on: {page} is their page. Ctrl-C ends them.")

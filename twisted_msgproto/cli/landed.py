@@ -72,7 +72,6 @@ def _cell(value: object) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """Return the beginning of a text that a peer has chosen, fit for a terminal."""
     return escaped(text if len(text) <= most else f"{text[: most - 1]}…")
 
 
@@ -110,6 +109,3 @@ def draw(rows: pa.Table, file: Path) -> None:
     counts.spines["bottom"].set_visible(False)
     figure.savefig(file, dpi=110)
     pyplot.close(figure)
-
-
-__all__ = ["draw", "landed_rows", "sample"]

@@ -192,7 +192,6 @@ class Tail:
         return found[-count]
 
     def _until(self, end: int) -> Iterator[tuple[int, Message]]:
-        """Yield the selected messages up to ``end``; nothing is open while the caller has one."""
         while self._next < end:
             try:
                 batch = self._batch(end)

@@ -130,7 +130,6 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
         return events
 
     def _due(self, key: Any, now: float, events: list[Event]) -> None:
-        """The deadline ``key`` has come."""
         self.timely[key](self, now, events)
 
     def paused(self, now: float) -> list[Event]:

@@ -204,18 +204,15 @@ def _member(value: str) -> str:
 
 
 def _listed(item: str) -> str:
-    """Match none, one or more of ``item``, with commas between them."""
     return f"{_SPACE}(?:{item}{_SPACE}(?:,{_SPACE}{item}{_SPACE})*+)?+"
 
 
 def _run(item: str) -> re.Pattern[str]:
-    """As many of ``item`` as stand here, each with the comma behind it."""
     return re.compile(f"(?:{_SPACE}{item}{_SPACE},)*+")
 
 
 # No part of these patterns can match one text in two ways, so nothing is tried again and again.
 def _holding(value: str) -> str:
-    """Return a scalar, or a container of ``value``."""
     return rf"(?:{_SCALAR}|\[{_listed(value)}\]|\{{{_listed(_member(value))}\}})"
 
 
@@ -378,7 +375,6 @@ class JsonCheck:
             self._place = _Place.AFTER_VALUE if inside else _Place.END
 
     def _wrong(self, text: str, at: int) -> NotJson:
-        """The document ends to be JSON about here."""
         return NotJson(f"not JSON near octet {min(self._at, len(self._octets)) - len(text) + at}")
 
 

@@ -676,7 +676,3 @@ class Broker:
             if destination in self._topics:
                 self._leave(subscriber, destination)
         self._served.gone(subscriber, orderly=orderly)
-
-
-__all__ = ["LIMITS", "SPACE", "TOPIC_PREFIX", "Broker", "Consumer", "KeptTooMuch", "Queues",
-           "Subscriber", "SubscriptionRefused"]  # fmt: skip

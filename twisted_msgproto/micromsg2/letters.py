@@ -240,7 +240,3 @@ def own_of(fields: Fields) -> bytes:
         return _SIZE.pack(len(text)) + text
     except struct.error:
         return _SIZE.pack(0)
-
-
-__all__ = ["FILTERED_OCTETS", "FORM", "NO_NOTES", "Envelopes", "Glance", "Routed", "fields_of",
-           "own_of", "routed", "weight_of"]  # fmt: skip

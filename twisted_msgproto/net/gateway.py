@@ -131,7 +131,6 @@ class Gateway(MultiService):
         return unguarded_root(self)
 
     def _keepFlow(self) -> None:
-        """Remember the flow while the gateway runs: somebody can ask for it."""
         if self.flow is None:
             self.flow = FlowHistory(self.reactor, lambda: self.factories, time.time)
 
@@ -286,7 +285,6 @@ class Gateway(MultiService):
             self.flow.start()
 
     def _open_queues(self) -> None:
-        """Make the brokers' queues as they were, before anything listens."""
         for factory in self.factories:
             queues = getattr(factory, "queues", None)
             if isinstance(queues, ServedBroker):

@@ -57,7 +57,6 @@ def line_of(event: LogEvent) -> str:
 
 
 def _is_field(name: str, source: str) -> bool:
-    """Whether a key of an event is one of its fields, and not the log's own or an old one."""
     return source.startswith(PACKAGE) and not name.startswith(("log_", "_")) and name != "client"
 
 

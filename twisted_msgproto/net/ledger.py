@@ -231,7 +231,6 @@ class Ledger:
         self._late_at = now
 
     def _hold_back(self, grower: Holder, account: _Account, now: float) -> None:
-        """Stop reading ``grower`` while there is too much, unless its message is the eldest."""
         if (
             self.held > self.limit * SOFT_SHARE
             and grower in self._accounts
@@ -242,7 +241,6 @@ class Ledger:
             grower.holdBack(True)
 
     def _look_or_rest(self) -> None:
-        """Schedule another check if somebody is held back."""
         if self._held_back and self._look is None and self.clock is not None:
             self._look = self.clock.callLater(LOOK_SECONDS, self._look_now)
         elif self._look is not None and not self._held_back:

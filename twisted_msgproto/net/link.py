@@ -462,7 +462,6 @@ class Link(Protocol):
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 
     def _safe(self, place: Any) -> None:
-        """What stood at ``place`` is safe."""
         if not self._gone:
             events = self.machine.made_safe(place, self._now())
             if not self._following:

@@ -190,7 +190,6 @@ class _ReadingAgain(BindingReactor):
 
 
 def _of_directory(directory: str, factory: Any) -> TLSMemoryBIOFactory:
-    """Return the same as ``factory``, Twisted's of ``tls:DIRECTORY``, restricted as all TLS is."""
     return tls_from_directory(directory, factory.wrappedFactory)
 
 

@@ -200,7 +200,6 @@ class TlsConnection(TLSMemoryBIOProtocol):
         super().makeConnection(transport)  # type: ignore[no-untyped-call]
 
     def _encrypted(self, octets: bytes) -> None:
-        """Send what TLS writes to its transport; the records of one flush are sent together."""
         if self._records is None:
             self._leave(octets)
         else:

@@ -302,7 +302,6 @@ class Bridge:
             raise KeyboardInterrupt
 
     def _lock(self, stack: contextlib.ExitStack, consumer: str) -> None:
-        """No other bridge of this machine has the consumer in one of the queues of this machine."""
         for place in self.options.locations:
             self._lock_queue(stack, place, consumer)
 
@@ -372,7 +371,6 @@ class Bridge:
         return StatusFiles(self._directories, self.consumer, about, whole=whole)
 
     def _note_directories(self, gateways: Gateways) -> None:
-        """Remember where the queues of this machine are: the status is written there."""
         for one in list(gateways.all):
             if one.gateway and not is_remote(one.location):
                 self._directories[one.gateway] = Path(one.location)

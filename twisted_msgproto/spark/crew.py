@@ -56,7 +56,6 @@ class Crew:
             self._fill()
 
     def _fill(self) -> None:
-        """Start threads for what waits; the caller has the lock."""
         while self._threads < min(self._unfinished, self._threads_max):
             self._threads += 1
             name = f"{self._name}-{self._threads}"

@@ -295,7 +295,6 @@ def _line(error: Exception) -> str:
 
 
 def _named_file(error: flight.FlightUnauthenticatedError) -> str:
-    """Return where the token stands, as the server says; "" if it does not."""
     return os.fsdecode(error.extra_info or b"")
 
 

@@ -130,7 +130,6 @@ class Gateways:
         self._grown = float("-inf")
 
     def _grow(self, now: float) -> None:
-        """Add the gateways that have come since, such as further queues in a directory."""
         if now - self._grown >= GROW_SECONDS:
             self._grown = now
             known = {one.location for one in self.all}
@@ -170,7 +169,6 @@ class Gateways:
         return answered
 
     def _note_silence(self, one: Gateway, now: float) -> None:
-        """Note that a gateway is away because a question has been unanswered for too long."""
         if one.state in (NEW, ANSWERS) and now - one.asked >= SILENCE_SECONDS:
             line = f"{one.location} has not answered for {SILENCE_SECONDS:.0f} s"
             self.lose(one, line, QueueAway(line))

@@ -110,7 +110,6 @@ class Marks:
                 return
 
     def _next(self, name: str) -> Landed | None:
-        """Return the mark to send now; None, and nothing is on its way, when all is sent."""
         with self._lock:
             landed = self._wanted[name]
             if self._sent.get(name) != landed:
@@ -148,7 +147,6 @@ class Marks:
                 return
 
     def _report_once(self) -> None:
-        """Report, whatever becomes of it: marks that nobody sends any more fill gateways' disks."""
         try:
             self._report()
         except OSError:

@@ -145,7 +145,6 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _raised(error: OSError) -> None:
-    """A folder that Spark removed meanwhile holds nothing; one that cannot be read may."""
     if not isinstance(error, FileNotFoundError):
         raise error
 

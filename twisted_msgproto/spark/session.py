@@ -263,7 +263,6 @@ def descendants(pid: int) -> set[int]:
 
 
 def _runs(pid: int) -> bool:
-    """Whether the process exists and has not ended (a zombie has)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (OSError, IndexError):

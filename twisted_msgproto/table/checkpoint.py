@@ -149,7 +149,6 @@ def _remove_scratches(storage: LocalStorage, now: float) -> None:
 
 
 def _modified(storage: LocalStorage, name: str) -> float:
-    """Return when a file of the log was written; the far future when it is gone."""
     try:
         return storage.disk.modified(storage.log_path(name))
     except FileNotFoundError:

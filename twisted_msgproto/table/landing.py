@@ -339,7 +339,6 @@ def _split_by(table: pa.Table, name: str) -> Iterator[tuple[str, pa.Table]]:
 
 
 def _day(number: int) -> str:
-    """Return the day ``days`` after 1970-01-01, as the log and the folder write it."""
     return datetime.fromtimestamp(number * 86_400, UTC).date().isoformat()
 
 

@@ -248,7 +248,6 @@ def _probe(writer: DeltaTable, together: threading.Barrier) -> DeltaError | OSEr
 
 @contextlib.contextmanager
 def _os_errors() -> Iterator[None]:
-    """Raise delta-rs' errors as OSError."""
     try:
         yield
     except DeltaError as error:

@@ -267,5 +267,4 @@ def _files(actions: Iterable[dict[str, Any]]) -> Iterator[DataFile]:
 
 
 def _plain(action: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return an action whose map ``name`` was a list of pairs, as pyarrow returns maps."""
     return {**action, name: dict(action.get(name) or ())}

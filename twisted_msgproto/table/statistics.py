@@ -93,7 +93,6 @@ def _collect(footer: pq.FileMetaData) -> _Collected | None:
 
 
 def _ordered(kind: pa.DataType) -> bool:
-    """Whether Parquet's order of such values is the one Delta's readers expect."""
     return bool(
         pa.types.is_integer(kind)
         or pa.types.is_string(kind)

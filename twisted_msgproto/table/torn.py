@@ -83,7 +83,6 @@ def _mend_checkpoints(storage: LocalStorage, listing: Listing) -> list[str]:
 
 
 def _hinted(storage: LocalStorage) -> int | None:
-    """Return the version that ``_last_checkpoint`` names; -1 when it is torn, None without one."""
     try:
         return int(json.loads(storage.disk.read(storage.log_path(LAST_CHECKPOINT)))["version"])
     except FileNotFoundError:

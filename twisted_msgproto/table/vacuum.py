@@ -169,7 +169,6 @@ def _is_rest(path: str) -> bool:
 
 
 def _modified(info: Any) -> float:
-    """Return when a file was written, seconds since 1970; the future when nobody knows."""
     return float("inf") if info.mtime_ns is None else info.mtime_ns / 1e9
 
 

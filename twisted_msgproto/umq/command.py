@@ -88,7 +88,6 @@ async def send(reactor: Any, options: SendOptions, messages: Messages, progress:
 
 
 def _payload(body: bytes, replace_invalid: bool) -> tuple[str, list[bytes]]:
-    """Return what a call says of ``body``: a text, or an attachment for octets that are none."""
     try:
         return body.decode("utf-8", "replace" if replace_invalid else "strict"), []
     except UnicodeDecodeError:

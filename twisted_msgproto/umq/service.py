@@ -93,6 +93,3 @@ def serve(options: ServerOptions, gateway: Gateway) -> IService:
 def makeService(options: ServerOptions) -> IService:
     """Return what twistd calls."""
     return standalone(options, serve)
-
-
-__all__ = ["Options", "StockServer", "StockServerFactory", "makeService", "serve"]

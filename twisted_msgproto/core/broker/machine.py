@@ -233,7 +233,6 @@ class Broker(Stock):
         return released
 
     def _finish(self, released: Released, *, rejected: bool = False) -> None:
-        """These deliveries are done with."""
         for (_, queue), places in released:
             count = len(places)
             if rejected:

@@ -107,11 +107,9 @@ class Stock:
         raise NotImplementedError
 
     def _awaken(self, queue: BrokerQueue) -> None:
-        """Note that letters of a queue can be delivered, perhaps."""
         raise NotImplementedError
 
     def _has_room(self, queue: BrokerQueue) -> bool:
-        """Return whether a consumer of a queue has room."""
         raise NotImplementedError
 
     # ── queues ──────────────────────────────────────────────────────────────────────────────────
@@ -285,7 +283,6 @@ class Stock:
         self._look_idle(queue)
 
     def _freed(self, queue: BrokerQueue) -> None:
-        """A queue has become smaller: its senders may continue."""
         # Without places that can be read back, all queues together must fit into the memory.
         for one in (queue,) if self._durable else tuple(self._withholding):
             if one in self._withholding and not self._over(one):

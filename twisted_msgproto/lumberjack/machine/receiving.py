@@ -353,7 +353,6 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
 
     @property
     def _covered(self) -> int:
-        """An ack (sent, waiting or held) covers this many data frames."""
         return self._held[-1][0] if self._held else self._window.marked
 
     def _acknowledge_tail(self, held: bool) -> None:

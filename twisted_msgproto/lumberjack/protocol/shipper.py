@@ -137,7 +137,6 @@ class _Line(ClientComeback[LumberjackClient]):
         return connected.addErrback(self._later)
 
     def _later(self, failure: Failure) -> Deferred[Any]:
-        """ClientService tells of it between two states, in which it cannot be stopped."""
         return deferLater(self.clock, 0, lambda: failure)
 
     def _unconnected(self, failure: Failure) -> Failure:

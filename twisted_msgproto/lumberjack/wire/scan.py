@@ -227,7 +227,6 @@ def data_run_python(
 
 
 def _are_few(keys: list[KnownKey]) -> bool:
-    """Whether a connection may hold these for its next frame, however long it is silent."""
     return len(keys) <= KNOWN_KEYS_MAX and sum([size for _, size, _ in keys]) <= KNOWN_KEYS_OCTETS
 
 

@@ -235,7 +235,6 @@ class Inbox:
         )
 
     def _receive_rows(self, rows: Iterator[Part]) -> None:
-        """Receive frames one by one, until one of them needs longer."""
         for row in rows:
             self._receive_whole(row)
             if self.inspected is not None:
@@ -307,7 +306,6 @@ class Inbox:
         return True
 
     def _receive_whole(self, message: Part) -> None:
-        """Receive a frame without CONTINUED: a payload of its own, or the last part of one."""
         if self._payload is not None:
             self.receive_part(message, last=True)
         elif self.count is None or not self._is_repeat(message.sequence):

@@ -67,7 +67,6 @@ class Server(Session):
             self._establish(frame)
 
     def _keep(self, octets: int) -> None:
-        """Count what is kept of the handshake; Disagreement if all keep too much."""
         if octets:
             self._keeping = Keeping(self._every)
             if not self._keeping.take(octets):

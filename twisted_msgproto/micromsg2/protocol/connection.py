@@ -259,7 +259,6 @@ class MicroMsg2Protocol(Sending):
         return Deferred.fromCoroutine(self._offer(batch, self._whence(batch), listener))
 
     def _whence(self, batch: MessageBatch) -> Arrived:
-        """Return where ``batch`` belongs, also if a subclass hands it on later."""
         return next(arrived for arrived in reversed(self._arrived) if arrived.batch is batch)
 
     async def _offer(self, batch: MessageBatch, arrived: Arrived, listener: Listener) -> None:
@@ -355,6 +354,3 @@ def _rows(batch: MessageBatch, kept: list[int]) -> MessageBatch:
         weight=batch.weight,
         **columns,
     )
-
-
-__all__ = ["Arrived", "Listener", "MessageRefused", "MicroMsg2Protocol"]

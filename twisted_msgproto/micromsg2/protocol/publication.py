@@ -53,6 +53,3 @@ class Publication:
             if self._octets:
                 self._server.factory.withheld.remove(self._server, self._octets)
             self._server.settled(self._arrived)
-
-
-__all__ = ["Publication"]

@@ -135,7 +135,6 @@ class Sending(Session):
         self._lookClosing()
 
     def _drop(self, sent: Sent) -> None:
-        """What of this waits is not sent."""
         if sent in self._unsent:
             self._unsent.remove(sent)
             self._unsentMessages -= len(sent.payloads)
@@ -250,7 +249,6 @@ class Sending(Session):
         return succeed(None) if self._gone else self._leaving.wait()
 
     def _lookClosing(self) -> None:
-        """All that was sent is acknowledged: the rest of an orderly end is the machine's."""
         if self._lateness is not None and not self._inFlight and not self._unsent:
             self.drain()
 
@@ -291,7 +289,6 @@ class Sending(Session):
         self._lookProducer()
 
     def _refused(self, event: ErrorReceived) -> None:
-        """Fail the message of ours that the peer's ERROR names, if it names one."""
         if event.code in SETTLED_BY_REFUSAL:
             number = event.text.partition(":")[2].partition(":")[0].strip()
             if number.isascii() and number.isdigit() and len(number) < 6:

@@ -64,7 +64,7 @@ from ..machine.negotiation import EXTENSION_MISMATCH, UNSUPPORTED_EXTENSION, UNS
 from ..terms import REFUSED_BY_PEER, SERVER
 from ..wire import LIMIT_EXCEEDED, NO_PROPERTIES, Filter, Offer, Writable
 from . import sending
-from .connection import PROTOCOL, Arrived, MessageRefused, MicroMsg2Protocol
+from .connection import PROTOCOL, Arrived, MicroMsg2Protocol
 from .publication import Publication
 from .subscriptions import Arrivals, Subscription, Subscriptions
 
@@ -346,7 +346,6 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
             self.queues.when_opened(self._declare)
 
     def _queueFull(self, name: QueueName) -> None:
-        """Say that senders to a queue wait from now on."""
         self.writeOf(
             self.log,
             f"{self.protocolName}: queue full",
@@ -576,16 +575,3 @@ def default_proposal(count: int = 100) -> Proposal:
     return Proposal(
         optional=(Offer("batch-ack", {"max-count": str(count)}), Offer("pub-sub")),
     )
-
-
-__all__ = [
-    "LIMITS",
-    "PROTOCOL",
-    "MessageRefused",
-    "MicroMsg2Client",
-    "MicroMsg2ClientFactory",
-    "MicroMsg2Factory",
-    "MicroMsg2Server",
-    "MicroMsg2ServerFactory",
-    "default_proposal",
-]

@@ -240,6 +240,3 @@ class Subscriptions:
         """Return where messages to ``destination`` go, or None: to the session's hooks."""
         arrivals = None if destination is None else self._arrivals.get(destination)
         return arrivals.arrived if arrivals is not None and arrivals.wanted else None
-
-
-__all__ = ["Arrivals", "Subscription", "Subscriptions"]

@@ -203,7 +203,6 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
     # ── one request at a time ───────────────────────────────────────────────────────────────────
 
     def _go_on(self, now: float) -> None:
-        """Send the next request, unless one is out."""
         while self._current is None:
             if self._script:
                 self._current = self._script.popleft()
@@ -484,5 +483,4 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
 
 
 def _texts(value: object) -> list[str]:
-    """The texts of a list, as far as it is one."""
     return [item for item in value if type(item) is str] if type(value) is list else []

@@ -59,6 +59,3 @@ class Incoming:
                 unconfirmed.popitem(last=False)
         del unconfirmed[known]
         return known - self._base
-
-
-__all__ = ["Incoming"]

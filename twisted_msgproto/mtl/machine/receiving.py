@@ -154,7 +154,6 @@ class Writers(Sessions):
             self._respond(flow.peer, flow, sequence, code)
 
     def _flush(self) -> None:
-        """Return the contents of this read as events, one for each writer."""
         for flow in list(self._written):
             self._flush_writer(flow)
 
@@ -281,7 +280,6 @@ class Writers(Sessions):
             self._confirm_or_reject(flow, data.Confirm(sequence, True))
 
     def _confirm_or_reject(self, flow: WritingFlow, command: data.Confirm | data.Reject) -> None:
-        """Answer only confirmed flows that still exist."""
         if flow.grant.confirm and self._stands(flow):
             self.counters["confirms"] += 1
             self._send(flow.peer, flow, data.encode(command))
@@ -290,11 +288,9 @@ class Writers(Sessions):
         return self._flows.get(flow.peer) is flow
 
     def _release(self) -> None:
-        """A profile has room again: writers whose Confirm was withheld may have it (MT-27)."""
         for flow in list(self._withheld):
             if not self._congested(flow):
                 self._confirm(flow, None)
 
     def _congested(self, flow: WritingFlow) -> bool:
-        """Return whether a Confirm is withheld: so it is, too, while the profile cannot say."""
         return self._ask(True, flow.grant.profile.congested, flow)

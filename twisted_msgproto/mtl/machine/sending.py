@@ -104,7 +104,6 @@ class Readers(Writers):
         self._offer(flow)
 
     def _offer(self, flow: ReadingFlow) -> None:
-        """The flow may have space."""
         if self._stands(flow):
             try:
                 flow.grant.profile.ready(flow)

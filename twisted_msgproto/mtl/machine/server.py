@@ -241,7 +241,6 @@ class Server(Readers):
         return self._take_events()
 
     def _end_if_left(self, session: Session) -> None:
-        """Without any connection nobody is there whose session it could be."""
         if session.left and not session.flows and not session.ended:
             self._end_session(session, "left")
 
@@ -403,7 +402,6 @@ class Server(Readers):
         self._watch_flow(flow)
 
     def _heard(self, flow: Flow) -> float:
-        """When the peer said anything last, or could have been heard again."""
         return max(flow.heard_at, self._resumed_at)
 
     def _watch_flow(self, flow: Flow) -> None:

@@ -218,7 +218,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             self.profile_errors.append(error)
 
     def _ask(self, otherwise: T, method: Callable[..., T], *arguments: Any) -> T:
-        """Return what a method of a profile returns, or ``otherwise`` when it raises."""
         try:
             return method(*arguments)
         except Exception as error:
@@ -308,7 +307,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             self._obey(session, request)
 
     def _may_own(self, peer: bytes) -> bool:
-        """A connection without a key may own something if ROUTER made its identity up."""
         return is_automatic(peer) or bool(self._peers.get(peer, UNKNOWN).key)
 
     def _open(
@@ -335,7 +333,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             self._ready(session)
 
     def _obey(self, session: Session, request: Request) -> None:
-        """Follow a request of an open session that its table allows."""
         match request:
             case Authorize():
                 self._authenticate(session, request)
@@ -500,7 +497,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
     def _coarse(self, at: float) -> float:
-        """Return ``at``, or a little later."""
         return max(at, ceil(at / self._grain) * self._grain)
 
     def _watch(self, session: Session) -> None:

@@ -278,7 +278,6 @@ class MtlClient(ClientLink):
         return ticket
 
     def _takeUp(self) -> None:
-        """A verb was called: send what it asks for, or follow what has failed at once."""
         self._follow(self.machine.receive((), self._now()))
 
     # ── the flows ───────────────────────────────────────────────────────────────────────────────

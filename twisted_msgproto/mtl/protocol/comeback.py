@@ -187,12 +187,10 @@ class MtlClientService(Comeback[MtlClient]):
                 self._lost(Failure(Refused(event.reason, event.code)))
 
     def _unasked(self, client: MtlClient) -> None:
-        """While the server is away a flow asks for it; without one the service has to."""
         if client is self.session and self.state is ComebackState.DOWN and not client.flows:
             self._lost(Failure(TimedOut("the server does not answer")))
 
     def _isOver(self, session: MtlClient) -> bool:
-        """A flow that was closed is not the end of its client."""
         return session is not self._client
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────

@@ -64,7 +64,6 @@ CONTENT_WEIGHT_OCTETS: Final = 256
 
 
 def _weigh(content: Received) -> int:
-    """Return the octets of memory that a content needs."""
     return len(content.body) + len(content.table) + len(content.resource) + CONTENT_WEIGHT_OCTETS
 
 
@@ -165,7 +164,6 @@ class MtlFlow(Link):
             self._follow(self.machine.suspend("the server does not read what it is sent"))
 
     def _sendSoon(self) -> None:
-        """Write, once a turn, what many calls have queued."""
         if self._sending is None and not self._following:
             self._sending = self.factory.clock.callLater(0, self._sendNow)
 

@@ -54,6 +54,3 @@ class Hurry:
             return self._backoff.next()
         self.begun(now)
         return 0.0
-
-
-__all__ = ["RENEWALS_AT_ONCE", "RENEWAL_SECONDS", "RENEWAL_SECONDS_MOST", "Hurry"]

@@ -413,13 +413,11 @@ class MtlServerFactory(MsgprotoServerFactory):
         self.writeOf(log, told, "{text}", text=told, reason="hand-shake", topic=KEYS)
 
     def _endless(self, limit: str, address: str, octets: int) -> None:
-        """A client was cut off whose message does not end."""
         self._tellCutOff(
             "endless-message", limit, address, octets, "of a message that has not ended"
         )
 
     def _made_room(self, address: str, octets: int) -> None:
-        """A client was cut off because all unfinished messages are too much."""
         self._tellCutOff(
             "endless-message",
             "process-held-octets",
@@ -462,7 +460,6 @@ class MtlServerFactory(MsgprotoServerFactory):
             self._link.settle(events)
 
     def _wake(self) -> None:
-        """A profile has something to send: do so in the next turn, unless the machine did."""
         if self._waking is None and self._link is not None:
             self._waking = self.clock.callLater(0, self._woken)
 
@@ -486,7 +483,6 @@ class MtlServerFactory(MsgprotoServerFactory):
         return self._drained
 
     def _closed(self) -> None:
-        """The link closes its wire: in the next turn, when what was to be sent was."""
         self.clock.callLater(0, self._gone)
 
     def _gone(self) -> None:

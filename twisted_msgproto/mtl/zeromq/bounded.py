@@ -274,7 +274,6 @@ class Bounded:
         return True
 
     def _unreachable(self, peer: bytes) -> None:
-        """The socket knows no such peer."""
         self._lost(peer)
 
     def _wait(self, peer: bytes, backlog: Backlog, parts: list[bytes]) -> None:

@@ -223,6 +223,3 @@ class EveryUnread:
 def weight_of(backlog: Backlog) -> int:
     """Return how many octets of memory a backlog may need."""
     return backlog.octets + MESSAGE_OCTETS * len(backlog.messages)
-
-
-__all__ = ["CURVE_OCTETS", "FRAME_OCTETS", "EveryUnread", "Unread"]

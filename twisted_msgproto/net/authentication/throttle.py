@@ -427,7 +427,6 @@ class Throttle:
         return True
 
     def _release(self, attempt: Attempt) -> None:
-        """Return the tokens of its own that it holds."""
         if attempt.held:
             attempt.held = False
             self._changed = True

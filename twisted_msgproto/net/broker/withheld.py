@@ -66,7 +66,6 @@ class Withheld:
             self._look(sender)
 
     def _look(self, sender: Sender) -> None:
-        """There is too much, and ``sender`` has a part in it."""
         if not sender.owes_settlements:
             self._clear(sender)
             self._paused[sender] = None

@@ -87,7 +87,6 @@ class InFlight:
             self._progress.acknowledged(count)
 
     async def _until(self, most: int) -> None:
-        """Wait until no more than ``most`` are in flight; none, once one has failed."""
         while self._count > (0 if self._failed else most):
             self._most = most
             self._waiting = Deferred()

@@ -48,7 +48,6 @@ class ClientLink(OrderlyLink):
 
     @cached_property
     def _standing(self) -> Waiters[Any]:
-        """Return who waits for the session."""
         return Waiters()
 
     def whenEstablished(self) -> Deferred[Self]:

@@ -188,19 +188,15 @@ class Renewed(Ending):
                 self._renew(self._service.session)
 
     def _begin(self) -> None:
-        """It lives (again)."""
         self.reason = self.failure = None
 
     def _ask(self, session: Any) -> Any:
-        """Return the subscription in ``session``; an exception says why it cannot be."""
         raise NotImplementedError
 
     def _share(self) -> float:
-        """Return the share of the backlog's limits that is in use."""
         raise NotImplementedError
 
     def _taken(self) -> None:
-        """Subscribe, if that was postponed and the backlog is half empty."""
         if self._postponed and self._share() <= 0.5:
             self._postponed = False
             if self._service.session is not None and self.reason is None:

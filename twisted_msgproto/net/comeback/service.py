@@ -246,7 +246,6 @@ class Comeback(Service, Generic[S]):
     # ── what subclasses report ──────────────────────────────────────────────────────────────────
 
     def _attempting(self) -> None:
-        """An attempt begins."""
         if self.state is not ComebackState.REFUSED:
             self._change(ComebackState.CONNECTING)
 
@@ -300,7 +299,6 @@ class Comeback(Service, Generic[S]):
     # ── for subclasses to say ───────────────────────────────────────────────────────────────────
 
     def _begin(self) -> None:
-        """Make attempts, again and again."""
         raise NotImplementedError
 
     def _renew(self, session: S) -> None:
@@ -313,15 +311,12 @@ class Comeback(Service, Generic[S]):
         return True
 
     def _closeSession(self, session: S) -> Deferred[Any]:
-        """End this session in order; fires when what was in flight is finished."""
         raise NotImplementedError
 
     def _leave(self) -> Deferred[Any]:
-        """Make no more attempts and close the connection; fires when it is closed."""
         raise NotImplementedError
 
     def _cutOff(self) -> None:
-        """The time for an orderly end is over: end the connection at once."""
         raise NotImplementedError
 
     # ── the service's life ──────────────────────────────────────────────────────────────────────

@@ -88,7 +88,6 @@ class ControlService(Service):
 
 
 def _remove_old(path: str) -> None:
-    """Remove the socket ``path``; what is no socket stays, and listening there fails."""
     try:
         if stat.S_ISSOCK(os.lstat(path).st_mode):
             os.unlink(path)

@@ -197,7 +197,6 @@ class GatewayFigures:
         return self._of_silent_disk()
 
     def _of_silent_disk(self) -> Figures:
-        """Return what was read last, and that it is old."""
         return {**self._read_last, "unreadable": DISK_SILENT}
 
     # ── the connections ─────────────────────────────────────────────────────────────────────────
@@ -233,7 +232,6 @@ class GatewayFigures:
         }
 
     def _limits(self, protocols: Mapping[str, Figures]) -> Figures:
-        """Return value and unit of the limits that were met, by protocol."""
         return {
             factory.protocolName: {
                 name: {"value": factory.limits[name], "unit": factory.limits.table[name].unit}
@@ -323,7 +321,6 @@ def _walk_states(factory: Any, states: Counter[Any]) -> None:
 
 
 def _first_sessions(factory: Any, most: int) -> list[Figures]:
-    """Return at most this number of a server's sessions, those that are connected longest."""
     return [
         _shown_session(factory.protocolName, session)
         for session in islice(factory.liveConnections, most)

@@ -153,7 +153,6 @@ class Output:
         queue.append(memoryview(octets))
 
     def _enter(self) -> None:
-        """Note what waits in the ledger."""
         if self._ledger is not None:
             self._ledger.hold(self, self.octets, self._clock.seconds(), outward=True)
 
@@ -184,7 +183,6 @@ class Output:
         transport.bufferSize = self._read_octets
 
     def _lookOver(self) -> None:
-        """Say that too much waits, or no longer does."""
         if not self._over:
             if self.full and self.octets >= self._most:
                 self._over = True

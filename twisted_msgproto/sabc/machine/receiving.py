@@ -248,7 +248,6 @@ class Listener(Speaker[S]):
                 self._close_frame(piece.final, piece.end_octets, now, events)
 
     def _code_of(self, fault: Fault) -> int:
-        """Return the error code for octets that are no frame."""
         return BAD_REQUEST
 
     def _fail(self, code: int, fault: Fault, events: list[Event], ref: str | None = None) -> None:
@@ -290,7 +289,6 @@ class Listener(Speaker[S]):
         return True
 
     def _wrong_place(self, kind: type[Frame]) -> tuple[int, str]:
-        """Return code and reason for a frame that the table does not allow."""
         return BAD_REQUEST, "wrong-command"
 
     def _expires_here(self) -> bool:
@@ -323,7 +321,6 @@ class Listener(Speaker[S]):
         self._decoder.session_id = session_id
 
     def _commanded(self, frame: Frame, now: float, events: list[Event]) -> None:
-        """Follow a command of one's role that the table allows."""
         raise NotImplementedError
 
     # ── frames with a body ──────────────────────────────────────────────────────────────────────

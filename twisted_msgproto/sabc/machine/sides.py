@@ -93,7 +93,6 @@ _DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 def _free(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of CONNECT or CONNECTED that are the application's."""
     return {
         name: value
         for name, value in headers.items()

@@ -252,7 +252,6 @@ class SabcSession(Verbs):
             self._askAll(batch)
 
     def _tellAll(self, batch: MessageBatch) -> None:
-        """Send-only messages: nobody is answered, but an orderly end waits for them."""
         for message in batch:
             try:
                 result = self.messageReceived(message)
@@ -414,6 +413,3 @@ def _unhooked(kind: type[SabcSession]) -> frozenset[str]:
     return frozenset(
         name for name, hook in hooks.items() if getattr(kind, hook) is getattr(SabcSession, hook)
     )
-
-
-__all__ = ["LIMITS", "PROTOCOL", "SabcSession"]

@@ -30,7 +30,6 @@ def _websocket_limits(limits: Limits) -> Limits:
 
 
 def _first_octets(limits: Limits) -> int:
-    """Before its session stands a connection may hold one header block."""
     return limits.integer("header-block-octets") + _BEFORE_SESSION_OCTETS
 
 

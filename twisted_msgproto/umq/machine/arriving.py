@@ -90,7 +90,6 @@ class Arriving(Speaker):
         return waited or []
 
     def _emit(self, message: Ordered, events: list[Event]) -> None:
-        """Do what ``message`` says and deliver it: it is complete and its turn has come."""
         raise NotImplementedError
 
     # ── attachments in ──────────────────────────────────────────────────────────────────────────

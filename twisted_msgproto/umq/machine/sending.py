@@ -166,7 +166,6 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
     # ── verbs ───────────────────────────────────────────────────────────────────────────────────
 
     def _sending(self) -> None:
-        """Check that a verb is possible; raise IllegalTransition unless the session is open."""
         if self._machine.state is not self.open_state:
             raise IllegalTransition(self._machine.state, CommandSent)
 

@@ -25,6 +25,3 @@ def attachments_octets(attachments: Iterable[Attachment]) -> int:
 def attachment_octets(attachment: Attachment) -> int:
     """Return what an attachment occupies: its octets, or the text that came in its place."""
     return len(attachment) if isinstance(attachment, bytes) else text_octets(attachment.text)
-
-
-__all__ = ["ATTACHMENT_OCTETS", "attachment_octets", "attachments_octets", "text_octets"]

@@ -1,8 +1,7 @@
 """UMQ on Twisted.  Read exchange, session (with verbs, answering, storing, topics), sides."""
 
+from .session import LIMITS
 from .sides import (
-    LIMITS,
-    PROTOCOL,
     IUmqIdentity,
     UmqClient,
     UmqClientFactory,
@@ -11,6 +10,7 @@ from .sides import (
     UmqServerFactory,
     connect,
 )
+from .storing import PROTOCOL
 
 __all__ = [
     "LIMITS",

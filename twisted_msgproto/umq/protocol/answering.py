@@ -154,7 +154,6 @@ class Answering(Verbs):
         stream.arrived(attachment)
 
     def _refusedForOthers(self, what: str) -> None:
-        """Tell that something of the peer was refused: all sessions keep too much."""
         raise NotImplementedError
 
     def _dropStream(self, message: object) -> None:

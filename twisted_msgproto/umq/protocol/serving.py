@@ -69,7 +69,6 @@ class Serving(Answering):
         self._keepRest()
 
     def _goOn(self, events: Iterator[Any]) -> None:
-        """Follow more events of the peer, in a turn of their own."""
         raise NotImplementedError
 
     def _followInTurns(self, events: Iterator[Any], before: bool = False) -> None:

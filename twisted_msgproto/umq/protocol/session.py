@@ -128,7 +128,6 @@ class UmqSession(Serving):
         """
 
     def _refusedForOthers(self, what: str) -> None:
-        """Count that something of the peer was refused: all sessions keep too much."""
         self.factory.counters[f"limit:{KEPT_LIMIT}"] += 1
 
     # ── the connection's life ───────────────────────────────────────────────────────────────────

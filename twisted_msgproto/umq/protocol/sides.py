@@ -57,18 +57,6 @@ from .exchange import Reply
 from .session import LIMITS, SUBPROTOCOL, UmqSession
 from .storing import PROTOCOL
 
-__all__ = [
-    "LIMITS",
-    "PROTOCOL",
-    "IUmqIdentity",
-    "UmqClient",
-    "UmqClientFactory",
-    "UmqRealm",
-    "UmqServer",
-    "UmqServerFactory",
-    "connect",
-]
-
 
 class IUmqIdentity(Interface):
     """What a portal gives for a client who may come in: its name as text is the ``clientId``."""
@@ -155,7 +143,6 @@ class UmqServer(UmqSession):
         return Server(factory.limits, self._now(), every=factory.budget.kept)
 
     def _refusedForOthers(self, what: str) -> None:
-        """As :meth:`UmqSession._refusedForOthers`; the operator is told."""
         self.factory.limitMet(KEPT_LIMIT, what)
 
     def _onHello(self, hello: HelloReceived) -> None:

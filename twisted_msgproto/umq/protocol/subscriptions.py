@@ -185,6 +185,3 @@ class Subscription(Ending):
 
     def _lost(self) -> None:
         self._end(LOST, ConnectionClosed("the connection ended, and the subscription with it"))
-
-
-__all__ = ["Subscription", "Updates"]

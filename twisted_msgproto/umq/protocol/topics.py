@@ -136,7 +136,6 @@ class Topic:
             asking.cancel()
 
     def _askLater(self) -> None:
-        """Ask a pull producer for its next update, in a turn of its own, after it delivered one."""
         if self._asking is None:
             self._asking = self._session.factory.clock.callLater(0, self._ask)
 

@@ -451,7 +451,6 @@ class Carrier(_Mixin):
                 self._failed("received")
 
     def _guarded(self, hook: Callable[..., None], *args: object) -> None:
-        """Call the session; an exception is our fault and closes the connection."""
         try:
             hook(*args)
         except Exception:
@@ -551,7 +550,6 @@ class Carrier(_Mixin):
             self.sendPong(payload)  # type: ignore[no-untyped-call]
 
     def _ask(self) -> None:
-        """Send a ping: whatever comes back shows that the peer lives."""
         if self.state == _OPEN:
             ping = _EMPTY_PING if self.factory.isServer else b"".join(frame(PING, b"", True))
             write_now = getattr(self.transport, "writeNow", None)  # TLS has it
