@@ -389,16 +389,18 @@ def test_who_has_no_flow_is_cut_off_first__NB_02(worlds: tuple[World, World]) ->
     small pieces that come alone take a buffer each.
     """
     world, _ = worlds
-    good, hostile = joined(world, 1, flow=True), joined(world, 2, flow=False)
+    *good, hostile = [joined(world, number, flow=number < 4) for number in range(5)]
     world.look()
-    world.came(good, 200_000)
-    world.octets[hostile] = Octets(1000, 0, 0, LIMIT // BUFFER_OCTETS)
+    for descriptor in good:
+        world.came(descriptor, LIMIT // 4 - 10_000)
     for _ in range(3):
         world.unfinished.read_to_end()
         world.look()
-    assert len(world.made_room) == 1
-    assert closed(world.near[1])
-    assert good in world.unfinished.descriptors
+    assert not world.made_room
+    world.octets[hostile] = Octets(1000, 0, 0, 5)
+    world.look()
+    assert world.made_room == [("127.0.0.1", FRAME_TIMES * 1000 + 5 * BUFFER_OCTETS)]
+    assert list(world.unfinished.descriptors) == good
 
 
 def test_what_may_be_whole_messages_of_a_flow_weighs_nothing__NB_02(
