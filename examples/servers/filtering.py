@@ -26,7 +26,7 @@ from twisted_msgproto.net.hooks import Later
 
 
 class Filtering(LumberjackServer):
-    """Keeps what is not for debugging, and says of each event which host it came from."""
+    """What is not for debugging, and says of each event which host it came from."""
 
     def batchReceived(self, batch: MessageBatch) -> Later:
         """Hand on what is left; the shipper's acknowledgement also covers what was dropped."""

@@ -39,7 +39,7 @@ class Prices(SabcServer):
 
 
 class PricesFactory(SabcServerFactory):
-    """Has what all sessions share."""
+    """What all sessions share."""
 
     protocol = Prices
 

@@ -24,7 +24,7 @@ from twisted_msgproto.micromsg2 import (
 
 
 class Relay(MicroMsg2Server):
-    """Is the session of one client of the site."""
+    """The session of one client of the site."""
 
     factory: Relays
 
@@ -37,7 +37,7 @@ class Relay(MicroMsg2Server):
 
 
 class Relays(MicroMsg2ServerFactory):
-    """Has the one connection to the centre, that is made again whenever it is lost."""
+    """The one connection to the centre, that is made again whenever it is lost."""
 
     protocol = Relay
 

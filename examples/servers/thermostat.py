@@ -22,7 +22,7 @@ from twisted_msgproto.umq import (
 
 
 class Thermostat:
-    """Is the callable object: every client sees the same one."""
+    """The callable object: every client sees the same one."""
 
     def __init__(self) -> None:
         self.target = 20.0
@@ -53,7 +53,7 @@ class Thermostat:
 
 
 class Display(UmqServer):
-    """Is the session of one client, that has the target as an attribute from the beginning."""
+    """The session of one client, that has the target as an attribute from the beginning."""
 
     factory: Displays
 
@@ -68,7 +68,7 @@ class Display(UmqServer):
 
 
 class Displays(UmqServerFactory):
-    """Has the one thermostat of all sessions."""
+    """The one thermostat of all sessions."""
 
     protocol = Display
 

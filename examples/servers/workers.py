@@ -21,7 +21,7 @@ JOBS = ("paint", "mow", "cook")
 
 
 class Foreman(MtlServer):
-    """Is the server's side of one client's session; it sees each job before it is queued."""
+    """The server's side of one client's session; it sees each job before it is queued."""
 
     def messageReceived(self, message: Message) -> None:
         """Count what came; an exception would withhold the writer's Confirm."""

@@ -72,7 +72,7 @@ def draw(request):
 
 
 class Page(UmqServer):
-    """Is the session of one page; each of them has an attribute that says how many there are."""
+    """The session of one page; each of them has an attribute that says how many there are."""
 
     def sessionEstablished(self):
         """Count it."""

@@ -78,7 +78,7 @@ class Child:
 
 
 class Children:
-    """Holds the children of one sub-command; as a context manager it ends those that still run.
+    """The children of one sub-command; as a context manager it ends those that still run.
 
     While they are being ended, further signals wait: an impatient second Ctrl-C leaves nothing
     behind either.

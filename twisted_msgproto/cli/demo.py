@@ -227,7 +227,7 @@ class Progress:
 
 
 class Demo:
-    """Is one run: it starts the processes, sends, waits until all has landed, and counts."""
+    """One run: it starts the processes, sends, waits until all has landed, and counts."""
 
     def __init__(self, directory: Path, messages: int) -> None:
         """``messages`` is per protocol."""

@@ -60,7 +60,7 @@ NEEDED = frozenset({"queue", "spark", "delta"})
 
 @dataclass(frozen=True)
 class Finding:
-    """Holds one finding: its subject, its state, a text, and a remedy unless it is ``ok``."""
+    """One finding: its subject, its state, a text, and a remedy unless it is ``ok``."""
 
     subject: str
     state: str

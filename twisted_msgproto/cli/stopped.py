@@ -20,7 +20,7 @@ READ_AT_ONCE: Final = 100
 
 
 class StoppedBroker:
-    """Is a :class:`.BrokerView` of a queue directory whose methods return the values themselves.
+    """A :class:`.BrokerView` of a queue directory whose methods return the values themselves.
 
     It has the queue's lock until it is closed, so no gateway can start meanwhile.
     """

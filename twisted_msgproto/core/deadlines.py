@@ -21,7 +21,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Deadlines:
-    """Keeps a few named deadlines, and knows the nearest.
+    """A few named deadlines, and knows the nearest.
 
     Attributes:
         next: the nearest deadline, in the machine's seconds; None if none is set.  To be read only.
@@ -83,7 +83,7 @@ class Deadlines:
 
 
 class ManyDeadlines(Generic[K]):
-    """Keeps a deadline for each of any number of keys; the cost of a call does not grow with them.
+    """A deadline for each of any number of keys; the cost of a call does not grow with them.
 
     Moving a deadline leaves its old row in the heap until it comes to the top, or until outdated
     rows outnumber the others; so memory is bounded by the number of keys.

@@ -9,7 +9,7 @@ PIECE_OCTETS: Final = 64 << 10
 
 
 class Gathered:
-    """Keeps the octets of a frame that is not here in full, in pieces.
+    """The octets of a frame that is not here in full, in pieces.
 
     One buffer that grows with each read has to be moved again and again.  A thousand connections
     that do so leave holes in the process's memory, as large as the frames themselves.

@@ -63,7 +63,7 @@ class Kept:
 
 
 class Keeping:
-    """Is what one session keeps.
+    """What one session keeps.
 
     Attributes:
         octets: octets that it keeps, with the weight of each piece.

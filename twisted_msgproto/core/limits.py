@@ -40,7 +40,7 @@ def amount(value: float, unit: str) -> str:
 
 @dataclass(slots=True, frozen=True)
 class Limits(Mapping[str, float]):
-    """Holds the limits in force: a table of :class:`Limit`, and the values that an operator
+    """The limits in force: a table of :class:`Limit`, and the values that an operator
     changed.
 
     ``limits["json-octets"]`` is the value in force.  A value keeps the type of its

@@ -48,7 +48,7 @@ class IllegalTransition(Exception):
 
 
 class Machine(Generic[S]):
-    """Holds a state, and the table of where each event leads.
+    """A state, and the table of where each event leads.
 
     Attributes:
         table: the transitions; shared by all machines of a kind, never changed.

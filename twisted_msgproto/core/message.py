@@ -18,7 +18,7 @@ Fields = Mapping[str, str]
 
 @dataclass(slots=True, frozen=True)
 class Message:
-    """Presents one message, with the table's columns as attributes (the queue adds ``gateway`` and
+    """One message, with the table's columns as attributes (the queue adds ``gateway`` and
     ``offset`` later).
 
     ``received_at`` is in microseconds since 1970-01-01 UTC by the clock of the gateway.
@@ -40,7 +40,7 @@ class Message:
 
 @dataclass(slots=True)
 class MessageBatch:
-    """Holds the messages of one connection, one read and one kind, as columns.
+    """The messages of one connection, one read and one kind, as columns.
 
     The first six attributes are shared by all messages of the batch.  Each column is a sequence of
     ``count`` entries, or None where no message of the batch has a value (``truncated``: None means

@@ -111,7 +111,7 @@ class Packed(Sequence[V], Generic[V]):
 
 
 class PackedOctets(Packed[bytes]):
-    """Presents rows of octets that lie side by side in a buffer; they are never changed.
+    """Rows of octets that lie side by side in a buffer; they are never changed.
 
     Row ``k`` stands in ``octets[bounds[k]:bounds[k + 1]]``; there is one bound more than rows, and
     they are signed 32-bit integers (``array("i")``) that never decrease.
@@ -141,7 +141,7 @@ class PackedOctets(Packed[bytes]):
 
 
 class PackedNumbers(Packed[int], array):  # type: ignore[misc,type-arg]
-    """Presents 64-bit integers that never change: ``PackedNumbers("q", numbers)``.
+    """64-bit integers that never change: ``PackedNumbers("q", numbers)``.
 
     Octets are interpreted as numbers in the machine's own byte order.
     """
@@ -154,7 +154,7 @@ class PackedNumbers(Packed[int], array):  # type: ignore[misc,type-arg]
 
 
 class PackedMaps(Packed[dict[str, str]]):
-    """Presents maps of texts: map ``k`` holds the pairs ``bounds[k]`` … ``bounds[k + 1] - 1``.
+    """Maps of texts: map ``k`` holds the pairs ``bounds[k]`` … ``bounds[k + 1] - 1``.
 
     ``keys`` and ``items`` have a row for each pair; all are UTF-8, and no map has a key twice.
     """

@@ -24,7 +24,7 @@ _NONE_AHEAD: Final[frozenset[int]] = frozenset()
 
 
 class SendWindow(Generic[M]):
-    """Keeps at most ``limit`` messages in flight, in the order of their sending.
+    """At most ``limit`` messages in flight, in the order of their sending.
 
     Invariant: the sequence numbers in flight differ from each other.
     """

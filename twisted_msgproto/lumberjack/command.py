@@ -80,7 +80,7 @@ def _event(message: bytes, options: SendOptions) -> Event:
 
 
 class _Sender(LumberjackShipper):
-    """Is a shipper that gives up when it never got an ack.
+    """A shipper that gives up when it never got an ack.
 
     A reader that hangs up without a single ack is hardly one; after an ack it may be restarting.
 

@@ -158,7 +158,7 @@ Event = bytes | Mapping[str, str]
 
 @dataclass(slots=True, eq=False)
 class Parcel:
-    """Holds events that were submitted together, as they will stand in frames.
+    """Events that were submitted together, as they will stand in frames.
 
     Attributes:
         payloads: documents, or encoded pairs; never changed.

@@ -193,7 +193,7 @@ def _weight(destination: str, chosen: Filter | None) -> int:
 
 
 class Subscriber:
-    """Holds what the broker knows of one consumer; to queues it is the consumer.
+    """What the broker knows of one consumer; to queues it is the consumer.
 
     Attributes:
         filters: its subscriptions: destination → filter, or None for all messages.
@@ -284,7 +284,7 @@ class Subscriber:
 
 
 class Broker:
-    """Holds all topics of one server, and knows its queues.
+    """All topics of one server, and knows its queues.
 
     Attributes:
         queues: the names of queues that take messages, by destination.

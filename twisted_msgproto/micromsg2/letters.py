@@ -56,7 +56,7 @@ _NO_FIELD: Final = re.compile("[^a-z0-9-]")
 
 @dataclass(slots=True, eq=False)
 class Routed:
-    """Is one message for consumers; topics compare by ``order``, its order of arrival.
+    """One message for consumers; topics compare by ``order``, its order of arrival.
 
     ``frames`` are what every consumer gets, but for the numbers (see ``encode_unnumbered``), and
     ``octets`` is what they and the notes weigh.  ``notes`` are for annotating extensions (the type

@@ -19,7 +19,7 @@ class IngestProfile(Profile):
 
 
 class TestProfile(Profile):
-    """Has one resource, never confirmed, fanned out from all writers to all readers (``MT-25``).
+    """One resource, never confirmed, fanned out from all writers to all readers (``MT-25``).
 
     Readers and writers meet within a virtual host.  A reader whose socket is full misses what comes
     meanwhile, and that is counted.

@@ -24,7 +24,7 @@ TICKETS_MAX: Final = 10_000
 
 
 class Ticket(Deferred[T]):
-    """Holds the Deferred of one piece of work; its caller may cancel it at any time.
+    """The Deferred of one piece of work; its caller may cancel it at any time.
 
     Attributes:
         number: what the machine calls the work; None before it has a number.
@@ -50,7 +50,7 @@ def fail_all(tickets: Iterable[Ticket[Any]], error: BaseException) -> None:
 
 
 class Tickets(Generic[T]):
-    """Holds the tickets of one connection, by the number of their work."""
+    """The tickets of one connection, by the number of their work."""
 
     __slots__ = ("_limit", "_tickets", "_withdraw")
 
@@ -110,7 +110,7 @@ class Tickets(Generic[T]):
 
 
 class Waiters(Generic[T]):
-    """Holds all who wait for the same thing: an established session, or a connection's end."""
+    """All who wait for the same thing: an established session, or a connection's end."""
 
     __slots__ = ("_waiting",)
 

@@ -35,7 +35,7 @@ TERMINAL: Final = "/dev/tty"
 
 
 class Change(NamedTuple):
-    """Is something that was read again and is not in force yet.
+    """Something that was read again and is not in force yet.
 
     Attributes:
         what: names it and its file for people.
@@ -64,7 +64,7 @@ class Reloaded(NamedTuple):
 
 @runtime_checkable
 class Rereadable(Protocol):
-    """Is a service that has read files; they may have changed since."""
+    """A service that has read files; they may have changed since."""
 
     def reread(self) -> Iterable[Change]:
         """Read them again; raises ConfigurationError for one that is broken."""
@@ -130,7 +130,7 @@ class _Exchangeable(ServerFactory):
 
 
 class _TlsNoting:
-    """Is a reactor for one endpoint that keeps hold of its TLS, whatever kind of string it is.
+    """A reactor for one endpoint that keeps hold of its TLS, whatever kind of string it is.
 
     ``directory`` is that of the certificates, if the string is ``tls:DIRECTORY``.
     """

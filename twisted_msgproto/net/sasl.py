@@ -216,7 +216,7 @@ class _ScramCycle(SaslCycle):
 
 @implementer(IUsernameHashedPassword)
 class ScramCredentials:
-    """Holds a client's proof; a checker compares it with the password it stores."""
+    """A client's proof; a checker compares it with the password it stores."""
 
     def __init__(
         self, username: bytes, mechanism: Any, server: Any, salt: bytes, final: str
@@ -278,7 +278,7 @@ class Attempting(Hashable, Protocol):
 
 
 class Authenticator:
-    """Holds a server's mechanisms, and the exchanges that are under way.
+    """A server's mechanisms, and the exchanges that are under way.
 
     Attributes:
         names: of the mechanisms that are offered, the strongest first.

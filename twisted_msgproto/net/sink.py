@@ -39,7 +39,7 @@ class IMessageSink(Interface):
 
 
 class _Finished(NamedTuple):
-    """Holds what became of a batch; ``brokered`` is the batch itself if queues want some of it."""
+    """What became of a batch; ``brokered`` is the batch itself if queues want some of it."""
 
     safe: Deferred[int | None]
     error: BaseException | None

@@ -87,7 +87,7 @@ def renew(connection: Any) -> None:
 
 
 class _Connection(SSL.Connection):
-    """Is a TLS connection that restricts the context of the name which the client asks for."""
+    """A TLS connection that restricts the context of the name which the client asks for."""
 
     def set_context(self, context: SSL.Context) -> None:
         """Serve with this context from now on; Twisted's directories of certificates call it."""

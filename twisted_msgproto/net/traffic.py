@@ -24,7 +24,7 @@ CLASSES: Final = len(BOUNDS) + 1
 
 
 class Traffic:
-    """Holds integers that only grow; whoever wants a rate reads them twice.
+    """Integers that only grow; whoever wants a rate reads them twice.
 
     A latency is the time from the moment when a batch of messages was read until it was safe and
     could be acknowledged.  It counts once for each message of the batch.  What never became safe

@@ -32,7 +32,7 @@ USUAL_BACKLOG: Final = 50
 
 @runtime_checkable
 class CanBeTried(Protocol):
-    """Is a service that can tell whether it could listen."""
+    """A service that can tell whether it could listen."""
 
     def refusals(self, reactor: BindingReactor) -> Iterator[str]:
         """Yield a line for each endpoint that it could not listen on.
@@ -43,7 +43,7 @@ class CanBeTried(Protocol):
 
 
 class Closable(Protocol):
-    """Is bound to an address until it is closed."""
+    """Bound to an address until it is closed."""
 
     def close(self) -> object:
         """Let go of the address."""
@@ -51,7 +51,7 @@ class Closable(Protocol):
 
 @implementer(IListeningPort)
 class BoundPort:
-    """Holds a socket that is bound, and accepts nobody."""
+    """A socket that is bound, and accepts nobody."""
 
     def __init__(self, address: object) -> None:
         self._address = address

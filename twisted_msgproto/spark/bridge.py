@@ -88,7 +88,7 @@ MARKS_SECONDS = 1.0
 
 @dataclass(slots=True, frozen=True)
 class BridgeOptions:
-    """Holds the options of ``msgproto bridge``.
+    """The options of ``msgproto bridge``.
 
     ``queues`` are directories or ``grpc://host:port``; ``trigger`` is the least time from one batch
     to the next in seconds (0: the next begins when the last ends); ``once`` drains what is there
@@ -228,7 +228,7 @@ def _say_json(line: str) -> None:
 
 
 class Bridge:
-    """Is one run of a bridge; :func:`run_bridge` makes and drives it."""
+    """One run of a bridge; :func:`run_bridge` makes and drives it."""
 
     def __init__(self, options: BridgeOptions, ending: Ending, say: Callable[[str], None]) -> None:
         self.options = options

@@ -113,7 +113,7 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
 
 @dataclass(slots=True)
 class Bounds:
-    """Holds what a plan can use: offsets lo ≤ offset < hi, and the selected gateways (None:
+    """What a plan can use: offsets lo ≤ offset < hi, and the selected gateways (None:
     any).
     """
 

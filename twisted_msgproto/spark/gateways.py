@@ -93,7 +93,7 @@ description.
 
 
 class Gateways:
-    """Keeps account of all gateways of a bridge; it is used by one thread.
+    """Account of all gateways of a bridge; it is used by one thread.
 
     ``open_queue`` opens a location with a short limit.  ``admit`` checks each gateway before it is
     used; then ``consumer`` is registered with it, before any of its rows is planned.  As long as

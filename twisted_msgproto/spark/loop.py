@@ -77,7 +77,7 @@ class Pace:
 
 
 class Loop:
-    """Is one run of the loop, in one thread.
+    """One run of the loop, in one thread.
 
     ``stop`` ends it after the running batch.  ``maintenance`` is called between batches with the
     table: checkpoints, log cleanup, compaction.  ``check`` is called once a round and raises when

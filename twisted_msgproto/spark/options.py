@@ -101,7 +101,7 @@ def refuse_misspelt(given: Mapping[str, str], known: Iterable[str]) -> None:
 
 
 class Settings:
-    """Holds the options of one stream or one table.  Raises ConfigurationError with one line."""
+    """The options of one stream or one table.  Raises ConfigurationError with one line."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         # Spark hands a dictionary that forgets about case when it is pickled: compare in lower.

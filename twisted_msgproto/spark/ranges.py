@@ -92,7 +92,7 @@ class Piece(NamedTuple):
 
 
 class QueueRange(InputPartition):
-    """Holds the work of one task: one range of a queue, or several of any number of queues."""
+    """The work of one task: one range of a queue, or several of any number of queues."""
 
     def __init__(
         self,

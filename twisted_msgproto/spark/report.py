@@ -76,7 +76,7 @@ def lag(landed: Landed | None, description: Description, now: float) -> Lag:
 
 @dataclass(slots=True)
 class Progress:
-    """Holds figures of a running bridge; all of them count from its start, but for ``landed``.
+    """Figures of a running bridge; all of them count from its start, but for ``landed``.
 
     ``landed`` is where the table is in each queue.  ``skipped`` counts rows that are damaged in
     the queue and so will never land; ``dropped`` those that a transform did not return.

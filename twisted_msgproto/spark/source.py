@@ -272,7 +272,7 @@ class FilteredQueueReader(QueueBatchReader):
 
 
 class QueueSource(DataSource):
-    """Is ``format("msgproto")``.  The options are listed in ``docs/data-source.md``."""
+    """``format("msgproto")``.  The options are listed in ``docs/data-source.md``."""
 
     @classmethod
     def name(cls) -> str:

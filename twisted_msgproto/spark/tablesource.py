@@ -70,7 +70,7 @@ STORAGE_PREFIX = "storage."
 
 
 class TableOptions:
-    """Holds the options of ``format("msgproto-table")``.  Raises ConfigurationError with one
+    """The options of ``format("msgproto-table")``.  Raises ConfigurationError with one
     line.
     """
 
@@ -219,7 +219,7 @@ class FilteredTableReader(TableReader):
 
 
 class TableSource(DataSource):
-    """Is ``format("msgproto-table")``.  The options are listed in ``docs/reading-the-table.md``."""
+    """``format("msgproto-table")``.  The options are listed in ``docs/reading-the-table.md``."""
 
     @classmethod
     def name(cls) -> str:

@@ -93,7 +93,7 @@ class Machine(TypedDict, total=False):
 
 
 class Table:
-    """Represents one Delta table.  It is not for several threads at once.
+    """One Delta table.  It is not for several threads at once.
 
     Every method raises TableError, with one line, when the table cannot do what was asked.
     """

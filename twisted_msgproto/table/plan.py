@@ -29,7 +29,7 @@ TASK_GATEWAYS_MIN = 50
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Holds a gateway that has answered, and how far the table has landed it (None: not at all
+    """A gateway that has answered, and how far the table has landed it (None: not at all
     yet).
     """
 

@@ -59,7 +59,7 @@ class Listing:
 
 @dataclass(slots=True)
 class State:
-    """Holds what a table is at ``version``; :meth:`apply` advances it by one version."""
+    """What a table is at ``version``; :meth:`apply` advances it by one version."""
 
     version: int = -1
     metadata: Metadata | None = None
@@ -82,7 +82,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Is a checkpoint, or, with version -1 and no names, the beginning of the log."""
+    """A checkpoint, or, with version -1 and no names, the beginning of the log."""
 
     version: int = -1
     names: tuple[str, ...] = ()

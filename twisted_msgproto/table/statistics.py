@@ -25,7 +25,7 @@ TIE_BREAKER = "\U0010ffff"
 
 @dataclass(slots=True)
 class _Bounds:
-    """Holds the smallest and the largest value of a column, and its nulls, over row groups."""
+    """The smallest and the largest value of a column, and its nulls, over row groups."""
 
     nulls: int = 0
     least: Any = None
@@ -48,7 +48,7 @@ class _Bounds:
 
 @dataclass(slots=True)
 class _Collected:
-    """Holds the three parts of a file's statistics."""
+    """The three parts of a file's statistics."""
 
     minimum: dict[str, Any] = field(default_factory=dict)
     maximum: dict[str, Any] = field(default_factory=dict)

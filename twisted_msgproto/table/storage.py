@@ -77,7 +77,7 @@ class Storage(Protocol):
 
 @dataclass(slots=True)
 class LocalStorage:
-    """Keeps a table in a directory of this machine, or of a disk that machines share."""
+    """A table in a directory of this machine, or of a disk that machines share."""
 
     location: str
     disk: TableDisk = field(default_factory=OSTableDisk)
@@ -134,7 +134,7 @@ class LocalStorage:
 
 @dataclass(slots=True)
 class ObjectStorage:
-    """Keeps a table in an object store that delta-rs knows."""
+    """A table in an object store that delta-rs knows."""
 
     location: str
     options: Mapping[str, str] = field(default_factory=dict)

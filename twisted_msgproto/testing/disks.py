@@ -23,7 +23,7 @@ STEPS: Final = frozenset(
 
 @dataclass
 class _Fault:
-    """Is what a step meets: an error, or no answer until it is healed."""
+    """What a step meets: an error, or no answer until it is healed."""
 
     name: str
     passes: int
@@ -156,7 +156,7 @@ class BrokenDisk:
 
 
 class _BrokenFile:
-    """Is an open file of a :class:`BrokenDisk`."""
+    """An open file of a :class:`BrokenDisk`."""
 
     def __init__(self, disk: BrokenDisk, path: str, file: File) -> None:
         self._disk = disk

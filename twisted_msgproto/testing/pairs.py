@@ -31,7 +31,7 @@ Build = Callable[[IPv4Address], Any]
 
 @implementer(ITransport, IPushProducer)
 class MemoryTransport:
-    """Is one end of a pair; to a protocol it is a TCP transport of Twisted.
+    """One end of a pair; to a protocol it is a TCP transport of Twisted.
 
     Attributes:
         protocol: this end's protocol; None if the factory built none.

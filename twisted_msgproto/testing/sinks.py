@@ -11,7 +11,7 @@ from ..net.sink import IMessageSink
 
 @implementer(IMessageSink)
 class SafeSink:
-    """Keeps everything in memory and says at once that it is safe.
+    """Everything in memory and says at once that it is safe.
 
     Attributes:
         batches: the batches that were put, oldest first.
@@ -33,7 +33,7 @@ class SafeSink:
 
 @implementer(IMessageSink)
 class HeldSink:
-    """Keeps batches waiting until the test releases them or lets them fail.
+    """Batches waiting until the test releases them or lets them fail.
 
     Attributes:
         batches: the batches that were put, oldest first.

@@ -64,7 +64,7 @@ class UmqFault(Fault):
 
 @dataclass(slots=True)
 class Frame:
-    """Is one command.
+    """One command.
 
     ``id`` is the text as it came or goes, ``attachments`` the number of binary messages that
     follow.  The subclass is the command; ``letter`` is its letter.
@@ -159,7 +159,7 @@ class UnsetAttribute(Frame):
 
 
 class Attachment:
-    """Is a binary message: only a name for the machine's tables (``UM-01``)."""
+    """A binary message: only a name for the machine's tables (``UM-01``)."""
 
 
 FRAMES: Final[dict[str, type[Frame]]] = {

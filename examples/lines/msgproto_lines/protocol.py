@@ -201,7 +201,7 @@ class LinesClientFactory(SessionFactory, ClientFactory):
 
 
 class LinesClientService(ClientComeback[LinesClient]):
-    """Keeps a connection to a server, and comes back."""
+    """A connection to a server, and comes back."""
 
     def send(self, body: bytes, *, timeout: float | None = None) -> Deferred[None]:
         """Send a body in the connection which stands, or in the next one."""

@@ -30,7 +30,7 @@ SOFT_SHARE: Final = 0.75
 
 
 class Broker(Stock):
-    """Holds all queues of one server, or of several that share them, and knows their consumers.
+    """All queues of one server, or of several that share them, and knows their consumers.
 
     Waiting letters of a queue are delivered in the order of their places, each to one consumer, in
     turn among consumers that have room.  A letter that comes back is at its old place again, so it

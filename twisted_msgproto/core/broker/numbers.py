@@ -23,7 +23,7 @@ LARGE: Final = "I"
 
 
 class Numbers:
-    """Keeps a number for each place; a place that is not here has the number 0.
+    """A number for each place; a place that is not here has the number 0.
 
     Places are kept in order, in chunks of arrays: the distance from the chunk's base, and the
     number.

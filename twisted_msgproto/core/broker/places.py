@@ -28,7 +28,7 @@ class Row(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Holds the same columns of many places, in order."""
+    """The same columns of many places, in order."""
 
     places: list[int]
     weights: list[int]
@@ -36,7 +36,7 @@ class Rows(NamedTuple):
 
 
 class _Chunk:
-    """Holds neighbouring places; those before ``head`` have left."""
+    """Neighbouring places; those before ``head`` have left."""
 
     __slots__ = ("base", "distances", "head", "seconds", "weights")
 
@@ -75,7 +75,7 @@ _base = attrgetter("base")
 
 
 class Places:
-    """Holds places in ascending order, each with its weight and its second of arrival.
+    """Places in ascending order, each with its weight and its second of arrival.
 
     What leaves from the front and what comes at the end costs no more for a longer backlog.
     ``count`` is how many there are; to ask for it is cheaper than for the length.

@@ -52,7 +52,7 @@ Released = list[tuple[Batch, list[int]]]
 
 
 class Subscriber:
-    """Holds what the broker knows of one consumer.
+    """What the broker knows of one consumer.
 
     Attributes:
         queues: what it consumes, the queue that had its last turn longest ago first.
@@ -83,7 +83,7 @@ class Subscriber:
 
 
 class BrokerQueue:
-    """Holds the letters of one queue, waiting or in flight, and its consumers.
+    """The letters of one queue, waiting or in flight, and its consumers.
 
     Attributes:
         name: its name.

@@ -58,7 +58,7 @@ AGED_MAX: Final = 1000
 
 
 class Stock:
-    """Holds the letters of all queues, waiting or in flight.
+    """The letters of all queues, waiting or in flight.
 
     Attributes:
         counters: plain integers for metrics.

@@ -83,7 +83,7 @@ class QueueName(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Letter:
-    """Is one message of a queue, in memory.
+    """One message of a queue, in memory.
 
     Attributes:
         place: its offset in the log, or a number in memory; no two letters of a broker share one.

@@ -85,7 +85,7 @@ class Packer:
 
 @dataclass(slots=True)
 class Flight:
-    """Is one window in flight: it knows the parcel of each of its events, in order."""
+    """One window in flight: it knows the parcel of each of its events, in order."""
 
     portions: deque[tuple[Parcel, int]]  # parcel, events of it that are not acknowledged
     size: int

@@ -99,7 +99,7 @@ class _Inspected:
 
 
 class Reader(Connection[bytes, bytes, ReaderEvent]):
-    """Is the receiving side (server): it counts windows, owes acks, and reports faults as the last
+    """The receiving side (server): it counts windows, owes acks, and reports faults as the last
     event.
 
     Serves ``LJ-02`` … ``LJ-08``, ``LJ-11``, ``LJ-13``, ``LJ-14``, ``LJ-16``, ``LJ-17``, ``LJ-19``

@@ -74,7 +74,7 @@ _HEARING: Final = (Writing.IDLE, Writing.FLOWING, Writing.BLOCKED, Writing.DRAIN
 
 
 class Writer(Connection[bytes, bytes, WriterEvent]):
-    """Is the sending side (client): it forms windows, waits for acks, and returns what is
+    """The sending side (client): it forms windows, waits for acks, and returns what is
     unacknowledged.
 
     Serves ``LJ-02``, ``LJ-05`` … ``LJ-09``, ``LJ-12``, ``LJ-15``, ``LJ-17``, ``LJ-18`` and

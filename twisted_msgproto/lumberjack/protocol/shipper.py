@@ -101,7 +101,7 @@ class _Owned(Factory):
 
 
 class _Line(ClientComeback[LumberjackClient]):
-    """Keeps one connection at a time, for ever: each attempt goes to the next of its hosts.
+    """One connection at a time, for ever: each attempt goes to the next of its hosts.
 
     It is the owner of its connections.
     """

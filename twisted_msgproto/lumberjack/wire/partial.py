@@ -22,7 +22,7 @@ class AboveLimit(NamedTuple):
 
 @dataclass(slots=True)
 class PartialData:
-    """Keeps what was read of an incomplete D frame, so that nothing is read twice (``LJ-03``).
+    """What was read of an incomplete D frame, so that nothing is read twice (``LJ-03``).
 
     Attributes:
         pair_count: pairs that the frame has.

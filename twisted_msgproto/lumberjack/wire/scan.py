@@ -138,7 +138,7 @@ class DataLimits(NamedTuple):
 
 
 class DataRun(NamedTuple):
-    """Holds D frames of one version that follow each other, up to ``position``.
+    """D frames of one version that follow each other, up to ``position``.
 
     ``pairs`` has the pairs of each frame, and ``pair_count`` says how many were read, repeated keys
     included.  ``unusual``: the next frame's header stands there, and the frame is not one for a

@@ -50,7 +50,7 @@ def refusal(error: ValueError) -> str:
 
 
 class Extension:
-    """Is the base of all extensions: a marker without frames, commands or effects.
+    """The base of all extensions: a marker without frames, commands or effects.
 
     Attributes:
         name: as it stands in handshakes; vendors' begin with ``x-`` (``MM-10``).
@@ -170,7 +170,7 @@ class Extension:
 
 
 class ExtensionSet(Mapping[str, type[Extension]]):
-    """Holds the extensions that one side knows, by name and alias.
+    """The extensions that one side knows, by name and alias.
 
     Iteration returns names only, not aliases.
     """
@@ -212,7 +212,7 @@ class ExtensionSet(Mapping[str, type[Extension]]):
 
 
 class Acknowledging(Extension):
-    """Has what ``ack`` and ``batch-ack`` share: a number of messages in flight (``MM-18`` …
+    """What ``ack`` and ``batch-ack`` share: a number of messages in flight (``MM-18`` …
     ``MM-21``).
 
     The frames themselves are the session's business: they move its windows.
@@ -304,7 +304,7 @@ class Ack(Acknowledging):
 
 
 class PubSub(Extension):
-    """Has subscriptions with filters (``MM-25``).  The broker is the one that obeys the
+    """Subscriptions with filters (``MM-25``).  The broker is the one that obeys the
     commands.
     """
 
@@ -406,13 +406,13 @@ class Dotnet(Extension):
 
 
 class Xml(Extension):
-    """Is a marker: payloads are XML (``MM-30``)."""
+    """A marker: payloads are XML (``MM-30``)."""
 
     name = "xml"
 
 
 class Protobuf(Extension):
-    """Is a marker: payloads are protocol buffers (``MM-30``)."""
+    """A marker: payloads are protocol buffers (``MM-30``)."""
 
     name = "protobuf"
 

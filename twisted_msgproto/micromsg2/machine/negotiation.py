@@ -38,7 +38,7 @@ class Disagreement(Exception):
 
 @dataclass(slots=True, frozen=True)
 class Proposal:
-    """Holds what one side brings into the handshake.
+    """What one side brings into the handshake.
 
     Attributes:
         identity: ASCII, ≤ 255 characters.

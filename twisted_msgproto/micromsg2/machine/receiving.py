@@ -52,7 +52,7 @@ class Broken(Exception):
 
 
 class _Said(NamedTuple):
-    """Holds what annotating extensions say about a message: for the table, and by their names."""
+    """What annotating extensions say about a message: for the table, and by their names."""
 
     fields: Mapping[str, str]
     notes: Mapping[str, str]
@@ -65,7 +65,7 @@ _ALL_EMPTY: Final[list[Parsed]] = []
 
 @dataclass(slots=True)
 class _Payload:
-    """Is a payload of which at least one part has come (``MM-31``).
+    """A payload of which at least one part has come (``MM-31``).
 
     What its properties say is read again with the last part: until then they weigh no more than
     they did on the wire.
@@ -82,7 +82,7 @@ class _Payload:
 
 
 class _Inspected(NamedTuple):
-    """Is a complete payload while extensions inspect it (``MM-28``)."""
+    """A complete payload while extensions inspect it (``MM-28``)."""
 
     verdict: Generator[None, None, str | None]
     message: Part
@@ -96,7 +96,7 @@ def _with(fields: Mapping[str, str], said: _Said) -> Mapping[str, str]:
 
 
 class Inbox:
-    """Holds what has arrived in a session, up to the events that are returned.
+    """What has arrived in a session, up to the events that are returned.
 
     Attributes:
         window: numbers of whole payloads by place, and which of them are safe.

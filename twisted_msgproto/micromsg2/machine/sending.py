@@ -40,7 +40,7 @@ _NOTHING: Final[Mapping[str, str]] = {}
 
 
 class Sending(Connection[bytes, bytes, Event]):
-    """Is the sending half of a session.
+    """The sending half of a session.
 
     Attributes:
         limits: the limits in force.

@@ -78,7 +78,7 @@ _READING: Final = (Side.OPENING, Side.ANSWERED, Side.ESTABLISHED)
 
 
 class Session(Sending):
-    """Has what client and server share: everything but the handshake.
+    """What client and server share: everything but the handshake.
 
     Serves ``MM-10`` … ``MM-33``.
 

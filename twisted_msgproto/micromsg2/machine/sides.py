@@ -13,7 +13,7 @@ from .session import Session
 
 
 class Client(Session):
-    """Is the side that connects: it opens the handshake and closes it."""
+    """The side that connects: it opens the handshake and closes it."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ class Client(Session):
 
 
 class Server(Session):
-    """Is the side that accepts: it answers the handshake and checks its end."""
+    """The side that accepts: it answers the handshake and checks its end."""
 
     __slots__ = ("_asked", "_every", "_keeping")
 

@@ -21,7 +21,7 @@ _NOTHING: Final[Mapping[str, str]] = {}
 
 
 class Renewed(subscriptions.Renewed):
-    """Is a destination to which every session subscribes; iterate it through all of them.
+    """A destination to which every session subscribes; iterate it through all of them.
 
     Its messages go to the sessions' ``messageReceived`` until it is iterated for the first time.
     What had come from a session that has ended can still be iterated; what was not acknowledged
@@ -73,7 +73,7 @@ class Renewed(subscriptions.Renewed):
 
 
 class MicroMsg2ClientService(ClientComeback[MicroMsg2Client]):
-    """Keeps one session with a server; see :class:`~twisted_msgproto.net.comeback.Comeback`.
+    """One session with a server; see :class:`~twisted_msgproto.net.comeback.Comeback`.
 
     A message that was not sent waits for the next session.  One that was on its way when the
     session ended fails with ConnectionClosed, because nobody knows whether the server has it; a

@@ -87,7 +87,7 @@ class Arrived:
 
 
 class MicroMsg2Protocol(Sending):
-    """Is one connection, whichever side.
+    """One connection, whichever side.
 
     Attributes:
         machine: its ``snapshot()`` tells where the connection stands.

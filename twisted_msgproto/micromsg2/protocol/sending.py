@@ -35,7 +35,7 @@ _NOTHING: Final[Mapping[str, str]] = {}
 
 @dataclass(slots=True, eq=False)
 class Sent:
-    """Holds the messages of one ``send``: its Deferred fires when ``remaining`` is 0."""
+    """The messages of one ``send``: its Deferred fires when ``remaining`` is 0."""
 
     address: bytes
     payloads: deque[bytes]
@@ -55,7 +55,7 @@ _NOTHING_UNSENT: Final[deque[Sent]] = deque(maxlen=0)
 
 
 class Sending(Session):
-    """Has the verbs, what waits for space in the window, a producer's flow, and orderly ends."""
+    """The verbs, what waits for space in the window, a producer's flow, and orderly ends."""
 
     machine: machine.Session
 

@@ -88,7 +88,7 @@ UNLIMITED_ROOM: Final = 256
 
 
 class MicroMsg2Factory(MsgprotoServerFactory):
-    """Has what the factories of both sides share."""
+    """What the factories of both sides share."""
 
     protocolName = PROTOCOL
     LIMITS: ClassVar[tuple[Limit, ...]] = LIMITS
@@ -98,7 +98,7 @@ class MicroMsg2Factory(MsgprotoServerFactory):
 
 
 class MicroMsg2Server(MicroMsg2Protocol):
-    """Is the side that accepts: it receives messages and serves subscriptions."""
+    """The side that accepts: it receives messages and serves subscriptions."""
 
     factory: MicroMsg2ServerFactory
     _subscribed = False  # the broker was told of subscriptions, and has not looked yet
@@ -429,7 +429,7 @@ DISAGREEMENTS: Final = frozenset({UNSUPPORTED_VERSION, UNSUPPORTED_EXTENSION, EX
 
 
 class MicroMsg2Client(ClientLink, MicroMsg2Protocol):
-    """Is the side that connects."""
+    """The side that connects."""
 
     factory: MicroMsg2ClientFactory
 

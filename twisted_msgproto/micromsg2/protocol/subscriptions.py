@@ -41,7 +41,7 @@ def weigh(message: Message) -> int:
 
 
 class Arrivals(Backlog[Message]):
-    """Holds messages of one destination until they are iterated, and their acknowledgements.
+    """Messages of one destination until they are iterated, and their acknowledgements.
 
     Attributes:
         wanted: somebody has iterated; until then messages go to ``messageReceived`` alone.
@@ -94,7 +94,7 @@ class Arrivals(Backlog[Message]):
 
 
 class Subscription(Ending):
-    """Is a destination to which a session has subscribed: iterate it with ``async for``.
+    """A destination to which a session has subscribed: iterate it with ``async for``.
 
     Its messages go to ``messageReceived`` until it is iterated for the first time, and from then on
     to those who iterate, each to one of them.  A message is acknowledged when iteration returns it.
@@ -160,7 +160,7 @@ class Subscription(Ending):
 
 
 class Subscriptions:
-    """Holds the subscriptions of one session, and what came for those that were iterated."""
+    """The subscriptions of one session, and what came for those that were iterated."""
 
     def __init__(self) -> None:
         self.living: dict[str, Subscription] = {}

@@ -78,7 +78,7 @@ LIMIT_EXCEEDED: Final = "limit-exceeded"
 
 @dataclass(slots=True, frozen=True)
 class Handshake:
-    """Is one of the three messages that open a connection (``MM-02`` … ``MM-04``)."""
+    """One of the three messages that open a connection (``MM-02`` … ``MM-04``)."""
 
     major: int
     minor: int
@@ -97,7 +97,7 @@ class Handshake:
 
 @dataclass(slots=True)
 class Messages:
-    """Holds complete MESSAGE/SEND frames that followed each other, as columns (``MM-12``).
+    """Complete MESSAGE/SEND frames that followed each other, as columns (``MM-12``).
 
     ``properties`` are octets as they came; ``octets`` is what all of it weighed on the wire.
     """
@@ -114,7 +114,7 @@ class Messages:
 
 @dataclass(slots=True, frozen=True)
 class Part:
-    """Is a MESSAGE/SEND frame with CONTINUED: more frames of the same payload follow
+    """A MESSAGE/SEND frame with CONTINUED: more frames of the same payload follow
     (``MM-14``).
     """
 
@@ -126,7 +126,7 @@ class Part:
 
 @dataclass(slots=True, frozen=True)
 class Command:
-    """Is a COMMAND: its name in lower case, and its parameters (``MM-15``)."""
+    """A COMMAND: its name in lower case, and its parameters (``MM-15``)."""
 
     name: str
     parameters: dict[str, str]
@@ -134,7 +134,7 @@ class Command:
 
 @dataclass(slots=True, frozen=True)
 class ExtensionFrame:
-    """Is a frame that belongs to the extension with this index, counted from 1 (``MM-16``)."""
+    """A frame that belongs to the extension with this index, counted from 1 (``MM-16``)."""
 
     index: int
     payload: bytes
@@ -142,7 +142,7 @@ class ExtensionFrame:
 
 @dataclass(slots=True, frozen=True)
 class Error:
-    """Is an ERROR frame (``MM-17``); ours begin with a stable code, ``code: text``."""
+    """An ERROR frame (``MM-17``); ours begin with a stable code, ``code: text``."""
 
     text: str
 

@@ -75,7 +75,7 @@ def _ascii(octets: bytes, what: str) -> str:
 
 
 class Kind(Enum):
-    """Is the type of a value; the enum's value is its prefix on the wire (``MM-23``)."""
+    """The type of a value; the enum's value is its prefix on the wire (``MM-23``)."""
 
     NUMBER = "N"
     DATE = "D"
@@ -87,7 +87,7 @@ Content = int | Decimal | str
 
 @dataclass(slots=True, frozen=True)
 class Value:
-    """Is one property or filter value (``MM-23``).
+    """One property or filter value (``MM-23``).
 
     ``content`` is what comparisons use: int or Decimal for numbers, Decimal seconds since the UNIX
     epoch for dates, str for text.  ``text`` is the value as it was written, without its prefix and
@@ -195,7 +195,7 @@ is made of.
 
 
 class Parsed(NamedTuple):
-    """Holds what a text of properties says.
+    """What a text of properties says.
 
     ``fields`` are the values as text, ``untyped`` counts those without a type, ``weight`` is how
     many octets of memory all this takes: up to 60 times those of the text.
@@ -409,7 +409,7 @@ CONDITION_OCTETS: Final = 300
 
 
 class Filter:
-    """Holds conditions that must all be true (``MM-24``, ``MM-25``).
+    """Conditions that must all be true (``MM-24``, ``MM-25``).
 
     A message without the property, or with one of another type, does not match, whatever the
     operator.  No condition at all matches everything.

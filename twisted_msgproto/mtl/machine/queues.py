@@ -84,7 +84,7 @@ class Queues(Protocol):
 
 
 class QueuesInMemory:
-    """Is a broker for one profile, in memory: what can be delivered is delivered at once."""
+    """A broker for one profile, in memory: what can be delivered is delivered at once."""
 
     durable = False
 
@@ -161,13 +161,13 @@ class QueuesInMemory:
 
 @dataclass(slots=True)
 class Given(Stored):
-    """Is one content that a reader has, with the place of its letter."""
+    """One content that a reader has, with the place of its letter."""
 
     place: int = 0
 
 
 class QueueReader:
-    """Is one reader, as a consumer of the broker's."""
+    """One reader, as a consumer of the broker's."""
 
     __slots__ = ("_flow", "_profile")
 
@@ -194,7 +194,7 @@ class QueueReader:
 
 
 class QueueProfile(Profile):
-    """Has named queues with competing readers (``MT-26``, ``MT-27``).
+    """Named queues with competing readers (``MT-26``, ``MT-27``).
 
     A queue is made when somebody writes to it or summons it.  Each content goes to one reader, in
     turn, as far as readers have space; a reader of several queues has each in turn.  A

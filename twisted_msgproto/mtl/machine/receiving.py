@@ -19,7 +19,7 @@ from .sessions import Place, Sessions
 
 
 class Writers(Sessions):
-    """Is the writing half of the data flows.  Who derives from it sends (``_send``,
+    """The writing half of the data flows.  Who derives from it sends (``_send``,
     ``_respond``).
     """
 

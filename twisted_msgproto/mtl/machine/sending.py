@@ -16,7 +16,7 @@ from .receiving import Writers
 
 
 class Readers(Writers):
-    """Is the reading half of the data flows.
+    """The reading half of the data flows.
 
     A method of a profile that raises for a reader ends that flow: nobody knows what the profile
     still has of it.  What it had goes back, and its client begins anew with another lease.

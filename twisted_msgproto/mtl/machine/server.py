@@ -54,7 +54,7 @@ SETTLING: Final = (data.Confirm, data.Reject)
 
 
 class Server(Readers):
-    """Is the broker's machine: sessions, leases, flows, profiles.
+    """The broker's machine: sessions, leases, flows, profiles.
 
     Serves ``MT-01`` … ``MT-22`` and ``MT-25`` … ``MT-30`` above the sockets.
 

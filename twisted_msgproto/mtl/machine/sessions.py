@@ -68,7 +68,7 @@ class Channel(Enum):
 
 
 class Arrival(NamedTuple):
-    """Holds what one read of a socket brought.
+    """What one read of a socket brought.
 
     Each of ``messages`` is the name of its connection and the frames that were sent; ``peers`` says
     by those names what is known of the connections.
@@ -100,7 +100,7 @@ _UNAUTHENTICATED: Final = (SessionState.NEW, SessionState.UNAUTHORIZED, SessionS
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """Is one client's session.
+    """One client's session.
 
     Attributes:
         peer: the control connection; never shown to anybody.
@@ -149,7 +149,7 @@ class Session:
 
 
 class Sessions(Connection[Arrival, Outputs, ServerEvent]):
-    """Is the control flow of a broker.  Who derives from it ends flows (``_end_flow``).
+    """The control flow of a broker.  Who derives from it ends flows (``_end_flow``).
 
     Its deadlines are those of sessions, of leases that nobody has used, and of flows: each has one,
     so that what one message costs does not grow with those who are silent.

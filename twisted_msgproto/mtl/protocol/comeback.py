@@ -30,7 +30,7 @@ from .flows import MtlReader, MtlWriter, Received
 
 
 class MtlClientService(Comeback[MtlClient]):
-    """Keeps a session and its flows; see :class:`~twisted_msgproto.net.comeback.Comeback`.
+    """A session and its flows; see :class:`~twisted_msgproto.net.comeback.Comeback`.
 
     A flow that stands survives the server: its lease is renewed, and what it has in flight is sent
     again, so contents arrive at least once.  A log-in that is refused ends the flows with Refused.
@@ -212,7 +212,7 @@ class MtlClientService(Comeback[MtlClient]):
 
 
 class _Watched(MtlClient):
-    """Is a client that tells its service what happens on its control flow."""
+    """A client that tells its service what happens on its control flow."""
 
     service: MtlClientService
 

@@ -23,7 +23,7 @@ class Endpoint:
 
 
 class DealerWire(Wire):
-    """Has one DEALER socket at a time.
+    """One DEALER socket at a time.
 
     Attributes:
         socket: the socket in use; None while there is none, and then what is written is lost.

@@ -41,7 +41,7 @@ log = SteadyLogger(namespace="twisted_msgproto.mtl")
 
 @dataclass(slots=True)
 class Received:
-    """Is one content that a reader received; ``properties`` are the field table, decoded when
+    """One content that a reader received; ``properties`` are the field table, decoded when
     asked.
     """
 
@@ -68,7 +68,7 @@ def _weigh(content: Received) -> int:
 
 
 class MtlFlow(Link):
-    """Is one data flow of a client: see :class:`MtlReader` and :class:`MtlWriter`.
+    """One data flow of a client: see :class:`MtlReader` and :class:`MtlWriter`.
 
     Attributes:
         machine: decides everything; its ``snapshot()`` tells where the flow stands.
@@ -315,7 +315,7 @@ def _logLoss(error: Exception) -> None:
 
 
 class MtlReader(MtlFlow):
-    """Is a flow that receives content.
+    """A flow that receives content.
 
     Set ``received`` to be called with each :class:`Received`, or iterate::
 
@@ -415,7 +415,7 @@ class MtlReader(MtlFlow):
 
 
 class MtlWriter(MtlFlow):
-    """Is a flow that sends content."""
+    """A flow that sends content."""
 
     reads = False
 

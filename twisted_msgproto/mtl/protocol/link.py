@@ -52,7 +52,7 @@ class _AllPeers:
 
 
 class SocketPair(Wire):
-    """Is the wire of a broker: its control and its data socket, possibly one.
+    """The wire of a broker: its control and its data socket, possibly one.
 
     Reading is paused where data comes; requests continue.
     """

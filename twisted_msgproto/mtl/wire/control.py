@@ -66,14 +66,14 @@ class Invalid(ValueError):
 
 @dataclass(slots=True)
 class Open:
-    """Is Connection.Open (``MT-05``)."""
+    """Connection.Open (``MT-05``)."""
 
     virtual_host: str
 
 
 @dataclass(slots=True)
 class Authorize:
-    """Is Connection.Authorize: one step of a SASL cycle (``MT-08``)."""
+    """Connection.Authorize: one step of a SASL cycle (``MT-08``)."""
 
     mechanism: str
     response: bytes
@@ -81,14 +81,14 @@ class Authorize:
 
 @dataclass(slots=True)
 class SelectProfile:
-    """Is Connection.Profile; the name is in lower case (``MT-09``)."""
+    """Connection.Profile; the name is in lower case (``MT-09``)."""
 
     profile: str
 
 
 @dataclass(slots=True)
 class RequestReader:
-    """Is Connection.Reader; no resources mean all (``MT-10``)."""
+    """Connection.Reader; no resources mean all (``MT-10``)."""
 
     resources: tuple[str, ...]
     confirm: str
@@ -96,7 +96,7 @@ class RequestReader:
 
 @dataclass(slots=True)
 class RequestWriter:
-    """Is Connection.Writer; no resources mean all (``MT-10``)."""
+    """Connection.Writer; no resources mean all (``MT-10``)."""
 
     resources: tuple[str, ...]
     confirm: str
@@ -278,7 +278,7 @@ def encode_reply(code: int, **body: Any) -> list[bytes]:
 
 @dataclass(slots=True)
 class Reply:
-    """Is what a server answered."""
+    """What a server answered."""
 
     code: int
     body: Mapping[str, Any]

@@ -56,7 +56,7 @@ class Lease:
 
 @dataclass(slots=True)
 class Response:
-    """Is an answer to the command of this sequence: 200, 400, 403 or 404 (``MT-14``)."""
+    """An answer to the command of this sequence: 200, 400, 403 or 404 (``MT-14``)."""
 
     sequence: int
     code: int
@@ -80,7 +80,7 @@ class Dismiss:
 
 @dataclass(slots=True)
 class Content:
-    """Is content for or from a resource; ``properties`` is an encoded field table (``MT-18``)."""
+    """Content for or from a resource; ``properties`` is an encoded field table (``MT-18``)."""
 
     sequence: int
     resource: str

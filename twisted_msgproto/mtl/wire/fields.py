@@ -64,7 +64,7 @@ def decode_table(octets: bytes) -> dict[str, Any]:
 
 
 class _Reading:
-    """Is one pass over a table's octets."""
+    """One pass over a table's octets."""
 
     def __init__(self, octets: bytes) -> None:
         self.octets = octets

@@ -30,7 +30,7 @@ def metadata(serial: int) -> bytes:
 
 
 class Connections:
-    """Holds the serials of one server's connections, through all its sockets."""
+    """The serials of one server's connections, through all its sockets."""
 
     def __init__(self) -> None:
         self._given = 0

@@ -53,7 +53,7 @@ CURVE_OCTETS: Final = 33
 
 
 class Unread:
-    """Is what one peer has not read yet, as the ledger's holder.
+    """What one peer has not read yet, as the ledger's holder.
 
     Attributes:
         name: of its connection.

@@ -45,7 +45,7 @@ class IdentityRealm:
 
 @implementer(IUsernamePassword)
 class Passcode:
-    """Holds a name and a password.  They are compared in constant time, and ``repr`` shows
+    """A name and a password.  They are compared in constant time, and ``repr`` shows
     neither.
     """
 

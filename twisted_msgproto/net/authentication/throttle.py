@@ -177,7 +177,7 @@ class Bucket:
 
 
 class Buckets:
-    """Holds the buckets of all addresses, of all pairs or of all names."""
+    """The buckets of all addresses, of all pairs or of all names."""
 
     def __init__(self, burst: float, rate: float, window: float) -> None:
         self._burst = burst
@@ -230,7 +230,7 @@ class Known:
 
 
 class KnownPairs:
-    """Holds the pairs of place and name that have logged in, the longest ago first."""
+    """The pairs of place and name that have logged in, the longest ago first."""
 
     def __init__(self) -> None:
         self._names: OrderedDict[str, OrderedDict[str, Known]] = OrderedDict()

@@ -69,7 +69,7 @@ Fits = Callable[[str], Any]
 
 
 class _Run(NamedTuple):
-    """Holds rules of one verdict that follow one another, for one client and action.
+    """Rules of one verdict that follow one another, for one client and action.
 
     ``exact`` and ``patterns`` are the names that they fit; both None: all names.
     """
@@ -86,7 +86,7 @@ class _Run(NamedTuple):
 
 
 class _Client(NamedTuple):
-    """Holds what rules ask about a client."""
+    """What rules ask about a client."""
 
     user: str | None
     address: str
@@ -104,7 +104,7 @@ def _any_of(patterns: tuple[str, ...]) -> Fits | None:
 
 @dataclass(frozen=True)
 class Rule:
-    """Is one rule; a condition that is None fits everybody.
+    """One rule; a condition that is None fits everybody.
 
     Attributes:
         allowed: what it says.

@@ -50,7 +50,7 @@ MICROSECONDS: Final = 1_000_000
 
 
 class Keeping:
-    """Keeps the queues of all brokers whose messages one durable sink stores.
+    """The queues of all brokers whose messages one durable sink stores.
 
     Attributes:
         state: the durable half; None before :meth:`open`.

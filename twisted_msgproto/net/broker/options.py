@@ -59,7 +59,7 @@ class BrokerOptions(usage.Options):
 
 
 class Namespaces:
-    """Holds the brokers of namespaces that servers of one gateway share."""
+    """The brokers of namespaces that servers of one gateway share."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway

@@ -21,7 +21,7 @@ READ_AT_ONCE: Final = 100
 
 
 class ServedQueues:
-    """Is a :class:`.BrokerView` of the queues of all servers of a gateway."""
+    """A :class:`.BrokerView` of the queues of all servers of a gateway."""
 
     def __init__(self, brokers: Sequence[ServedBroker], clock: Any) -> None:
         """``clock`` has ``callLater()``."""

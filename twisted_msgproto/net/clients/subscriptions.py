@@ -65,7 +65,7 @@ class Ending:
 
 
 class Backlog(Generic[T]):
-    """Holds what has come until somebody takes it, with ``async for`` or by steps.
+    """What has come until somebody takes it, with ``async for`` or by steps.
 
     Several may take at a time: each item goes to one of them, in the order of their asking.
     Cancelling a step (a time-out) loses nothing: the item goes to whoever asks next.
@@ -142,7 +142,7 @@ class Backlog(Generic[T]):
 
 
 class Renewed(Ending):
-    """Is a subscription that is renewed with every session, until :meth:`end`.
+    """A subscription that is renewed with every session, until :meth:`end`.
 
     The server may end it while the session continues.  Then nothing more comes until the next
     session, or until it is asked for again with :meth:`renew`.

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Errand(Generic[S, T]):
-    """Holds a call of a verb that may have to wait for a session; its Deferred outlives sessions.
+    """A call of a verb that may have to wait for a session; its Deferred outlives sessions.
 
     Attributes:
         done: the Deferred that the caller received; it fires once.

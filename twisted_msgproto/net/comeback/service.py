@@ -21,7 +21,7 @@ log: Final = Logger(namespace="twisted_msgproto.net")
 
 
 class Comeback(Service, Generic[S]):
-    """Keeps one session with a server, for as long as the service runs.
+    """One session with a server, for as long as the service runs.
 
     A verb that is called while there is no session waits for the next one, up to its time limit;
     then it fails with TimedOut.  When the server refuses the session, whatever waits fails with

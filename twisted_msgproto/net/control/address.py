@@ -18,7 +18,7 @@ DESCRIPTORS: Final = "/proc/self/fd"
 
 
 class SocketPath:
-    """Is a path that ``bind`` and ``connect`` accept, until it is closed.
+    """A path that ``bind`` and ``connect`` accept, until it is closed.
 
     Attributes:
         path: the path to use; it is short, whatever the directory's name is.

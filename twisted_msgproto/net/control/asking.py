@@ -53,7 +53,7 @@ class _OverUnix(http.client.HTTPConnection):
 
 
 class GatewayBroker:
-    """Is the broker of a running gateway, as an operator sees it.
+    """The broker of a running gateway, as an operator sees it.
 
     It is a :class:`.BrokerView` whose methods return the values themselves.  Every method raises
     QueueAway, one line, when the gateway does not answer, and NoSuchQueue or QueueError with what

@@ -70,7 +70,7 @@ class NotForEverybody(BadRequest):
 
 
 class BodilessRequest(Request):
-    """Keeps nothing of its body: everything that can be asked stands in its path and query."""
+    """A request without a body: everything that can be asked stands in its path and query."""
 
     def gotLength(self, length: int | None) -> None:
         """Prepare for a body of this length; the channel calls this."""
@@ -144,7 +144,7 @@ def _error(failure: Failure, request: Request) -> Mapping[str, object]:
 
 
 class Paths(Resource):
-    """Holds the site's paths; every other path is answered with an error."""
+    """The site's paths; every other path is answered with an error."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

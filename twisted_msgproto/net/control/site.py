@@ -23,7 +23,7 @@ REQUEST_SECONDS: Final = 30.0
 
 
 class BoundedChannel(HTTPChannel):
-    """Is one connection.  Octets alone earn it no time: only whole requests do.
+    """One connection.  Octets alone earn it no time: only whole requests do.
 
     Attributes:
         answering: whether a request is being answered, or a stream is open.
@@ -63,7 +63,7 @@ class BoundedChannel(HTTPChannel):
 
 
 class ControlSite(Site):
-    """Keeps no log of requests, so nothing has to be done while nobody asks.
+    """A site without a log of requests: nothing has to be done while nobody asks.
 
     Attributes:
         connections: those that are open, the one that was answered least recently first.

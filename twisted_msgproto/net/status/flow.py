@@ -30,7 +30,7 @@ Value = float | None
 
 
 class _Course:
-    """Keeps the samples of one protocol, whose servers' traffic is added up."""
+    """The samples of one protocol, whose servers' traffic is added up."""
 
     def __init__(self, samples: int) -> None:
         self.columns: dict[str, deque[Value]] = {

@@ -149,7 +149,7 @@ class Drawn(Resource):
 
 
 class PageFile(Resource):
-    """Is a file of the page."""
+    """A file of the page."""
 
     isLeaf = True
 

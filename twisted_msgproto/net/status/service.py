@@ -21,7 +21,7 @@ from .stream import Events
 
 
 class StatusSite(ControlSite):
-    """Is the site on an endpoint of its own; it is named and ended as servers are."""
+    """The site on an endpoint of its own; it is named and ended as servers are."""
 
     protocolName: ClassVar[str] = "status"
 

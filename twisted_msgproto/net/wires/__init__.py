@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IAddress
 
 
 class Wire(ABC):
-    """Represents one connection to a :class:`~twisted_msgproto.net.link.Link`.
+    """One connection to a :class:`~twisted_msgproto.net.link.Link`.
 
     A wire calls on its link: ``makeConnection(wire)`` once something can be written,
     ``received(inputs)`` with what one read brought, ``unread()`` when the peer reads nothing of

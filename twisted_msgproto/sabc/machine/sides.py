@@ -101,7 +101,7 @@ def _free(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 class Side(Listener[S]):
-    """Has what client and server share beside speaking and listening: the sink's answers, time, the
+    """What client and server share beside speaking and listening: the sink's answers, time, the
     end.
 
     See the module for the duties of the caller.
@@ -297,7 +297,7 @@ class Side(Listener[S]):
 
 
 class Server(Side[Serving]):
-    """Is the accepting side."""
+    """The accepting side."""
 
     __slots__ = ("_announced", "_attempts_left", "_authenticates")
 
@@ -463,7 +463,7 @@ LEAVE_SECONDS: Final = 4.0
 
 
 class Client(Side[Connecting]):
-    """Is the connecting side."""
+    """The connecting side."""
 
     __slots__ = ("_leave_seconds",)
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class SabcClientService(ClientComeback[SabcClient]):
-    """Keeps one session with a server; see :class:`~twisted_msgproto.net.comeback.Comeback`.
+    """One session with a server; see :class:`~twisted_msgproto.net.comeback.Comeback`.
 
     A request that was not sent waits for the next session.  One that was on its way when the
     session ended fails with ConnectionClosed, because nobody knows whether the server has done it;

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Is an answer: ``request`` returns it, and ``requestReceived`` may return it.
+    """An answer: ``request`` returns it, and ``requestReceived`` may return it.
 
     ``truncated``: the peer's answer was above our limit and cut (``SA-22``).
     """

@@ -69,7 +69,7 @@ log = SteadyLogger(namespace="twisted_msgproto.sabc")
 
 
 class SabcSession(Verbs):
-    """Has what server and client have in common: hooks, and the method for each event.
+    """What server and client have in common: hooks, and the method for each event.
 
     Attributes:
         machine: where the protocol's decisions are made; its ``snapshot()`` tells where it stands.

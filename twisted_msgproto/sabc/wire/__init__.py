@@ -83,7 +83,7 @@ class Bounds:
 
 @dataclass(slots=True)
 class Frame:
-    """Is one frame; the subclass is the command.
+    """One frame; the subclass is the command.
 
     ``final``: an end mark follows the body.  ``head_octets`` and ``end_octets`` are the octets of
     the head (to the blank line) and the end mark on the wire; 0 for frames that were made here.
@@ -136,7 +136,7 @@ class Disconnecting(Frame):
 
 @dataclass(slots=True, repr=False)
 class Message(Frame):
-    """Is a message, or one part of it (``SA-14``)."""
+    """A message, or one part of it (``SA-14``)."""
 
     command: ClassVar[str] = "MESSAGE"
     has_body: ClassVar[bool] = True
@@ -144,7 +144,7 @@ class Message(Frame):
 
 @dataclass(slots=True, repr=False)
 class Error(Frame):
-    """Is an error, always one frame (``SA-23``)."""
+    """An error, always one frame (``SA-23``)."""
 
     command: ClassVar[str] = "ERROR"
     has_body: ClassVar[bool] = True

@@ -12,7 +12,7 @@ from ..protocol.topics import Topic
 
 
 class Feed:
-    """Is one name: the topics that subscribed to it, and the updates that wait for their turn.
+    """One name: the topics that subscribed to it, and the updates that wait for their turn.
 
     All subscribers get all updates in one order.  One who comes while an update is sent gets the
     next.

@@ -42,7 +42,7 @@ SMALL_CHARACTERS: Final = 4 << 10
 
 
 class Hub:
-    """Keeps named topics, to which any number of sessions may subscribe.
+    """Named topics, to which any number of sessions may subscribe.
 
     Attributes:
         methods: the registry to give to a factory; register your own methods beside these.

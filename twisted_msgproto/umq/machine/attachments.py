@@ -65,7 +65,7 @@ def _weight(message: Ordered) -> int:
 
 @dataclass(slots=True)
 class Filled:
-    """Holds what filling one slot brought: messages to deliver, or attachments that are
+    """What filling one slot brought: messages to deliver, or attachments that are
     streamed.
     """
 
@@ -74,7 +74,7 @@ class Filled:
 
 
 class Incoming:
-    """Holds the peer's announcements, oldest first, and the order of delivery.
+    """The peer's announcements, oldest first, and the order of delivery.
 
     Attributes:
         announcements: those that have slots to fill.
@@ -223,7 +223,7 @@ class Slot:
 
 
 class Outgoing:
-    """Holds our own slots, in the order of sending."""
+    """Our own slots, in the order of sending."""
 
     __slots__ = ("_slots",)
 

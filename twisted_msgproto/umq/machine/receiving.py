@@ -75,7 +75,7 @@ peer chooses those, and 1,024 fill 100 KB of each connection.
 
 @dataclass(slots=True)
 class PeerAttribute:
-    """Holds the value of an attribute, with its attachments (``UM-15``).
+    """The value of an attribute, with its attachments (``UM-15``).
 
     ``octets`` are those of its name and value in UTF-8 and of its attachments, ``weight`` is what
     it occupies here.
@@ -88,7 +88,7 @@ class PeerAttribute:
 
 
 class Peer(Arriving):
-    """Has what both sides share: all of the protocol after ``W``.
+    """What both sides share: all of the protocol after ``W``.
 
     Serves ``UM-01`` … ``UM-05`` and ``UM-08`` … ``UM-20``.  Verbs raise IllegalTransition in a
     state where they cannot be, LimitExceeded above our own limits, ValueError for what is not

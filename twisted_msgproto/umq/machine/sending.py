@@ -57,7 +57,7 @@ LATE_OCTETS: Final = 1 << 10
 
 @dataclass(slots=True)
 class OwnCall:
-    """Holds a call of ours: who waits, and the announcement of its answer's attachments.
+    """A call of ours: who waits, and the announcement of its answer's attachments.
 
     ``seconds`` is how long an answer may need after the peer has read the call; 0: its deadline is
     fixed.
@@ -73,7 +73,7 @@ Wire = str | bytes
 
 
 class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
-    """Has a machine's verbs (``UM-04``, ``UM-08`` … ``UM-16``).
+    """A machine's verbs (``UM-04``, ``UM-08`` … ``UM-16``).
 
     Verbs raise IllegalTransition in a state where they cannot be, LimitExceeded (and send nothing)
     above our own limits, ValueError for what is not theirs to answer.

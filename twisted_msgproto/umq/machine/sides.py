@@ -48,7 +48,7 @@ UNDECIDED: Final = "undecided"
 
 
 class Client(Peer):
-    """Is the side that connects: it says ``hello`` first, then WelcomeReceived (``UM-06``,
+    """The side that connects: it says ``hello`` first, then WelcomeReceived (``UM-06``,
     ``UM-07``).
     """
 

@@ -21,7 +21,7 @@ log = Logger(namespace="twisted_msgproto.umq")
 
 
 class Renewed(subscriptions.Renewed):
-    """Is a topic to which every session subscribes; :meth:`end` it when it is enough.
+    """A topic to which every session subscribes; :meth:`end` it when it is enough.
 
     A hook is called, or iterate it through all sessions: what had come from one that has ended can
     still be iterated.  The server may end it while the session continues: it refuses it, or says
@@ -71,7 +71,7 @@ class Renewed(subscriptions.Renewed):
 
 
 class UmqClientService(ClientComeback[UmqClient]):
-    """Keeps one session with a server; see :class:`~twisted_msgproto.net.comeback.Comeback`.
+    """One session with a server; see :class:`~twisted_msgproto.net.comeback.Comeback`.
 
     A call that was not sent waits for the next session.  One that was on its way when the session
     ended fails with ConnectionClosed, because nobody knows whether the server did it; a caller who

@@ -52,7 +52,7 @@ class AttachmentLost(PeerError):
 
 @dataclass(slots=True)
 class Reply:
-    """Is an answer: a text and its attachments.
+    """An answer: a text and its attachments.
 
     Received, each attachment is its octets or an AttachmentFailure; of a call that was ``streamed``
     they come through ``stream`` instead.

@@ -21,7 +21,7 @@ SERVING: Final = "serving"
 
 
 class Serving(Answering):
-    """Is the part of a session which serves calls for one turn of the reactor at most."""
+    """The part of a session which serves calls for one turn of the reactor at most."""
 
     _ready: list[CallReceived | CallbackReceived] | None = None  # safe calls of the next turn
     _rest: Iterator[Any] | None = None  # what else came, in order: a part of one read, mostly

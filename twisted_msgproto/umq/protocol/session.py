@@ -89,7 +89,7 @@ class PeerAttributes(Mapping[str, str]):
 
 
 class UmqSession(Serving):
-    """Is one UMQ connection: it has verbs that return Deferreds, and hooks for subclasses.
+    """One UMQ connection: it has verbs that return Deferreds, and hooks for subclasses.
 
     Attributes:
         machine: where the protocol stands.

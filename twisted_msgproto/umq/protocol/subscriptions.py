@@ -33,7 +33,7 @@ that wait are this many times the limit at which reading pauses otherwise.
 
 
 class Updates(Backlog[Update]):
-    """Holds updates of one topic until they are iterated; a session reads slower meanwhile."""
+    """Updates of one topic until they are iterated; a session reads slower meanwhile."""
 
     __slots__ = ("_session", "_taken")
 
@@ -58,7 +58,7 @@ class Updates(Backlog[Update]):
 
 
 class Subscription(Ending):
-    """Is a topic to which we subscribed at the peer: a hook is called, or iterate ``async for``.
+    """A topic to which we subscribed at the peer: a hook is called, or iterate ``async for``.
 
     It ends once, for one of these reasons:
 

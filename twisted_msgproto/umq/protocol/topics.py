@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @implementer(IConsumer)
 class Topic:
-    """Is a topic to which the peer subscribed here: publish to it (``UM-12``, ``UM-21``).
+    """A topic to which the peer subscribed here: publish to it (``UM-12``, ``UM-21``).
 
     What the subscriber does not read waits here, within ``topic-queue-messages`` and
     ``topic-queue-octets``; a registered producer is paused meanwhile.  Above the limits the

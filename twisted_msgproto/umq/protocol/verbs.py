@@ -32,7 +32,7 @@ _UNSENT = (ValueError, ConnectionClosed, IllegalTransition)
 
 
 class Answer(Ticket[Reply]):
-    """Is the ticket of a call of ours; its machine keeps it as the waiter.
+    """The ticket of a call of ours; its machine keeps it as the waiter.
 
     Attributes:
         streamed: its attachments are wanted one by one.
@@ -42,7 +42,7 @@ class Answer(Ticket[Reply]):
 
 
 class Verbs(Session):
-    """Is the part of a session that an application calls."""
+    """The part of a session that an application calls."""
 
     log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.umq")
     factory: Any

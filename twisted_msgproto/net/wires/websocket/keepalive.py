@@ -23,7 +23,7 @@ After a restart all peers connect at once, and stay together for as long as they
 
 
 class Round:
-    """Holds connections that were pinged together, and wait together.
+    """Connections that were pinged together, and wait together.
 
     Attributes:
         asked_at: when they were pinged.

@@ -13,7 +13,7 @@ log = Logger(namespace="twisted_msgproto.net.wires.websocket")
 
 
 class Call(Shape):
-    """Is what ``callLater`` returns."""
+    """What ``callLater`` returns."""
 
     def cancel(self) -> None:
         """Forget it."""

@@ -73,7 +73,7 @@ class FramedSession(Shape):
 
 
 class WebSocketWire(Wire):
-    """Represents one WebSocket connection, either side.
+    """One WebSocket connection, either side.
 
     Messages are ``str`` (text) and ``bytes`` (binary), in lists.
     """
