@@ -119,8 +119,8 @@ FIELDS = {
         "marker,CRC header,CRC payload,payload size,first offset,messages,runs size",
     ),
     "end": (
-        [formats.END, formats.CHECKSUM, formats.END_LINEAGE, formats.CHECKSUM],
-        "magic,end,segment,octets in it,epoch,zero,CRC-32,incarnation,witness,frame size,CRC-32",
+        [formats.END, formats.CHECKSUM],
+        "magic,end,segment,octets in it,epoch,incarnation,witness,frame size,CRC-32",
     ),
 }
 """The layouts that the queue's code reads and writes, and what their fields are called."""

@@ -659,10 +659,10 @@ def test_another_format_version_is_refused_in_one_line() -> None:
     log = a_queue(disk)
     header = SegmentHeader(3, log.identity, 0, 0).packed()
     disk.spoil(FIRST, header + disk.octets_of(FIRST)[64:])
-    with pytest.raises(QueueError, match="format version 3; this program knows 2"):
+    with pytest.raises(QueueError, match="format version 3; this program knows 1"):
         reopened(disk)
     disk.spoil(f"{DIRECTORY}/identity", seal("msgproto-queue 4"))
-    with pytest.raises(QueueError, match="format version 4; this program knows 2"):
+    with pytest.raises(QueueError, match="format version 4; this program knows 1"):
         QueueReader(DIRECTORY, disk=disk)
 
 

@@ -8,6 +8,7 @@ was synced and a random prefix of the rest, file by file and directory by direct
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import threading
@@ -21,12 +22,14 @@ from twisted_msgproto.core.errors import QueueLocked
 from twisted_msgproto.queue.disk import Stat
 
 split = lru_cache(maxsize=10_000)(os.path.split)
+numbers = itertools.count(1)
 
 
 class Content:
     """A file's octets: as programs see them, and as they would survive."""
 
     def __init__(self) -> None:
+        self.number = next(numbers)
         self.octets = bytearray()
         self.durable = bytearray()
         # ("write", position, octets) and ("truncate", size), oldest first.
@@ -324,7 +327,7 @@ class SimulatedDisk:
             if path in self._locks:  # it is in no directory
                 return Stat(0, self.life, 0)
             content = self._content(path)
-            return Stat(0, id(content), len(content.octets))
+            return Stat(0, content.number, len(content.octets))
 
     def rename(self, old: str, new: str) -> None:
         with self.mutex:

@@ -18,8 +18,7 @@ from .checksum import crc32
 if TYPE_CHECKING:
     from .disk import File
 
-FORMAT_VERSION = 2
-"""Version 2 added the stored column of envelopes; version 1 is read as it is."""
+FORMAT_VERSION = 1
 
 SEGMENT_MAGIC = b"\x93MPQSEG\n"
 END_MAGIC = b"\x93MPQEND\n"
@@ -28,8 +27,7 @@ FRAME_MARKER = b"\x93MPF"
 SEGMENT_HEADER = struct.Struct("<8sII16s8sQQI")
 FRAME_HEADER = struct.Struct("<4sIIIQII")
 FRAME_CHECKED = struct.Struct("<IIQII")
-END = struct.Struct("<8sQQQQI")
-END_LINEAGE = struct.Struct("<QQQ")
+END = struct.Struct("<8sQQQQQQQ")
 LINEAGE = struct.Struct("<QQ")
 CHECKSUM = struct.Struct("<I")
 
@@ -42,7 +40,6 @@ EMPTY_SEGMENT_OCTETS = SEGMENT_HEADER_OCTETS + FRAME_HEADER_OCTETS + LINEAGE.siz
 it.
 """
 END_OCTETS = END.size + CHECKSUM.size
-END_LINEAGE_OCTETS = END_LINEAGE.size + CHECKSUM.size
 
 ALIGNMENT = 8
 SEGMENT_SUFFIX = ".segment"
@@ -100,11 +97,6 @@ def segment_offset(name: str) -> int | None:
 # -- headers --------------------------------------------------------------------------------------
 
 
-def known_version(version: int) -> bool:
-    """Return whether this program reads queues of this format version."""
-    return 1 <= version <= FORMAT_VERSION
-
-
 @dataclass(slots=True, frozen=True)
 class Identity:
     """Holds the permanent name of a queue (``queue_id``, 32 hexadecimal digits) and its secret
@@ -130,7 +122,7 @@ class Identity:
         match = re.fullmatch(r"msgproto-queue (\d+)(?: ([0-9a-f]{32}) ([0-9a-f]{16}))?.*", text)
         if match is None:
             return None
-        if not known_version(int(match[1])):
+        if int(match[1]) != FORMAT_VERSION:
             return int(match[1])
         return cls(match[2], bytes.fromhex(match[3])) if match[2] else None
 
@@ -192,13 +184,17 @@ class Published:
 
     def packed(self) -> bytes:
         """Return the content of the file ``end``."""
-        octets = END.pack(END_MAGIC, self.offset, self.segment, self.octets, self.epoch, 0)
-        checksum = crc32(octets)
-        # Begun with the first checksum: a program of format version 1 that writes the first part
-        # alone leaves a second part that is not taken for its own.
-        lineage = END_LINEAGE.pack(self.incarnation, self.witness, self.frame_octets)
-        lineage_checksum = CHECKSUM.pack(crc32(lineage, checksum))
-        return octets + CHECKSUM.pack(checksum) + lineage + lineage_checksum
+        octets = END.pack(
+            END_MAGIC,
+            self.offset,
+            self.segment,
+            self.octets,
+            self.epoch,
+            self.incarnation,
+            self.witness,
+            self.frame_octets,
+        )
+        return octets + CHECKSUM.pack(crc32(octets))
 
     @classmethod
     def unpacked(cls, octets: bytes) -> Published | None:
@@ -208,20 +204,8 @@ class Published:
         head = octets[: END.size]
         if CHECKSUM.unpack_from(octets, END.size)[0] != crc32(head):
             return None
-        magic, offset, segment, length, epoch, _ = END.unpack(head)
-        if magic != END_MAGIC:
-            return None
-        return cls(offset, segment, length, epoch, *cls._lineage(octets, crc32(head)))
-
-    @staticmethod
-    def _lineage(octets: bytes, checksum: int) -> tuple[int, ...]:
-        """Return the second part, or nothing if it does not belong to the first."""
-        lineage = octets[END_OCTETS : END_OCTETS + END_LINEAGE.size]
-        found = octets[END_OCTETS + END_LINEAGE.size :][: CHECKSUM.size]
-        if found != CHECKSUM.pack(crc32(lineage, checksum)):
-            return ()
-        numbers: tuple[int, ...] = END_LINEAGE.unpack(lineage)
-        return numbers
+        magic, *numbers = END.unpack(head)
+        return cls(*numbers) if magic == END_MAGIC else None
 
 
 def pack_frame_header(

@@ -40,7 +40,6 @@ FILES_PARSED_MAX = 64
 """A process keeps the files of this many queues in parsed form."""
 
 _START = re.compile(r"start (\d{1,20}) (\d{1,20})", re.ASCII)
-_WITNESS = re.compile(r"witness (\d{1,20}) (\d{1,20})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +134,6 @@ class Lineage:
 
     starts: tuple[tuple[int, int], ...] = ()
     """These are pairs of the first offset of an incarnation and the incarnation, in order."""
-    witnesses: Mapping[int, int] = field(default_factory=dict)
-    """Segments that do not name the witness of row ``first`` - 1 have it here, by first offset."""
 
     def incarnation(self, row: int) -> int:
         """Return the writer start whose row this is; 0 when it is not known."""
@@ -148,36 +145,28 @@ class Lineage:
         is replaced.
         """
         earlier = [start for start in self.starts if start[0] < end]
-        starts = (*earlier, (end, incarnation))[-STARTS_MAX:]
-        return Lineage(starts, self.witnesses)
+        return Lineage((*earlier, (end, incarnation))[-STARTS_MAX:])
 
     def trimmed(self, begin: int) -> Lineage:
         """Return the history without what is older than row ``begin`` - 1."""
         index = bisect_right(self.starts, begin - 1, key=lambda start: start[0])
-        witnesses = {first: proof for first, proof in self.witnesses.items() if first >= begin}
-        return Lineage(self.starts[max(index - 1, 0) :], witnesses)
+        return Lineage(self.starts[max(index - 1, 0) :])
 
     def sealed(self) -> bytes:
         """Return the content of the file."""
-        lines = [f"start {first} {number}" for first, number in self.starts]
-        lines += [f"witness {first} {number}" for first, number in sorted(self.witnesses.items())]
-        return b"".join(map(seal, lines))
+        return b"".join(seal(f"start {first} {number}") for first, number in self.starts)
 
 
 @lru_cache(FILES_PARSED_MAX)
 def unsealed(octets: bytes) -> Lineage | None:
     """Return what the octets of a file say; None if any line of them is damaged."""
     starts: list[tuple[int, int]] = []
-    witnesses: dict[int, int] = {}
     for line in octets.splitlines():
-        text = unseal(line) or ""
-        if start := _START.fullmatch(text):
-            starts.append((int(start[1]), int(start[2])))
-        elif known := _WITNESS.fullmatch(text):
-            witnesses[int(known[1])] = int(known[2])
-        else:
+        start = _START.fullmatch(unseal(line) or "")
+        if start is None:
             return None
-    return Lineage(tuple(starts), witnesses) if starts else None
+        starts.append((int(start[1]), int(start[2])))
+    return Lineage(tuple(starts)) if starts else None
 
 
 def read(disk: Disk, directory: str) -> Lineage | None:

@@ -31,7 +31,6 @@ from .format import (
     Record,
     Segment,
     SegmentHeader,
-    known_version,
     seal,
     segment_name,
     segment_offset,
@@ -178,7 +177,7 @@ def recover(
     files_say_it = None not in (read_identity(disk, directory), read_epoch(disk, directory))
     headers = read_headers(disk, directory, firsts, all_needed=not files_say_it)
     for header, _ in headers.values():
-        if header is not None and not known_version(header.version):
+        if header is not None and header.version != FORMAT_VERSION:
             raise QueueError(
                 f"queue {directory} has format version {header.version}; "
                 f"this program knows {FORMAT_VERSION}"
@@ -282,8 +281,7 @@ def _newest(
                 _quarantine(disk, directory, state, segment, item, item.hi)
                 end, position = item.hi, item.end_position
         state.end = max(end, known.offset)
-        # A segment of an older version is left to the programs that know it.
-        state.appendable = header is not None and header.version == FORMAT_VERSION
+        state.appendable = header is not None
         if header is None and end > first:
             recovery.lines.append(f"damaged segment header in {path}: no message is lost")
         if end >= known.offset:
