@@ -39,7 +39,7 @@ def test_an_empty_queue_has_nothing_that_waits() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk)
     described = a_reader(disk).describe(Landed(0))
-    assert (described.queue_id, described.epoch) == (log.queue_id, 0)
+    assert described.queue_id == log.queue_id
     assert (described.begin, described.end, described.landed) == (0, 0, Landed(0))
     assert (described.oldest, described.waiting_octets) == (None, 0)
     assert described.octets == EMPTY_SEGMENT_OCTETS == log.octets

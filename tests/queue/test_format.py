@@ -60,7 +60,7 @@ def a_segment(octets: bytes, *, first: int = 0) -> Segment:
     disk = SimulatedDisk()
     disk.make_directory("/q")
     file = disk.open("/q/segment", write=True)
-    file.write(0, [SegmentHeader(1, IDENTITY, first, 0).packed() + octets])
+    file.write(0, [SegmentHeader(1, IDENTITY, first).packed() + octets])
     return Segment(file, IDENTITY.frame_seed, first)
 
 
@@ -171,9 +171,9 @@ def test_an_identity_of_another_format_version_is_told_by_its_number() -> None:
 
 
 def test_a_segment_header_comes_back_and_is_none_when_cut_or_damaged() -> None:
-    header = SegmentHeader(1, IDENTITY, 2**40, 3)
+    header = SegmentHeader(1, IDENTITY, 2**40)
     octets = header.packed()
-    assert len(octets) == SEGMENT_HEADER_OCTETS == 64
+    assert len(octets) == SEGMENT_HEADER_OCTETS == 56
     assert SegmentHeader.unpacked(octets) == header
     assert SegmentHeader.unpacked(octets + b"more") == header
     for wrong in flipped(octets):
@@ -185,7 +185,7 @@ def test_a_segment_header_comes_back_and_is_none_when_cut_or_damaged() -> None:
 
 
 def test_a_published_end_comes_back_and_is_none_when_cut_or_damaged() -> None:
-    published = Published(2**40, 2**39, 12345, 6, 2**62, 2**61, 77)
+    published = Published(2**40, 2**39, 12345, 2**62, 2**61, 77)
     octets = published.packed()
     assert Published.unpacked(octets) == published
     for wrong in flipped(octets):
@@ -265,7 +265,7 @@ def test_records_in_stretches_are_the_same_records() -> None:
     sizes = [3, 0, 40, 2 * WINDOW_OCTETS, 5, 5, WINDOW_OCTETS - 100, 9]
     octets = b"".join(a_frame(2 * n, 2, b"x" * size) for n, size in enumerate(sizes))
     whole = a_segment(octets)
-    assert stretched(whole, 2**63) == [(64, whole.size, 0, 16)]
+    assert stretched(whole, 2**63) == [(SEGMENT_HEADER_OCTETS, whole.size, 0, 16)]
     items = list(whole.walk(SEGMENT_HEADER_OCTETS, 0, bound=4))
     ranges = [(item.first, item.end) for item in items if isinstance(item, Record)]
     assert ranges[:2] == [(0, 4), (4, 6)]
@@ -368,7 +368,7 @@ def test_locating_works_beside_damage() -> None:
 
 def test_what_is_reserved_is_0() -> None:
     """A later version may give it a meaning, and reads what older ones wrote."""
-    header = SegmentHeader(FORMAT_VERSION, Identity("1" * 32, b"\2" * 8), 3, 4).packed()
+    header = SegmentHeader(FORMAT_VERSION, Identity("1" * 32, b"\2" * 8), 3).packed()
     assert format_room.SEGMENT_HEADER.unpack_from(header)[-1] == 0
     frame = pack_lineage_frame(1, first=5, incarnation=6, witness=7)
     *_, count, runs = format_room.FRAME_HEADER.unpack_from(frame)

@@ -343,7 +343,7 @@ def test_a_restart_of_the_gateway_is_no_error() -> None:
 
 
 def test_a_queue_restored_from_an_older_copy_is_refused_when_it_was_written_on() -> None:
-    """TB-06: same id, same epoch, and the rows which came since would never land."""
+    """TB-06: same id, and the rows which came since would never land."""
     disk = SimulatedDisk()
     log = a_log(disk, 11)
     appended(log, 5)
@@ -416,7 +416,7 @@ def test_what_is_not_known_is_not_compared() -> None:
 
 
 def test_rows_which_were_lost_after_they_landed_are_still_this_history() -> None:
-    """A disk which lost what it had confirmed: the epoch rises, offsets are never used again."""
+    """A disk which lost what it had confirmed: a loss is counted, offsets are never used again."""
     disk = SimulatedDisk()
     appended(a_log(disk, 11), 2, 2, 2)
     places = [a_reader(disk).place(offset) for offset in range(7)]
@@ -424,7 +424,7 @@ def test_rows_which_were_lost_after_they_landed_are_still_this_history() -> None
     octets = disk.octets_of(segment)
     disk.spoil(segment, octets[: EMPTY_SEGMENT_OCTETS + (len(octets) - EMPTY_SEGMENT_OCTETS) // 3])
     log = begun_again(disk, 22)
-    assert (log.epoch, log.end) == (1, 6)
+    assert (log.losses, log.end) == (1, 6)
     reader = a_reader(disk)
     for landed in places:
         reader.check(landed)

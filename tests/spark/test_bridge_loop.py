@@ -410,7 +410,7 @@ def test_rows_which_others_removed_are_refused(table: Path, queue: Path) -> None
 def test_an_older_copy_of_the_queue_is_refused__TB_06(
     table: Path, queue: Path, tmp_path: Path
 ) -> None:
-    """TB-06: the same id, the same epoch, written past what had landed: 1000 rows never landed."""
+    """TB-06: the same id, written past what had landed: 1000 rows never landed."""
     shutil.copytree(queue, tmp_path / "backup")
     write(queue, messages(1500, 100))
     drain(table, [queue])

@@ -35,8 +35,6 @@ FOREVER = 60.0
 class FakeQueue:
     """A gateway which answers, or not."""
 
-    epoch = 0
-
     def __init__(self, name: str, end: int = 10, begin: int = 0) -> None:
         self.queue_id = name
         self.first, self.last = begin, end
@@ -72,7 +70,7 @@ class FakeQueue:
         self.asked.append(landed)
         place = Landed(self.last, 1, 1)
         return Description(
-            self.queue_id, 0, self.first, self.last, place, 0, 0, 0, (), self.standing, self.moved
+            self.queue_id, self.first, self.last, place, 0, 0, 0, (), self.standing, self.moved
         )
 
     def place(self, offset: int) -> Landed:

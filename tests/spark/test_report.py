@@ -152,7 +152,7 @@ def test_the_line_names_who_is_away__TB_09() -> None:
 
 
 def described(begin: int, end: int, oldest: int | None) -> Description:
-    return Description("q", 0, begin, end, Landed(end), 0, oldest, 0, (), {}, {})
+    return Description("q", begin, end, Landed(end), 0, oldest, 0, (), {}, {})
 
 
 def test_the_lag_is_what_the_gateway_said_last() -> None:

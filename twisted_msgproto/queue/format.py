@@ -24,10 +24,10 @@ SEGMENT_MAGIC = b"\x93MPQSEG\n"
 END_MAGIC = b"\x93MPQEND\n"
 FRAME_MARKER = b"\x93MPF"
 
-SEGMENT_HEADER = struct.Struct("<8sII16s8sQQI")
+SEGMENT_HEADER = struct.Struct("<8sII16s8sQI")
 FRAME_HEADER = struct.Struct("<4sIIIQII")
 FRAME_CHECKED = struct.Struct("<IIQII")
-END = struct.Struct("<8sQQQQQQQ")
+END = struct.Struct("<8sQQQQQQ")
 LINEAGE = struct.Struct("<QQ")
 CHECKSUM = struct.Struct("<I")
 
@@ -129,12 +129,11 @@ class Identity:
 
 @dataclass(slots=True, frozen=True)
 class SegmentHeader:
-    """The 64 octets a segment begins with."""
+    """The octets that a segment begins with."""
 
     version: int
     identity: Identity
     first: int
-    epoch: int
 
     def packed(self) -> bytes:
         """Return the header as octets."""
@@ -145,7 +144,6 @@ class SegmentHeader:
             bytes.fromhex(self.identity.queue_id),
             self.identity.seed,
             self.first,
-            self.epoch,
             0,
         )
         return octets + CHECKSUM.pack(crc32(octets))
@@ -158,10 +156,10 @@ class SegmentHeader:
         head = octets[: SEGMENT_HEADER.size]
         if CHECKSUM.unpack_from(octets, SEGMENT_HEADER.size)[0] != crc32(head):
             return None
-        magic, version, _, queue_id, seed, first, epoch, _ = SEGMENT_HEADER.unpack(head)
+        magic, version, _, queue_id, seed, first, _ = SEGMENT_HEADER.unpack(head)
         if magic != SEGMENT_MAGIC:
             return None
-        return cls(version, Identity(queue_id.hex(), seed), first, epoch)
+        return cls(version, Identity(queue_id.hex(), seed), first)
 
 
 @dataclass(slots=True, frozen=True)
@@ -173,7 +171,6 @@ class Published:
     """The segment that was being written begins with this offset."""
     octets: int
     """That segment was this long at that time."""
-    epoch: int
     incarnation: int = 0
     """Row ``offset`` - 1 has this incarnation, and ``witness``; 0 when it is not known (see
     ``lineage.py``).
@@ -189,7 +186,6 @@ class Published:
             self.offset,
             self.segment,
             self.octets,
-            self.epoch,
             self.incarnation,
             self.witness,
             self.frame_octets,

@@ -40,6 +40,7 @@ FILES_PARSED_MAX = 64
 """A process keeps the files of this many queues in parsed form."""
 
 _START = re.compile(r"start (\d{1,20}) (\d{1,20})", re.ASCII)
+_LOSSES = re.compile(r"losses (\d{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,6 @@ class Description:
     """Holds all that a plan needs to know of a queue, at one moment."""
 
     queue_id: str
-    epoch: int
     begin: int
     end: int
     landed: Landed
@@ -134,39 +134,51 @@ class Lineage:
 
     starts: tuple[tuple[int, int], ...] = ()
     """These are pairs of the first offset of an incarnation and the incarnation, in order."""
+    losses: int = 0
+    """So many starts found that published messages were lost."""
 
     def incarnation(self, row: int) -> int:
         """Return the writer start whose row this is; 0 when it is not known."""
         index = bisect_right(self.starts, row, key=lambda start: start[0])
         return self.starts[index - 1][1] if index else 0
 
-    def started(self, end: int, incarnation: int) -> Lineage:
+    def started(self, end: int, incarnation: int, *, lost: bool = False) -> Lineage:
         """Return the history with a writer that starts at ``end``; an earlier start without rows
         is replaced.
+
+        ``lost``: this start found that published messages were lost.
         """
         earlier = [start for start in self.starts if start[0] < end]
-        return Lineage((*earlier, (end, incarnation))[-STARTS_MAX:])
+        starts = (*earlier, (end, incarnation))[-STARTS_MAX:]
+        return Lineage(starts, self.losses + lost)
 
     def trimmed(self, begin: int) -> Lineage:
         """Return the history without what is older than row ``begin`` - 1."""
         index = bisect_right(self.starts, begin - 1, key=lambda start: start[0])
-        return Lineage(self.starts[max(index - 1, 0) :])
+        return Lineage(self.starts[max(index - 1, 0) :], self.losses)
 
     def sealed(self) -> bytes:
         """Return the content of the file."""
-        return b"".join(seal(f"start {first} {number}") for first, number in self.starts)
+        lines = [f"start {first} {number}" for first, number in self.starts]
+        if self.losses:
+            lines.append(f"losses {self.losses}")
+        return b"".join(map(seal, lines))
 
 
 @lru_cache(FILES_PARSED_MAX)
 def unsealed(octets: bytes) -> Lineage | None:
     """Return what the octets of a file say; None if any line of them is damaged."""
     starts: list[tuple[int, int]] = []
+    count = 0
     for line in octets.splitlines():
-        start = _START.fullmatch(unseal(line) or "")
-        if start is None:
+        text = unseal(line) or ""
+        if start := _START.fullmatch(text):
+            starts.append((int(start[1]), int(start[2])))
+        elif losses := _LOSSES.fullmatch(text):
+            count = int(losses[1])
+        else:
             return None
-        starts.append((int(start[1]), int(start[2])))
-    return Lineage(tuple(starts)) if starts else None
+    return Lineage(tuple(starts), count) if starts else None
 
 
 def read(disk: Disk, directory: str) -> Lineage | None:

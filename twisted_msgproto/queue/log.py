@@ -181,8 +181,6 @@ class SegmentLog:
         self.identity = found.identity
         self.queue_id = found.identity.queue_id
         """Names this queue for good: the table's ``gateway``."""
-        self.epoch = found.epoch
-        """Rises when published records were lost (see the document of the format)."""
         self.end = found.end
         """This is the offset after the last durable message."""
         self.begin = next(iter(self._sizes), self.end)
@@ -199,6 +197,8 @@ class SegmentLog:
         self.incarnation = make_incarnation()
         """This number is drawn anew at every start; the rows that this writer appends have it."""
         self._start(before)
+        # Behind the lineage, so that no loss of power can leave it out of its count.
+        recovery.put_damaged(disk, directory, found)
         # What has no messages is begun anew: perhaps neither its head nor its name is durable.
         if found.appendable and self.end > self._first and self._named(before):
             self._file = disk.open(self._path(self._first), write=True)
@@ -240,7 +240,7 @@ class SegmentLog:
         """
         places = Places(self._disk, self.directory, self.identity)
         firsts = list(self._sizes)
-        here = Published(self.end, self._first, self._sizes.get(self._first, 0), self.epoch)
+        here = Published(self.end, self._first, self._sizes.get(self._first, 0))
         known = lineage.read(self._disk, self.directory)
         if known is None:
             if self.end:
@@ -253,7 +253,8 @@ class SegmentLog:
         if not self._tail.witness and before is not None and before.offset == self.end:
             incarnation = self._tail.incarnation or before.incarnation
             self._tail = Landed(self.end, incarnation, before.witness)
-        self._lineage = known.started(self.end, self.incarnation).trimmed(self.begin)
+        started = known.started(self.end, self.incarnation, lost=self.recovery.lost)
+        self._lineage = started.trimmed(self.begin)
         self._lineage_durable = False
         try:
             self._write_lineage()
@@ -304,6 +305,11 @@ class SegmentLog:
     def disk(self) -> Disk:
         """Return the disk that it is on."""
         return self._disk
+
+    @property
+    def losses(self) -> int:
+        """How often published messages were lost (see the document of the format)."""
+        return self._lineage.losses
 
     def committed(self) -> dict[str, int]:
         """Return what each consumer has committed.  Raises OSError."""
@@ -430,7 +436,7 @@ class SegmentLog:
 
         Raises QueueFull when there is no room for it, OSError when the disk fails.
         """
-        header = SegmentHeader(FORMAT_VERSION, self.identity, self.end, self.epoch).packed()
+        header = SegmentHeader(FORMAT_VERSION, self.identity, self.end).packed()
         header += pack_lineage_frame(
             self.identity.frame_seed,
             first=self.end,
@@ -515,7 +521,6 @@ class SegmentLog:
             self.end,
             self._first,
             self._sizes.get(self._first, 0),
-            self.epoch,
             self._tail.incarnation,
             self._tail.witness,
             self._frame_octets,

@@ -242,8 +242,8 @@ class QueueBatchReader(DataSourceReader):
             last[name] = min(last[name], limits.hi) if limits.wants(name) else 0
         ranges = batch_ranges(
             queues,
-            {name: {"offset": first[name], "epoch": queue.epoch} for name, queue in queues.items()},
-            {name: {"offset": last[name], "epoch": queue.epoch} for name, queue in queues.items()},
+            {name: {"offset": first[name]} for name in queues},
+            {name: {"offset": last[name]} for name in queues},
             parts=settings.parts,
             rows_min=settings.rows_min,
             accept_loss=True,  # a running gateway may trim while we look
