@@ -177,6 +177,22 @@ def test_a_disk_that_reads_now_and_then_is_told_in_few_lines__RD_50() -> None:
     assert any("cannot be read now" in line for line in told)
 
 
+@pytest.mark.parametrize("number", ERRORS, ids=errno.errorcode.get)
+def test_a_file_whose_facts_cannot_be_read_is_told_in_one_line(number: int) -> None:
+    """Whether somebody has removed it is not known then: nothing is raised, nothing is lost."""
+    world = a_world()
+    before = len(world.lines)
+    for _ in range(9):
+        world.disk.fail_next("stat", number, "broker/")
+        world.settle_some(0.1)
+        world.state.tend()
+        world.disk.mend()
+    world.tend()
+    assert world.state.statistics()["broker_failing"] == 0
+    assert 2 <= len(world.lines) - before <= 3, world.lines[before:]
+    world.crash(power=True)
+
+
 def facts_of(reader: QueueReader) -> dict[str, Callable[[], Any]]:
     """All that a reader says of the queue, by the name of the question."""
     return {
