@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.conftest import damage_record, identity, messages, write
-from tests.tools.loops import drain, exactly, finish, landed_offsets, loop_over, places
+from tests.tools.loops import drain, exactly, finish, landed_offsets, loop_over, places, run_here
 from tests.tools.power import Killed, PowerDisk
 from twisted_msgproto.core.errors import (
     Overtaken,
@@ -27,7 +27,7 @@ from twisted_msgproto.core.errors import (
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.log import SegmentLog
-from twisted_msgproto.spark.jobs import open_range, run_here
+from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.loop import Loop, Pace
 from twisted_msgproto.table import starting
 from twisted_msgproto.table.actions import Run

@@ -30,11 +30,13 @@ from twisted_msgproto.core.errors import (
     QueueMismatch,
 )
 from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter
-from twisted_msgproto.queue.flight import REQUEST_OCTETS_MAX, QueueFlightServer
+from twisted_msgproto.queue.flight import QueueFlightServer
 from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue.served import REQUEST_OCTETS_MAX
 from twisted_msgproto.queue.streams import Stream
 from twisted_msgproto.spark.flight import FlightQueue
-from twisted_msgproto.spark.source import Access, open_queues
+from twisted_msgproto.spark.options import Access
+from twisted_msgproto.spark.ranges import open_queues
 
 
 @pytest.fixture

@@ -13,11 +13,8 @@ from twisted_msgproto.spark.offsets import (
     Places,
     Range,
     batch_ranges,
-    check_places,
-    initial_places,
     latest_places,
     places_at,
-    rows_between,
     share,
 )
 
@@ -71,7 +68,7 @@ def run(
 
 def test_a_new_stream_begins_at_the_earliest_offset() -> None:
     queues = {"q1": FakeQueue(first=64)}
-    assert initial_places(queues) == {"q1": at(64, since=64)}
+    assert places_at(queues, {"q1": 64}) == {"q1": at(64, since=64)}
 
 
 def test_the_first_batch_says_where_it_began() -> None:
@@ -170,19 +167,12 @@ def test_a_gateway_that_is_away_is_asked_again_after_a_pause(
     assert pauses == [ranges.PAUSE_SECONDS] * 2
 
 
-def test_rows_of_a_batch_are_counted_over_all_queues() -> None:
-    start = {"q1": at(10), "q3": at(5)}
-    end = {"q1": at(30), "q2": at(9, since=2), "q3": at(5)}
-    assert rows_between(start, end) == 27
-    assert rows_between({}, {"q1": at(10)}) == 0
-
-
 # -- what does not fit ----------------------------------------------------------------------------
 
 
 def refused(queue: FakeQueue, place: Place, **more: Any) -> str:
     with pytest.raises(QueueMismatch) as caught:
-        check_places({queue.queue_id: queue}, {"q1": place}, **more)
+        latest_places({queue.queue_id: queue}, {"q1": place}, **more)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -239,8 +229,8 @@ def test_another_history_of_the_same_queue_is_refused(changed: dict[str, int], t
         latest_places({"q1": other}, {"q1": place})
     with pytest.raises(QueueMismatch, match=text):
         batch_ranges({"q1": other}, {"q1": at(10)}, {"q1": place})
-    check_places({"q1": other}, {"q1": place}, accept_loss=True)
-    check_places({"q1": FakeQueue()}, {"q1": place})  # a queue of before: nothing to compare
+    latest_places({"q1": other}, {"q1": place}, accept_loss=True)
+    latest_places({"q1": FakeQueue()}, {"q1": place})  # a queue of before: nothing to compare
 
 
 def test_accepting_a_loss_does_not_accept_another_queue() -> None:
@@ -250,8 +240,8 @@ def test_accepting_a_loss_does_not_accept_another_queue() -> None:
 def test_what_fits_is_let_through() -> None:
     queues = {"q1": FakeQueue(first=5, last=10)}
     for place in (at(5), at(10), at(7)):
-        check_places(queues, {"q1": place})
-    check_places(queues, {})
+        latest_places(queues, {"q1": place})
+    latest_places(queues, {})
 
 
 def test_the_stream_itself_refuses_as_well() -> None:
@@ -297,4 +287,4 @@ def test_a_retired_queue_keeps_its_place() -> None:
     end = latest_places({"q2": FakeQueue("q2")}, start, retired=["q1"])
     assert end == {"q1": at(77), "q2": at(1000)}
     assert batch_ranges({"q2": FakeQueue("q2")}, start, end) == [Range("q2", 0, 1000)]
-    check_places({"q2": FakeQueue("q2")}, start, retired=["q1"])
+    latest_places({"q2": FakeQueue("q2")}, start, retired=["q1"])

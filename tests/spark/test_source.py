@@ -40,14 +40,12 @@ from pyspark.sql.types import (
 
 from tests.tools.sink_tables import SinkTable
 from twisted_msgproto.spark import need_spark, ranges, source
-from twisted_msgproto.spark.ranges import Piece
+from twisted_msgproto.spark.ranges import Piece, QueueRange, read_range
 from twisted_msgproto.spark.source import (
     FilteredQueueReader,
     QueueBatchReader,
-    QueueRange,
     QueueSource,
     QueueStreamReader,
-    read_range,
     spark_schema,
 )
 
@@ -196,16 +194,6 @@ def test_a_gateway_that_is_away_for_a_while_holds_a_stream_up_and_does_not_end_i
     answers += [QueueAway("gw1 does not answer")] * 3
     with pytest.raises(QueueAway, match="gw1 does not answer"):
         ranges.patiently(QueueReader(queue).end, patience=0.0)
-
-
-def test_a_pause_file_keeps_new_batches_from_being_planned(queue: Path, tmp_path: Path) -> None:
-    stream = reader(queue, pauseFile=tmp_path / "pause")
-    start = stream.initialOffset()
-    (tmp_path / "pause").symlink_to("pause")  # RD-50: unreadable is not absent (ELOOP)
-    assert stream.latestOffset(start, ReadAllAvailable()) == start
-    (tmp_path / "pause").unlink()
-    (tmp_path / "pause").touch()
-    assert stream.latestOffset(start, ReadAllAvailable()) == start
 
 
 @pytest.mark.parametrize(

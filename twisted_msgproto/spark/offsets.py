@@ -92,11 +92,6 @@ def places_at(queues: Mapping[str, Source], offsets: Mapping[str, int]) -> Place
     }
 
 
-def initial_places(queues: Mapping[str, Source]) -> Places:
-    """Return where a new stream begins by default: the earliest offset of every queue."""
-    return places_at(queues, {name: queue.begin() for name, queue in queues.items()})
-
-
 def latest_places(
     queues: Mapping[str, Source],
     start: Mapping[str, Place],
@@ -199,30 +194,6 @@ def first_offset(before: Place | None, place: Place) -> int:
     if "since" in place and place != before:
         return place["since"]
     return place["offset"] if before is None else before["offset"]
-
-
-def rows_between(start: Mapping[str, Place], end: Mapping[str, Place]) -> int:
-    """Return how many offsets the batch start → end covers."""
-    return sum(
-        max(0, place["offset"] - first_offset(start.get(name), place))
-        for name, place in end.items()
-    )
-
-
-def check_places(
-    queues: Mapping[str, Source],
-    start: Mapping[str, Place],
-    *,
-    accept_loss: bool = False,
-    retired: Collection[str] = (),
-) -> None:
-    """Raise QueueMismatch when no stream can resume from ``start``, a checkpoint's last place."""
-    check_queues_known(queues, start, retired)
-    if not accept_loss:
-        for name, queue in queues.items():
-            if name in start:
-                check_place(queue, start[name])
-                check_history(queue, start[name])
 
 
 def check_queues_known(

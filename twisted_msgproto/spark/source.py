@@ -40,38 +40,20 @@ from pyspark.sql.types import StructType
 
 from ..core.errors import QueueAway
 from ..queue import SCHEMA
-from ..table.disk import stands
 from .edges import ending_offsets, starting_offsets
 from .filters import Bounds, bounds, expression
 from .offsets import (
     Place,
     Source,
     batch_ranges,
-    check_queues_known,
     latest_places,
     place_at,
     places_at,
 )
-from .opening import open_queue
-from .options import Access, Settings, split_list
-from .ranges import QueueRange, located, open_queues, patiently, read_range, unpacked
+from .options import Settings
+from .ranges import located, open_queues, patiently, read_range, unpacked
 from .releasing import LateMarks, move_marks
-from .schema import spark_schema, spark_type
-
-__all__ = [
-    "NAME",
-    "Access",
-    "QueueBatchReader",
-    "QueueRange",
-    "QueueSource",
-    "QueueStreamReader",
-    "open_queue",
-    "open_queues",
-    "read_range",
-    "spark_schema",
-    "spark_type",
-    "split_list",
-]
+from .schema import spark_schema
 
 NAME = "msgproto"
 """``format()`` accepts this name."""
@@ -135,9 +117,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         settings = self._settings
         self._release()
-        if settings.pause_file is not None and paused(settings.pause_file):
-            check_queues_known(self.queues, start, settings.retired)
-            return start
         planned = partial(
             latest_places,
             self.queues,
@@ -203,14 +182,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """The stream has ended; nothing is held open that needs closing."""
         self._queues = None
-
-
-def paused(pause_file: str) -> bool:
-    """Return whether the file is there, or may be: a stream that nobody knows to go on waits."""
-    try:
-        return stands(pause_file)
-    except OSError:
-        return True
 
 
 class QueueBatchReader(DataSourceReader):
