@@ -64,7 +64,7 @@ def test_ls_shows_segments_offsets_and_consumers(
     assert "consumer spark has committed 5, 4 behind" in shown
     assert main(["queue", "ls", "--json", str(directory)]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert (facts["begin"], facts["end"], facts["epoch"]) == (0, 9, 0)
+    assert (facts["begin"], facts["end"], facts["losses"]) == (0, 9, 0)
     assert facts["queue_id"] == QueueReader(directory).queue_id
     assert facts["consumers"] == {"spark": 5}
     assert facts["octets"] == sum(path.stat().st_size for path in directory.glob("*.segment"))

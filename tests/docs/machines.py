@@ -112,15 +112,15 @@ def rooms_imports() -> dict[str, set[str]]:
 FIELDS = {
     "header": (
         [formats.SEGMENT_HEADER, formats.CHECKSUM],
-        "magic,version,size,queue id,seed,first offset,epoch,zero,CRC-32",
+        "magic,version,size,queue id,seed,first offset,zero,CRC-32",
     ),
     "frame": (
         [formats.FRAME_HEADER],
         "marker,CRC header,CRC payload,payload size,first offset,messages,runs size",
     ),
     "end": (
-        [formats.END, formats.CHECKSUM, formats.END_LINEAGE, formats.CHECKSUM],
-        "magic,end,segment,octets in it,epoch,zero,CRC-32,incarnation,witness,frame size,CRC-32",
+        [formats.END, formats.CHECKSUM],
+        "magic,end,segment,octets in it,incarnation,witness,frame size,CRC-32",
     ),
 }
 """The layouts that the queue's code reads and writes, and what their fields are called."""

@@ -24,7 +24,7 @@ def figures() -> dict[str, Any]:
     bridge |= dict.fromkeys(("gateways", "lag_rows", "oldest_age_seconds"), 1)
     queue = dict.fromkeys(
         ("begin_offset", "end_offset", "stored_octets", "left_octets", "disk_free_octets",
-         "segments", "waiting_messages", "waiting_octets", "stalled", "damaged_messages", "epoch",
+         "segments", "waiting_messages", "waiting_octets", "stalled", "damaged_messages", "losses",
          "messages", "failed_messages", "groups", "append_us", "stalls", "disk_errors",
          "trimmed_segments"), 1,
     )  # fmt: skip

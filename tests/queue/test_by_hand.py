@@ -89,7 +89,7 @@ def test_what_somebody_removed_is_told_and_verify_names_it(tmp_path: Path, loss:
     assert [type(error) for error in late.wait(1)] == [QueueClosed]
     with a_writer(queue) as (writer, told):
         assert put(writer, batch(STORED)) == [None]
-        lost = ("are in no segment", "damaged", "the epoch rises")
+        lost = ("are in no segment", "damaged", "messages were lost")
         assert any(words in line for line in told for words in lost), told
     assert set(ids(rows(queue))) >= {*left, STORED}
     report = verify(queue)

@@ -27,7 +27,7 @@ from twisted_msgproto.queue.writer import _session_of
 
 def test_a_writer_says_how_large_it_may_be_and_why_it_takes_nothing(tmp_path: Path) -> None:
     writer = QueueWriter(tmp_path / "q", max_bytes=64 << 20)
-    assert (writer.epoch, writer.max_octets, writer.refusal) == (0, 64 << 20, None)
+    assert (writer.losses, writer.max_octets, writer.refusal) == (0, 64 << 20, None)
     writer.close()
     assert writer.refusal == "the queue is closed"
     with pytest.raises(QueueClosed, match=r"is closed$"):

@@ -1,29 +1,19 @@
-"""The column of envelopes, and queues of format version 1, which had none."""
+"""The column of envelopes."""
 
 from __future__ import annotations
 
 import dataclasses
-import errno
 from array import array
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
-from tests.sim.disk import SimulatedDisk
-from tests.tools.queues import Results, batch, frame, put, rows
-from twisted_msgproto.core.errors import QueueError, QueueFull
+from tests.tools.queues import Results, batch, put, rows
 from twisted_msgproto.core.message import Message, MessageBatch
 from twisted_msgproto.core.packed import PackedOctets
-from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter
-from twisted_msgproto.queue import format as queue_format
+from twisted_msgproto.queue import SCHEMA, QueueWriter
 from twisted_msgproto.queue.columns import Assembly, encode
-from twisted_msgproto.queue.format import Identity, Segment, SegmentHeader
-from twisted_msgproto.queue.log import SegmentLog
 from twisted_msgproto.queue.schema import ENVELOPE, stored_schema
-
-DIRECTORY = "/queue"
-FIRST = f"{DIRECTORY}/{0:020d}.segment"
 
 
 def enveloped(first: int, envelopes: list[bytes | None]) -> MessageBatch:
@@ -104,67 +94,3 @@ def test_callbacks_get_the_first_offset_of_their_batch(tmp_path: Path) -> None:
     told.wait(1)
     assert told.firsts == {604: 604}
     writer.close()
-
-
-# -- version 1 ------------------------------------------------------------------------------------
-
-
-def old_queue(disk: SimulatedDisk) -> Identity:
-    """A queue as a program of format version 1 left it, with three messages."""
-    log = SegmentLog(DIRECTORY, disk=disk)
-    log.append([frame(0, 3)])
-    log.close()
-    header = SegmentHeader(1, log.identity, 0, 0).packed()
-    disk.spoil(FIRST, header + disk.octets_of(FIRST)[len(header) :])
-    text = f"msgproto-queue 1 {log.queue_id} {log.identity.seed.hex()}"
-    disk.spoil(f"{DIRECTORY}/identity", queue_format.seal(text))
-    return log.identity
-
-
-def versions(disk: SimulatedDisk) -> dict[int, int]:
-    """The format version of each segment."""
-    found = {}
-    for path in disk.paths():
-        if path.endswith(".segment"):
-            first = int(path[-28:-8])
-            header = Segment(disk.open(path), 0, first).header()
-            assert header is not None
-            found[first] = header.version
-    return found
-
-
-def test_a_queue_of_version_1_is_read_and_gets_a_new_segment() -> None:
-    disk = SimulatedDisk()
-    identity = old_queue(disk)
-    assert [row["message_id"] for row in rows(DIRECTORY, disk=disk)] == ["0", "1", "2"]
-    assert b"msgproto-queue 1 " in disk.octets_of(f"{DIRECTORY}/identity")
-    log = SegmentLog(DIRECTORY, disk=disk)
-    assert disk.octets_of(f"{DIRECTORY}/identity") == identity.sealed()
-    log.append([encode([enveloped(3, [b"e"])])])
-    log.close()
-    assert versions(disk) == {0: 1, 3: 2}
-    assert QueueReader(DIRECTORY, disk=disk).identity == identity
-    assert [row["message_id"] for row in rows(DIRECTORY, disk=disk)] == ["0", "1", "2", "3"]
-
-
-def test_the_version_is_durable_before_anything_of_it_is() -> None:
-    """An older program must not take envelopes for damage: on a full disk nothing is appended."""
-    disk = SimulatedDisk()
-    old_queue(disk)
-    disk.fail_next("rename", errno.ENOSPC, "identity", times=2)
-    log = SegmentLog(DIRECTORY, disk=disk)
-    with pytest.raises(QueueFull):
-        log.append([frame(3)])
-    assert b"msgproto-queue 1 " in disk.octets_of(f"{DIRECTORY}/identity")
-    log.append([frame(3)])
-    assert b"msgproto-queue 2 " in disk.octets_of(f"{DIRECTORY}/identity")
-    log.close()
-
-
-def test_an_older_program_says_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = SimulatedDisk()
-    SegmentLog(DIRECTORY, disk=disk).close()
-    monkeypatch.setattr(queue_format, "FORMAT_VERSION", 1)
-    monkeypatch.setattr("twisted_msgproto.queue.recovery.FORMAT_VERSION", 1)
-    with pytest.raises(QueueError, match="has format version 2; this program knows 1"):
-        QueueReader(DIRECTORY, disk=disk)

@@ -15,10 +15,8 @@ from tests.sim.disk import SimulatedDisk, SimulatedFile
 from twisted_msgproto.queue import format as format_room
 from twisted_msgproto.queue.format import (
     BLOCK_OCTETS,
-    END_LINEAGE_OCTETS,
     END_OCTETS,
     FORMAT_VERSION,
-    FRAME_HEADER_OCTETS,
     FRAME_MARKER,
     FRAME_OCTETS_MAX,
     OFFSET_MAX,
@@ -62,7 +60,7 @@ def a_segment(octets: bytes, *, first: int = 0) -> Segment:
     disk = SimulatedDisk()
     disk.make_directory("/q")
     file = disk.open("/q/segment", write=True)
-    file.write(0, [SegmentHeader(1, IDENTITY, first, 0).packed() + octets])
+    file.write(0, [SegmentHeader(1, IDENTITY, first).packed() + octets])
     return Segment(file, IDENTITY.frame_seed, first)
 
 
@@ -167,17 +165,15 @@ def test_an_identity_comes_back_from_its_line_and_is_none_when_damaged() -> None
 def test_an_identity_of_another_format_version_is_told_by_its_number() -> None:
     assert Identity.unsealed(seal("msgproto-queue 3 whatever comes then")) == 3
     assert Identity.unsealed(seal("msgproto-queue 0 whatever comes then")) == 0
-    for version in (1, 2):
-        text = f"msgproto-queue {version} "
-        assert Identity.unsealed(seal(f"{text}whatever comes then")) is None
-        whole = f"{text}{IDENTITY.queue_id} {IDENTITY.seed.hex()}"
-        assert Identity.unsealed(seal(whole)) == IDENTITY
+    assert Identity.unsealed(seal("msgproto-queue 1 whatever comes then")) is None
+    whole = f"msgproto-queue 1 {IDENTITY.queue_id} {IDENTITY.seed.hex()}"
+    assert Identity.unsealed(seal(whole)) == IDENTITY
 
 
 def test_a_segment_header_comes_back_and_is_none_when_cut_or_damaged() -> None:
-    header = SegmentHeader(1, IDENTITY, 2**40, 3)
+    header = SegmentHeader(1, IDENTITY, 2**40)
     octets = header.packed()
-    assert len(octets) == SEGMENT_HEADER_OCTETS == 64
+    assert len(octets) == SEGMENT_HEADER_OCTETS == 56
     assert SegmentHeader.unpacked(octets) == header
     assert SegmentHeader.unpacked(octets + b"more") == header
     for wrong in flipped(octets):
@@ -189,27 +185,15 @@ def test_a_segment_header_comes_back_and_is_none_when_cut_or_damaged() -> None:
 
 
 def test_a_published_end_comes_back_and_is_none_when_cut_or_damaged() -> None:
-    published = Published(2**40, 2**39, 12345, 6, 2**62, 2**61, 77)
-    without = Published(2**40, 2**39, 12345, 6)
+    published = Published(2**40, 2**39, 12345, 2**62, 2**61, 77)
     octets = published.packed()
-    assert (END_OCTETS, len(octets)) == (48, 48 + END_LINEAGE_OCTETS)
     assert Published.unpacked(octets) == published
-    for wrong in flipped(octets[:END_OCTETS]):
-        assert Published.unpacked(wrong + octets[END_OCTETS:]) is None
-    for wrong in flipped(octets[END_OCTETS:]):
-        assert Published.unpacked(octets[:END_OCTETS] + wrong) == without
+    for wrong in flipped(octets):
+        assert Published.unpacked(wrong) is None
     for length in range(len(octets)):
-        cut = Published.unpacked(octets[:length])
-        assert cut == (None if length < END_OCTETS else without)
+        assert Published.unpacked(octets[:length]) is None
     other = b"OTHER..\n" + octets[8 : END_OCTETS - 4]
     assert Published.unpacked(other + crc32(other).to_bytes(4, "little")) is None
-
-
-def test_what_an_older_program_publishes_leaves_nothing_of_the_lineage() -> None:
-    before = Published(1, 0, 200, 0, 5, 6, 7).packed()
-    after = Published(2, 0, 300, 0)
-    octets = after.packed()[:END_OCTETS] + before[END_OCTETS:]
-    assert Published.unpacked(octets) == after
 
 
 def test_segment_names_sort_by_offset_and_other_names_are_none() -> None:
@@ -281,7 +265,7 @@ def test_records_in_stretches_are_the_same_records() -> None:
     sizes = [3, 0, 40, 2 * WINDOW_OCTETS, 5, 5, WINDOW_OCTETS - 100, 9]
     octets = b"".join(a_frame(2 * n, 2, b"x" * size) for n, size in enumerate(sizes))
     whole = a_segment(octets)
-    assert stretched(whole, 2**63) == [(64, whole.size, 0, 16)]
+    assert stretched(whole, 2**63) == [(SEGMENT_HEADER_OCTETS, whole.size, 0, 16)]
     items = list(whole.walk(SEGMENT_HEADER_OCTETS, 0, bound=4))
     ranges = [(item.first, item.end) for item in items if isinstance(item, Record)]
     assert ranges[:2] == [(0, 4), (4, 6)]
@@ -382,27 +366,13 @@ def test_locating_works_beside_damage() -> None:
         assert position == SEGMENT_HEADER_OCTETS or segment.record_at(position) is not None
 
 
-def test_a_header_is_at_least_as_long_as_the_document_says() -> None:
-    assert FRAME_HEADER_OCTETS == 32
-
-
 def test_what_is_reserved_is_0() -> None:
     """A later version may give it a meaning, and reads what older ones wrote."""
-    header = SegmentHeader(FORMAT_VERSION, Identity("1" * 32, b"\2" * 8), 3, 4).packed()
+    header = SegmentHeader(FORMAT_VERSION, Identity("1" * 32, b"\2" * 8), 3).packed()
     assert format_room.SEGMENT_HEADER.unpack_from(header)[-1] == 0
-    end = Published(5, 6, 7, 8, 9, 10, 11).packed()
-    assert format_room.END.unpack_from(end)[-1] == 0
     frame = pack_lineage_frame(1, first=5, incarnation=6, witness=7)
     *_, count, runs = format_room.FRAME_HEADER.unpack_from(frame)
     assert (count, runs) == (0, 0)
-
-
-def test_an_end_of_version_1_proves_no_row() -> None:
-    """Its first part is all that such a program wrote."""
-    whole = Published(5, 6, 7, 8, 9, 10, 11).packed()
-    assert Published.unpacked(whole) == Published(5, 6, 7, 8, 9, 10, 11)
-    first = Published.unpacked(whole[: format_room.END_OCTETS])
-    assert first == Published(5, 6, 7, 8, 0, 0, 0)
 
 
 def test_offsets_and_octets_are_bounded_by_what_counts_them() -> None:

@@ -40,27 +40,25 @@ def line(octets: bytes) -> list[str]:
 def read_by_the_page(directory: Path) -> list[dict[str, Any]]:
     """All messages of a queue, by the tables of the page."""
     word, version, queue_id, seed = line((directory / "identity").read_bytes())
-    assert (word, version) == ("msgproto-queue", "2")
+    assert (word, version) == ("msgproto-queue", "1")
     end_file = (directory / "end").read_bytes()
     assert end_file[:8] == bytes.fromhex("934D5051454E440A")
-    assert number(end_file, 44) == crc32(end_file[:44])
-    assert number(end_file, 72) == crc32(end_file[48:72], crc32(end_file[:44]))
-    assert len(end_file) == 76
+    assert number(end_file, 56) == crc32(end_file[:56])
+    assert len(end_file) == 60
     starts = [line(text) for text in (directory / "lineage").read_bytes().splitlines()]
     assert [word for word, _, _ in starts] == ["start"] * len(starts)
     before = (0, 0)
     end = number(end_file, 8, 8)
-    assert line((directory / "epoch").read_bytes()) == ["epoch", str(number(end_file, 32, 8))]
     found: list[dict[str, Any]] = []
     for path in sorted(directory.glob("*.segment")):
         octets = path.read_bytes()
         assert octets[:8] == bytes.fromhex("934D50515345470A")
-        assert [number(octets, 8), number(octets, 12)] == [2, 64]
+        assert [number(octets, 8), number(octets, 12)] == [1, 56]
         assert octets[16:32].hex() == queue_id
         assert octets[32:40].hex() == seed
         assert number(octets, 40, 8) == int(path.name[:20]) == len(found)
-        assert number(octets, 60) == crc32(octets[:60])
-        at = 64
+        assert number(octets, 52) == crc32(octets[:52])
+        at = 56
         while at < len(octets) and len(found) < end:
             assert at % 8 == 0
             assert octets[at : at + 4] == bytes.fromhex("934D5046")
@@ -70,7 +68,7 @@ def read_by_the_page(directory: Path) -> list[dict[str, Any]]:
             assert number(octets, at + 8) == crc32(payload)
             assert number(octets, at + 16, 8) == len(found)
             count, runs_octets = number(octets, at + 24), number(octets, at + 28)
-            if at == 64:
+            if at == 56:
                 assert (count, runs_octets) == (0, 0)
                 assert (number(payload, 0, 8), number(payload, 8, 8)) == before
             else:
@@ -80,8 +78,8 @@ def read_by_the_page(directory: Path) -> list[dict[str, Any]]:
                 assert before[1] < 2**63
             at += 32 + len(payload)
     assert len(found) == end
-    assert (number(end_file, 48, 8), number(end_file, 56, 8)) == before
-    assert number(end_file, 64, 8) == 32 + len(payload)
+    assert (number(end_file, 32, 8), number(end_file, 40, 8)) == before
+    assert number(end_file, 48, 8) == 32 + len(payload)
     return [{"gateway": queue_id, "offset": n} | row for n, row in enumerate(found)]
 
 
@@ -152,7 +150,6 @@ def test_the_page_s_own_numbers_are_the_code_s() -> None:
     assert f"marker `{format.FRAME_MARKER.hex(' ').upper()}`" in page
     assert f"Header, {format.SEGMENT_HEADER_OCTETS} octets" in page
     assert f"`end`, {format.END_OCTETS} octets" in page
-    assert f"and then {format.END_LINEAGE_OCTETS} more" in page
     assert f"(the {quarantine.UNFINISHED_KEPT} newest are kept)" in page
     assert f"(at most {quarantine.COPY_OCTETS_MAX >> 20} MiB of each stretch)" in page
     rows = re.findall(r"^\| (\d) \| `(\w+)` \| (.+?)[.|] ?", page, re.MULTILINE)

@@ -17,9 +17,6 @@ from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue import lineage as lineage_room
 from twisted_msgproto.queue.format import (
     EMPTY_SEGMENT_OCTETS,
-    END_OCTETS,
-    SEGMENT_HEADER_OCTETS,
-    Published,
 )
 from twisted_msgproto.queue.lineage import STARTS_MAX, Landed, Lineage, unsealed
 from twisted_msgproto.queue.log import new_incarnation
@@ -346,7 +343,7 @@ def test_a_restart_of_the_gateway_is_no_error() -> None:
 
 
 def test_a_queue_restored_from_an_older_copy_is_refused_when_it_was_written_on() -> None:
-    """TB-06: same id, same epoch, and the rows which came since would never land."""
+    """TB-06: same id, and the rows which came since would never land."""
     disk = SimulatedDisk()
     log = a_log(disk, 11)
     appended(log, 5)
@@ -419,7 +416,7 @@ def test_what_is_not_known_is_not_compared() -> None:
 
 
 def test_rows_which_were_lost_after_they_landed_are_still_this_history() -> None:
-    """A disk which lost what it had confirmed: the epoch rises, offsets are never used again."""
+    """A disk which lost what it had confirmed: a loss is counted, offsets are never used again."""
     disk = SimulatedDisk()
     appended(a_log(disk, 11), 2, 2, 2)
     places = [a_reader(disk).place(offset) for offset in range(7)]
@@ -427,7 +424,7 @@ def test_rows_which_were_lost_after_they_landed_are_still_this_history() -> None
     octets = disk.octets_of(segment)
     disk.spoil(segment, octets[: EMPTY_SEGMENT_OCTETS + (len(octets) - EMPTY_SEGMENT_OCTETS) // 3])
     log = begun_again(disk, 22)
-    assert (log.epoch, log.end) == (1, 6)
+    assert (log.losses, log.end) == (1, 6)
     reader = a_reader(disk)
     for landed in places:
         reader.check(landed)
@@ -453,98 +450,6 @@ def test_a_row_whose_payload_is_damaged_is_still_known_by_its_header() -> None:
     disk.spoil(segment, bytes(octets))
     assert a_reader(disk).place(2) == Landed(2, 11)
     a_reader(disk).check(place)
-
-
-# -- directories of programs which did not know of lineage ----------------------------------------
-
-
-def made_old(disk: SimulatedDisk) -> None:
-    """Take out what such a program would not have written."""
-    end = Published.unpacked(disk.octets_of(f"{DIRECTORY}/end"))
-    assert end is not None
-    head = EMPTY_SEGMENT_OCTETS - SEGMENT_HEADER_OCTETS
-    old = Published(end.offset, end.segment, end.octets - head, end.epoch)
-    disk.spoil(f"{DIRECTORY}/end", old.packed()[:END_OCTETS])
-    for path in disk.paths():
-        if path.endswith(".segment"):
-            octets = disk.octets_of(path)
-            disk.spoil(path, octets[:SEGMENT_HEADER_OCTETS] + octets[EMPTY_SEGMENT_OCTETS:])
-    if disk.exists(FILE):
-        disk.remove(FILE)
-        disk.sync_directory(DIRECTORY)
-
-
-def an_old_queue(*counts: int) -> tuple[SimulatedDisk, list[Landed]]:
-    disk = SimulatedDisk()
-    log = a_log(disk, 11, segment_bytes=1)
-    appended(log, *counts)
-    places = [a_reader(disk).place(offset) for offset in range(log.end + 1)]
-    log.close()
-    made_old(disk)
-    return disk, places
-
-
-def test_an_old_directory_is_read_and_gains_one_number_for_the_rows_that_are_there() -> None:
-    disk, places = an_old_queue(2, 2, 2)
-    reader = a_reader(disk)
-    assert [reader.place(offset) for offset in range(7)] == [
-        Landed(place.offset, 0, place.witness) for place in places
-    ]
-    assert reader.describe(reader.place(3)).landed == Landed(6, 0, places[6].witness)
-    numbers = Numbers()
-    for _ in range(3):
-        log = begun_again(disk, numbers, segment_bytes=1)
-        assert log.recovery.lines == []
-        there = [reader.place(offset) for offset in range(7)]
-        assert {place.incarnation for place in there[1:]} == {1002}
-        assert [place.witness for place in there] == [place.witness for place in places]
-    appended(log, 1)
-    assert reader.place(7).incarnation == numbers.last
-    for before in (1, 3, 6):
-        reader.check(Landed(before, 0, places[before].witness))
-
-
-def test_an_old_directory_which_is_trimmed_keeps_what_is_known_of_the_row_before() -> None:
-    disk, places = an_old_queue(2, 2, 2)
-    numbers = Numbers()
-    log = begun_again(disk, numbers, segment_bytes=1)
-    reader = a_reader(disk)
-    for begin in (2, 4):
-        commit(disk, begin)
-        assert log.trim() == 1
-        assert reader.place(begin) == Landed(begin, 1002, places[begin].witness)
-        with pytest.raises(QueueMismatch, match="snapshot"):
-            reader.check(Landed(begin, 1002, 5))
-    known = unsealed(disk.octets_of(FILE))
-    assert known is not None
-    assert known.witnesses == {4: places[4].witness}
-    appended(log, 1)
-    commit(disk, 6)
-    log.trim()
-    assert reader.place(6) == Landed(6, 1002, places[6].witness)
-
-
-def test_a_damaged_row_in_front_of_an_old_segment_has_no_witness() -> None:
-    disk, places = an_old_queue(2, 2, 2)
-    segment = f"{DIRECTORY}/{2:020d}.segment"
-    disk.spoil(segment, disk.octets_of(segment)[:-9])
-    log = begun_again(disk, Numbers())
-    assert log.damaged == [(2, 4)]
-    known = unsealed(disk.octets_of(FILE))
-    assert known is not None
-    assert known.witnesses == {2: places[2].witness}
-    a_reader(disk).check(Landed(4, 0, places[4].witness))
-
-
-def test_an_old_directory_without_messages_becomes_one_of_ours() -> None:
-    disk = SimulatedDisk()
-    a_log(disk, 11).close()
-    made_old(disk)
-    assert a_reader(disk).describe().landed == Landed(0)
-    log = begun_again(disk, 22)
-    assert log.octets == EMPTY_SEGMENT_OCTETS
-    appended(log, 1)
-    assert a_reader(disk).place(1).incarnation == 22
 
 
 @pytest.mark.parametrize("kind", ["missing", "damaged", "empty", "other"])

@@ -165,7 +165,7 @@ def test_a_log_goes_on_where_it_was_closed() -> None:
     log.close()
     log.close()
     again = a_log(disk)
-    assert (again.queue_id, again.epoch, again.end) == (log.queue_id, 0, 2)
+    assert (again.queue_id, again.losses, again.end) == (log.queue_id, 0, 2)
     assert again.recovery.lines == []
     again.append([frame(2)])
     assert segments(disk) == [0]
@@ -634,7 +634,7 @@ def test_a_sync_of_names_that_failed_is_not_believed_when_it_succeeds__NB_12(
     assert log.append([frame(1)]) == 2
     disk.lose_power(random.Random(seed))
     log = a_log(disk)
-    assert (log.end, log.damaged, log.recovery.epoch_raised) == (2, [], False)
+    assert (log.end, log.damaged, log.recovery.lost) == (2, [], False)
     assert found(disk)[-1] == 1
 
 

@@ -116,7 +116,7 @@ def test_a_writer_killed_under_load_loses_nothing_it_acknowledged(tmp_path: Path
         told += acknowledged(process.lines)
         number = (max(told) // 1000 + 2) * 1000
     writer = QueueWriter(tmp_path / "q")
-    assert writer.epoch == 0
+    assert writer.losses == 0
     assert writer.recovery.quarantined == []
     writer.close()
     found = rows(tmp_path / "q")

@@ -149,7 +149,7 @@ def test_a_reader_says_how_often_messages_were_lost() -> None:
     further = dataclasses.replace(published, offset=published.offset + 5)
     disk.spoil(f"{DIRECTORY}/end", further.packed())
     log = SegmentLog(DIRECTORY, disk=disk)
-    assert a_reader(disk).epoch == log.epoch == 1
+    assert a_reader(disk).losses == log.losses == 1
 
 
 @pytest.mark.parametrize("missing", [True, False])
@@ -162,7 +162,7 @@ def test_without_a_published_end_nothing_is_there(missing: bool) -> None:
     else:
         disk.spoil(f"{DIRECTORY}/end", b"")
     described = a_reader(disk).describe()
-    assert (described.begin, described.end, described.epoch) == (0, 0, 0)
+    assert (described.begin, described.end) == (0, 0)
     assert (described.octets, described.waiting_octets, described.oldest) == (0, 0, None)
 
 
@@ -322,7 +322,7 @@ def test_a_new_queue_begins_and_ends_at_zero() -> None:
     disk = SimulatedDisk()
     a_queue(disk, [])
     reader = a_reader(disk)
-    assert (reader.begin(), reader.end(), reader.epoch) == (0, 0, 0)
+    assert (reader.begin(), reader.end(), reader.losses) == (0, 0, 0)
     assert list(reader.read(0, 0)) == []
     disk.spoil(f"{DIRECTORY}/end", b"")
     assert reader.end() == 0

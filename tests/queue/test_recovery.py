@@ -76,7 +76,7 @@ def goes_on(disk: SimulatedDisk, log: SegmentLog, *lost: tuple[int, int]) -> Non
     log.close()
     again = reopened(disk)
     assert again.recovery.quarantined == []
-    assert (again.end, again.epoch, again.recovery.epoch_raised) == (end + 2, log.epoch, False)
+    assert (again.end, again.losses, again.recovery.lost) == (end + 2, log.losses, False)
     assert again.damaged == list(lost)
     assert found(disk) == missing(*lost, end=end + 2)
     again.close()
@@ -112,7 +112,7 @@ def test_a_torn_tail_is_cut_at_every_octet() -> None:
         disk.spoil(f"{DIRECTORY}/end", published)
         disk.spoil(FIRST, disk.octets_of(FIRST)[:length])
         again = reopened(disk)
-        assert (again.end, again.epoch) == (3, 0)
+        assert (again.end, again.losses) == (3, 0)
         assert again.recovery.truncated_octets == length - start
         assert len(again.recovery.lines) == (length > start)
         assert again.recovery.quarantined == []
@@ -168,7 +168,7 @@ def test_a_start_does_not_believe_a_sync_after_one_that_failed__NB_12(groups: in
     assert reopened(disk).end == groups + 2
     disk.lose_power(random.Random(1))
     again = reopened(disk)
-    assert (again.end, again.epoch, again.recovery.lines) == (groups + 2, 0, [])
+    assert (again.end, again.losses, again.recovery.lines) == (groups + 2, 0, [])
     goes_on(disk, again)
 
 
@@ -205,7 +205,7 @@ def test_damage_above_the_published_end_which_a_valid_record_follows_is_no_torn_
     disk.spoil(FIRST, bytes(octets))
     again = reopened(disk)
     assert again.recovery.quarantined == [(2, 3)]
-    assert (again.end, again.epoch) == (6, 0)
+    assert (again.end, again.losses) == (6, 0)
     goes_on(disk, again, (2, 3))
 
 
@@ -227,7 +227,7 @@ def test_every_flipped_bit_costs_its_own_record_and_is_told_once() -> None:
         disk.spoil(FIRST, bytes(octets))
         log = reopened(disk)
         hit = [RANGES[index] for index, (lo, hi) in enumerate(places) if lo <= at < hi]
-        assert (log.end, log.epoch) == (6, 0)
+        assert (log.end, log.losses) == (6, 0)
         assert log.recovery.quarantined == hit
         assert found(disk) == missing(*hit)
         if hit:
@@ -243,7 +243,7 @@ def test_every_flipped_bit_costs_its_own_record_and_is_told_once() -> None:
         goes_on(disk, log, *hit)
 
 
-def test_every_cut_costs_what_was_cut_off_and_raises_the_epoch() -> None:
+def test_every_cut_costs_what_was_cut_off_and_is_a_loss() -> None:
     """FAULTS: truncation over every octet; offsets which were published are never used again."""
     sample = SimulatedDisk()
     a_queue(sample)
@@ -256,22 +256,22 @@ def test_every_cut_costs_what_was_cut_off_and_raises_the_epoch() -> None:
         left = sum(length >= end for end in ends)
         lost = (RANGES[left][0], 6)
         log = reopened(disk)
-        assert log.recovery.epoch_raised
-        assert (log.end, log.epoch) == (6, 1)
+        assert log.recovery.lost
+        assert (log.end, log.losses) == (6, 1)
         assert log.recovery.quarantined == [lost]
         assert found(disk) == missing(lost)
         goes_on(disk, log, lost)
 
 
-def test_a_lost_segment_raises_the_epoch() -> None:
+def test_a_lost_segment_is_a_loss() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk, segment_bytes=1)
     disk.remove(f"{DIRECTORY}/{3:020d}.segment")
     again = reopened(disk)
-    assert (again.end, again.epoch) == (6, 1)
+    assert (again.end, again.losses) == (6, 1)
     assert again.recovery.quarantined == [(3, 6)]
     assert again.queue_id == log.queue_id
-    assert QueueReader(DIRECTORY, disk=disk).epoch == 1
+    assert QueueReader(DIRECTORY, disk=disk).losses == 1
     goes_on(disk, again, (3, 6))
 
 
@@ -280,7 +280,7 @@ def test_a_lost_segment_between_others_is_damage() -> None:
     a_queue(disk, segment_bytes=1)
     disk.remove(f"{DIRECTORY}/{2:020d}.segment")
     log = reopened(disk)
-    assert (log.end, log.epoch) == (6, 0)
+    assert (log.end, log.losses) == (6, 0)
     assert log.recovery.quarantined == [(2, 3)]
     goes_on(disk, log, (2, 3))
 
@@ -290,31 +290,31 @@ def test_when_all_segments_are_gone_the_offsets_go_on() -> None:
     a_queue(disk)
     disk.remove(FIRST)
     log = reopened(disk)
-    assert (log.begin, log.end, log.epoch) == (6, 6, 1)
+    assert (log.begin, log.end, log.losses) == (6, 6, 1)
     log.append([frame(6)])
     assert found(disk) == [6]
 
 
-def test_the_epoch_rises_each_time_published_records_are_lost_and_never_else() -> None:
+def test_a_loss_is_counted_each_time_published_records_are_lost_and_never_else() -> None:
     """QUEUE_AND_SPARK: power loss with the published end ahead of the data."""
     disk = SimulatedDisk()
     for rises in range(4):
         log = reopened(disk)
-        assert log.epoch == rises
+        assert log.losses == rises
         for number in range(3):
             log.append([frame(number)])
         log.close()
-        assert reopened(disk).epoch == rises
+        assert reopened(disk).losses == rises
         disk.crash()
         # The disk had confirmed what it then lost.
         path = max(path for path in disk.paths() if path.endswith(".segment"))
         disk.spoil(path, disk.octets_of(path)[:-1])
         log = reopened(disk)
-        assert (log.epoch, log.end) == (rises + 1, 3 * (rises + 1))
+        assert (log.losses, log.end) == (rises + 1, 3 * (rises + 1))
         log.close()
 
 
-def test_a_damaged_last_record_with_the_rest_in_place_does_not_raise_the_epoch() -> None:
+def test_a_damaged_last_record_with_the_rest_in_place_is_no_loss() -> None:
     disk = SimulatedDisk()
     a_queue(disk)
     octets = bytearray(disk.octets_of(FIRST))
@@ -322,7 +322,7 @@ def test_a_damaged_last_record_with_the_rest_in_place_does_not_raise_the_epoch()
     octets[start:end] = b"\xff" * (end - start)
     disk.spoil(FIRST, bytes(octets))
     log = reopened(disk)
-    assert (log.end, log.epoch) == (6, 0)
+    assert (log.end, log.losses) == (6, 0)
     assert log.recovery.quarantined == [(3, 6)]
     goes_on(disk, log, (3, 6))
 
@@ -335,7 +335,7 @@ def test_damage_in_an_older_segment_is_found_up_to_its_end() -> None:
         disk.spoil(path, disk.octets_of(path)[:kept] + b"\0" * more)
         log = reopened(disk)
         assert log.recovery.quarantined == [(2, 3)]
-        assert (log.end, log.epoch) == (6, 0)
+        assert (log.end, log.losses) == (6, 0)
         goes_on(disk, log, (2, 3))
 
 
@@ -408,7 +408,7 @@ def test_a_start_gives_up_no_block_before_zeros_stand_for_it__RD_50(bad: int) ->
     assert {path: disk.octets_of(path) for path in disk.paths()} == before
     zeros_for_the_bad(disk)
     again = reopened(disk)
-    assert (again.end, again.epoch, again.damaged) == (40, 0, [lost])
+    assert (again.end, again.losses, again.damaged) == (40, 0, [lost])
     assert [row["offset"] for row in rows(DIRECTORY, disk=disk)] == missing(lost, end=40)
     assert reader.damaged() == [lost]
     goes_on(disk, again, lost)
@@ -577,7 +577,7 @@ def test_a_disk_too_full_for_the_copies_costs_only_the_copies() -> None:
     assert reopened(disk).recovery.quarantined == [(0, 2)]
 
 
-# -- identity, epoch, end ---------------------------------------------------------------------
+# -- identity, end ---------------------------------------------------------------------
 
 
 def test_a_damaged_or_missing_identity_is_made_again_from_the_segments() -> None:
@@ -606,28 +606,11 @@ def test_a_queue_of_which_nothing_says_its_name_is_put_aside_and_a_new_one_begin
     log = reopened(disk)
     assert log.queue_id != queue_id
     assert (log.begin, log.end) == (6, 6)
-    assert log.recovery.epoch_raised
+    assert log.recovery.lost
     assert any("says which queue it is" in line for line in log.recovery.lines)
     assert sum("/quarantine/" in path for path in disk.paths()) == len(old)
     log.append([frame(6)])
     assert found(disk) == [6]
-
-
-def test_a_damaged_or_missing_epoch_is_made_again() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, segment_bytes=1)
-    disk.remove(f"{DIRECTORY}/{3:020d}.segment")
-    reopened(disk).close()
-    for spoil in (b"", seal("epoch x"), None):
-        if spoil is None:
-            disk.remove(f"{DIRECTORY}/epoch")
-        else:
-            disk.spoil(f"{DIRECTORY}/epoch", spoil)
-        log = reopened(disk)
-        assert log.epoch == 1
-        assert log.recovery.lines == ["made the queue's epoch 1 again"]
-        log.close()
-        assert QueueReader(DIRECTORY, disk=disk).epoch == 1
 
 
 def test_a_damaged_or_missing_end_is_made_again() -> None:
@@ -639,37 +622,27 @@ def test_a_damaged_or_missing_end_is_made_again() -> None:
         else:
             disk.spoil(f"{DIRECTORY}/end", spoil)
         log = reopened(disk)
-        assert (log.end, log.epoch, log.recovery.lines) == (6, 0, [])
+        assert (log.end, log.losses, log.recovery.lines) == (6, 0, [])
         assert log.recovery.kept_records == 0
         goes_on(disk, log)
-
-
-def test_with_a_damaged_epoch_and_end_the_epoch_comes_from_the_segments() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, segment_bytes=1)
-    disk.remove(f"{DIRECTORY}/{3:020d}.segment")
-    reopened(disk).close()
-    disk.spoil(f"{DIRECTORY}/epoch", b"")
-    disk.spoil(f"{DIRECTORY}/end", b"")
-    assert reopened(disk).epoch == 1
 
 
 def test_another_format_version_is_refused_in_one_line() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk)
-    header = SegmentHeader(3, log.identity, 0, 0).packed()
+    header = SegmentHeader(3, log.identity, 0).packed()
     disk.spoil(FIRST, header + disk.octets_of(FIRST)[64:])
-    with pytest.raises(QueueError, match="format version 3; this program knows 2"):
+    with pytest.raises(QueueError, match="format version 3; this program knows 1"):
         reopened(disk)
     disk.spoil(f"{DIRECTORY}/identity", seal("msgproto-queue 4"))
-    with pytest.raises(QueueError, match="format version 4; this program knows 2"):
+    with pytest.raises(QueueError, match="format version 4; this program knows 1"):
         QueueReader(DIRECTORY, disk=disk)
 
 
 def test_a_segment_of_another_queue_is_refused_in_one_line() -> None:
     disk = SimulatedDisk()
     a_queue(disk)
-    other = SegmentHeader(1, Identity("f" * 32, b"01234567"), 0, 0).packed()
+    other = SegmentHeader(1, Identity("f" * 32, b"01234567"), 0).packed()
     disk.spoil(FIRST, other + disk.octets_of(FIRST)[64:])
     with pytest.raises(QueueMismatch, match="belongs to the queue fffff"):
         reopened(disk)
@@ -682,7 +655,7 @@ def test_a_published_end_of_a_later_queue_state_is_lost_data() -> None:
     size = len(disk.octets_of(FIRST))
     disk.spoil(f"{DIRECTORY}/end", Published(10, 0, size + 500, 0).packed())
     log = reopened(disk)
-    assert (log.end, log.epoch) == (10, 1)
+    assert (log.end, log.losses) == (10, 1)
     assert log.recovery.quarantined == [(6, 10)]
     assert found(disk) == missing()
 
@@ -749,7 +722,7 @@ def test_power_lost_at_any_time_loses_nothing_that_was_appended() -> None:
             log = reopened(disk, segment_bytes=2000)
             assert queue_id in (None, log.queue_id), "the queue forgot its name"
             queue_id = log.queue_id
-            assert not log.recovery.epoch_raised
+            assert not log.recovery.lost
             assert log.recovery.quarantined == []
             here = {row["offset"]: int(row["message_id"]) for row in rows(DIRECTORY, disk=disk)}
             assert {n: here.get(n) for n in expected if n >= log.begin} == {

@@ -127,7 +127,7 @@ def test_one_flipped_bit_in_the_last_header_costs_that_record_and_is_told__NB_12
         overwritten(disk, at, bytes([disk.octets_of(FIRST)[at] ^ 1 << bit % 8]))
         spoilt = disk.octets_of(FIRST)
         log = reopened(disk)
-        assert (log.end, log.epoch, log.recovery.truncated_octets) == (6, 0, 0)
+        assert (log.end, log.losses, log.recovery.truncated_octets) == (6, 0, 0)
         assert log.recovery.quarantined == [(3, 6)]
         assert copies(disk) == {f"{0:020d}-{start}": spoilt[start:end]}
     goes_on(disk, log, (3, 6))
@@ -152,13 +152,13 @@ def test_what_a_consumer_has_committed_was_published__NB_12() -> None:
     consumers.write(disk, DIRECTORY, "spark", queue_id, 6)
     consumers.write(disk, DIRECTORY, "slow", queue_id, 2)
     log = reopened(disk)
-    assert (log.end, log.epoch, log.recovery.truncated_octets) == (6, 0, 0)
+    assert (log.end, log.losses, log.recovery.truncated_octets) == (6, 0, 0)
     assert log.recovery.quarantined == [(3, 6)]
     assert copies(disk) == {f"{0:020d}-{start}": tail}
     goes_on(disk, log, (3, 6))
 
 
-def test_a_commit_above_records_that_are_gone_raises_the_epoch__NB_12() -> None:
+def test_a_commit_above_records_that_are_gone_is_a_loss__NB_12() -> None:
     for left in (0, 7, FRAME_HEADER_OCTETS + 5):
         disk = SimulatedDisk()
         start, _ = an_old_end(disk)
@@ -166,7 +166,7 @@ def test_a_commit_above_records_that_are_gone_raises_the_epoch__NB_12() -> None:
         consumers.write(disk, DIRECTORY, "spark", queue_id, 5)
         disk.spoil(FIRST, disk.octets_of(FIRST)[: start + left])
         log = reopened(disk)
-        assert (log.end, log.epoch, log.recovery.quarantined) == (5, 1, [(3, 5)])
+        assert (log.end, log.losses, log.recovery.quarantined) == (5, 1, [(3, 5)])
         assert "consumer 'spark' has committed" in log.recovery.lines[-1]
         log.close()
 
@@ -193,7 +193,7 @@ def test_when_all_segments_are_gone_offsets_go_on_behind_the_proof__NB_12() -> N
     consumers.write(disk, DIRECTORY, "spark", QueueReader(DIRECTORY, disk=disk).queue_id, 6)
     disk.remove(FIRST)
     log = reopened(disk)
-    assert (log.begin, log.end, log.epoch) == (6, 6, 1)
+    assert (log.begin, log.end, log.losses) == (6, 6, 1)
 
 
 def test_known_damage_proves_what_lies_below_it() -> None:

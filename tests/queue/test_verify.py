@@ -35,7 +35,7 @@ def test_a_whole_queue_is_counted_beside_its_writer() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk, [2, 3, 1], segment_bytes=1)
     report = verify(DIRECTORY, disk=disk)
-    assert (report.queue_id, report.epoch, report.begin, report.end) == (log.queue_id, 0, 0, 6)
+    assert (report.queue_id, report.begin, report.end) == (log.queue_id, 0, 6)
     assert (report.damaged, report.lines, report.unpublished_octets) == ([], [], 0)
     assert (report.messages, report.groups, report.octets) == (6, 3, log.octets)
     assert [(part.lo, part.hi, part.messages) for part in report.segments] == [
@@ -122,8 +122,8 @@ def test_a_segment_which_says_it_is_another_is_told() -> None:
     disk = SimulatedDisk()
     log = a_queue(disk, [1])
     for header in (
-        SegmentHeader(1, log.identity, 5, 0),
-        SegmentHeader(1, Identity("f" * 32, b"01234567"), 0, 0),
+        SegmentHeader(1, log.identity, 5),
+        SegmentHeader(1, Identity("f" * 32, b"01234567"), 0),
     ):
         disk.spoil(path(0), header.packed() + disk.octets_of(path(0))[64:])
         assert "says it begins at offset" in verify(DIRECTORY, disk=disk).lines[0]

@@ -80,7 +80,7 @@ def test_a_new_writer_has_counted_nothing(tmp_path: Path) -> None:
 
 def test_a_writer_says_what_it_may_hold_and_why_it_takes_nothing_more(tmp_path: Path) -> None:
     writer = QueueWriter(tmp_path, max_bytes=1 << 30)
-    assert (writer.max_octets, writer.epoch, writer.refusal) == (1 << 30, 0, None)
+    assert (writer.max_octets, writer.losses, writer.refusal) == (1 << 30, 0, None)
     writer.close()
     assert writer.refusal == "the queue is closed"
     with pytest.raises(QueueClosed) as caught:

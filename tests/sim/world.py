@@ -13,7 +13,7 @@
   waits;
 * the ledger says what connections hold, octet by octet, and forgets those that are gone;
 * nobody breaks the protocol, nothing logs an error, no timer and no connection is left over;
-* recovery never finds that durable records were lost (the epoch stays).
+* recovery never finds that durable records were lost (none is counted).
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ class World:
             self.disk.crash()
             self.clock.callLater(1.0, self._start_gateway)
             return
-        if self.gateway.log.epoch:
+        if self.gateway.log.losses:
             raise Violation("recovery found durable records lost")
         self._check_acknowledged()
 

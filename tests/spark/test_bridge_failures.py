@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.conftest import identity, messages, write
-from tests.tools.loops import drain, exactly, landed_offsets, loop_over
+from tests.tools.loops import drain, exactly, landed_offsets, loop_over, run_here
 from twisted_msgproto.core.errors import (
     MsgprotoError,
     QueueError,
@@ -24,7 +24,6 @@ from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.spark import loop as loops
 from twisted_msgproto.spark.bridge import Maintenance
 from twisted_msgproto.spark.gateways import Gateway
-from twisted_msgproto.spark.jobs import run_here
 from twisted_msgproto.spark.loop import Loop, Pace
 from twisted_msgproto.table import starting
 from twisted_msgproto.table.actions import Run

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.conftest import damage_record, identity, messages, write
-from tests.tools.loops import drain, exactly, finish, landed_offsets, loop_over, places
+from tests.tools.loops import drain, exactly, finish, landed_offsets, loop_over, places, run_here
 from tests.tools.power import Killed, PowerDisk
 from twisted_msgproto.core.errors import (
     Overtaken,
@@ -27,7 +27,7 @@ from twisted_msgproto.core.errors import (
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.log import SegmentLog
-from twisted_msgproto.spark.jobs import open_range, run_here
+from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.loop import Loop, Pace
 from twisted_msgproto.table import starting
 from twisted_msgproto.table.actions import Run
@@ -410,7 +410,7 @@ def test_rows_which_others_removed_are_refused(table: Path, queue: Path) -> None
 def test_an_older_copy_of_the_queue_is_refused__TB_06(
     table: Path, queue: Path, tmp_path: Path
 ) -> None:
-    """TB-06: the same id, the same epoch, written past what had landed: 1000 rows never landed."""
+    """TB-06: the same id, written past what had landed: 1000 rows never landed."""
     shutil.copytree(queue, tmp_path / "backup")
     write(queue, messages(1500, 100))
     drain(table, [queue])

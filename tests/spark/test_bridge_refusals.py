@@ -9,12 +9,11 @@ import pytest
 
 from tests.spark.conftest import identity, messages, write
 from tests.tools.certificates import Authority
-from tests.tools.loops import drain, landed_offsets, places
+from tests.tools.loops import drain, landed_offsets, places, run_here
 from tests.tools.processes import Launcher
 from tests.tools.served import Served
 from twisted_msgproto.core.errors import QueueMismatch
 from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.spark.jobs import run_here
 from twisted_msgproto.table.landing import LandedRanges, Range, Target
 
 pytestmark = pytest.mark.slow

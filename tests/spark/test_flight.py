@@ -30,11 +30,13 @@ from twisted_msgproto.core.errors import (
     QueueMismatch,
 )
 from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter
-from twisted_msgproto.queue.flight import REQUEST_OCTETS_MAX, QueueFlightServer
+from twisted_msgproto.queue.flight import QueueFlightServer
 from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue.served import REQUEST_OCTETS_MAX
 from twisted_msgproto.queue.streams import Stream
 from twisted_msgproto.spark.flight import FlightQueue
-from twisted_msgproto.spark.source import Access, open_queues
+from twisted_msgproto.spark.options import Access
+from twisted_msgproto.spark.ranges import open_queues
 
 
 @pytest.fixture
@@ -49,7 +51,7 @@ def rows(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
 
 def test_it_is_the_same_queue(queue: Path, served: Served) -> None:
     near, far = QueueReader(queue), FlightQueue(served.location)
-    assert (far.queue_id, far.epoch) == (near.queue_id, near.epoch)
+    assert far.queue_id == near.queue_id
     assert (far.begin(), far.end(), far.damaged()) == (0, 1500, [])
     assert rows(far.read(250, 1333)) == rows(near.read(250, 1333))
     assert list(far.read(5, 5)) == []
@@ -204,7 +206,7 @@ def test_another_queue_behind_the_address_is_neither_read_nor_trimmed(
 def test_a_gateway_of_another_version_is_one_line(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = {"queue_id": "f" * 32, "epoch": 0, "begin": 0, "end": 5, "damaged": []}
+    old = {"queue_id": "f" * 32, "begin": 0, "end": 5, "damaged": []}
     actions = served.server._served.actions
     monkeypatch.setitem(actions, "describe", ("as it was", lambda request, peer: old))
     with pytest.raises(QueueError, match="have to be of one version"):

@@ -21,7 +21,6 @@ from twisted_msgproto.spark.gateways import (
     PAUSE_SECONDS_MAX,
     REFUSED,
     SILENCE_SECONDS,
-    STANDING_SECONDS,
     Gateways,
 )
 from twisted_msgproto.spark.marks import Marks
@@ -35,8 +34,6 @@ FOREVER = 60.0
 class FakeQueue:
     """A gateway which answers, or not."""
 
-    epoch = 0
-
     def __init__(self, name: str, end: int = 10, begin: int = 0) -> None:
         self.queue_id = name
         self.first, self.last = begin, end
@@ -45,8 +42,6 @@ class FakeQueue:
         self.committing = threading.Event()
         self.fails: Exception | None = None
         self.seconds = 0.0
-        self.standing: dict[str, int] = {}
-        self.moved: dict[str, int] = {}
         self.registered: list[str] = []
         self.marks: list[tuple[str, int, Landed | None]] = []
         self.asked: list[Landed | None] = []
@@ -71,9 +66,7 @@ class FakeQueue:
         self._answer()
         self.asked.append(landed)
         place = Landed(self.last, 1, 1)
-        return Description(
-            self.queue_id, 0, self.first, self.last, place, 0, 0, 0, (), self.standing, self.moved
-        )
+        return Description(self.queue_id, self.first, self.last, place, 0, 0, 0, (), {}, {})
 
     def place(self, offset: int) -> Landed:
         self._answer()
@@ -132,7 +125,7 @@ def gateways(said: list[str], clock: Clock) -> Iterator[Make]:
             return by_location[location]
 
         names = list(by_location)
-        return Gateways(names, open_queue, "night", admit, said.append, clock, clock)
+        return Gateways(names, open_queue, "night", admit, said.append, clock)
 
     yield make
     for queue in hung:
@@ -340,25 +333,6 @@ def test_a_place_is_asked_of_all_at_once_and_who_is_silent_is_left_out(gateways:
     places = some.place({"well": 5, "gone": 5, "hung": 5})
     assert places == {"well": Landed(5, 1, 1)}
     assert some.by_id["gone"].state == AWAY
-
-
-def test_a_consumer_which_stands_still_is_named_once__TB_12(
-    gateways: Make, said: list[str], clock: Clock
-) -> None:
-    queue = FakeQueue("a", end=100)
-    queue.standing = {"dead": 10, "night": 10, "done": 100}
-    queue.moved = dict.fromkeys(queue.standing, int((clock.now - STANDING_SECONDS - 1) * 1e6))
-    some = gateways(queue)
-    ask_until(some, 1)
-    ask_until(some, 1)
-    [line] = said
-    assert "consumer 'dead' of gateway a (a) has stood at offset 10" in line
-    hours = (STANDING_SECONDS + 1) / 3600
-    assert f"for {hours:.1f} h and keeps 90 rows" in line
-    assert some.standing.named == {("a", "dead")}
-    queue.moved["dead"] = int(clock.now * 1e6)
-    ask_until(some, 1)
-    assert some.standing.named == set()
 
 
 def test_a_thousand_gateways_of_which_a_tenth_is_dead_make_a_plan(gateways: Make) -> None:

@@ -13,11 +13,8 @@ from twisted_msgproto.spark.offsets import (
     Places,
     Range,
     batch_ranges,
-    check_places,
-    initial_places,
     latest_places,
     places_at,
-    rows_between,
     share,
 )
 
@@ -27,7 +24,6 @@ class FakeQueue:
     queue_id: str = "q1"
     first: int = 0
     last: int = 1000
-    epoch: int = 0
     incarnation: int = 0
     witness: int = 0
     stale: bool = False
@@ -54,8 +50,8 @@ class FakeQueue:
     def forget(self, consumer: str) -> None: ...
 
 
-def at(offset: int, epoch: int = 0, since: int | None = None) -> Place:
-    place: Place = {"offset": offset, "epoch": epoch}
+def at(offset: int, since: int | None = None) -> Place:
+    place: Place = {"offset": offset}
     if since is not None:
         place["since"] = since
     return place
@@ -71,8 +67,8 @@ def run(
 
 
 def test_a_new_stream_begins_at_the_earliest_offset() -> None:
-    queues = {"q1": FakeQueue(first=64, epoch=2)}
-    assert initial_places(queues) == {"q1": at(64, 2, since=64)}
+    queues = {"q1": FakeQueue(first=64)}
+    assert places_at(queues, {"q1": 64}) == {"q1": at(64, since=64)}
 
 
 def test_the_first_batch_says_where_it_began() -> None:
@@ -107,8 +103,8 @@ def test_a_batch_takes_everything_or_no_more_than_allowed() -> None:
 
 def test_without_news_the_place_is_the_very_same() -> None:
     """Or Spark would run an empty batch."""
-    queues = {"q1": FakeQueue(epoch=3)}
-    start = {"q1": at(1000, 1, since=7)}
+    queues = {"q1": FakeQueue()}
+    start = {"q1": at(1000, since=7)}
     assert run(queues, start) == (start, [])
 
 
@@ -171,19 +167,12 @@ def test_a_gateway_that_is_away_is_asked_again_after_a_pause(
     assert pauses == [ranges.PAUSE_SECONDS] * 2
 
 
-def test_rows_of_a_batch_are_counted_over_all_queues() -> None:
-    start = {"q1": at(10), "q3": at(5)}
-    end = {"q1": at(30), "q2": at(9, since=2), "q3": at(5)}
-    assert rows_between(start, end) == 27
-    assert rows_between({}, {"q1": at(10)}) == 0
-
-
 # -- what does not fit ----------------------------------------------------------------------------
 
 
 def refused(queue: FakeQueue, place: Place, **more: Any) -> str:
     with pytest.raises(QueueMismatch) as caught:
-        check_places({queue.queue_id: queue}, {"q1": place}, **more)
+        latest_places({queue.queue_id: queue}, {"q1": place}, **more)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -199,13 +188,9 @@ def test_a_checkpoint_ahead_of_the_queue_fails_loudly() -> None:
 def test_after_a_power_loss_the_gateway_is_waited_for__NB_12(accept_loss: bool) -> None:
     """With accepted losses the stream went back to the old end, and read rows once more."""
     queue = FakeQueue(witness=7, stale=True)
-    start: Places = {"q1": {"offset": 1001, "epoch": 0, "witness": 7}}
+    start: Places = {"q1": {"offset": 1001, "witness": 7}}
     with pytest.raises(QueueAway):
         run({"q1": queue}, start, accept_loss=accept_loss)
-
-
-def test_an_older_copy_of_the_queue_is_told_by_its_epoch() -> None:
-    assert "older copy" in refused(FakeQueue(epoch=1), at(10, epoch=2))
 
 
 def test_a_checkpoint_behind_what_was_trimmed_fails_loudly() -> None:
@@ -224,7 +209,7 @@ def test_places_prove_their_history_and_tasks_check_it_again() -> None:
     """TB-06, TB-07 in a stream of one's own."""
     queues = {"q1": FakeQueue(incarnation=7, witness=11)}
     end, ranges = run(queues, {"q1": at(10)})
-    assert end == {"q1": {"offset": 1000, "epoch": 0, "incarnation": 7, "witness": 11}}
+    assert end == {"q1": {"offset": 1000, "incarnation": 7, "witness": 11}}
     assert ranges == [Range("q1", 10, 1000, Landed(1000, 7, 11))]
     queues["q1"].last = 1010
     assert run(queues, end)[1] == [Range("q1", 1000, 1010, Landed(1010, 7, 11))]
@@ -235,8 +220,8 @@ def test_places_prove_their_history_and_tasks_check_it_again() -> None:
     [({"incarnation": 8}, "restored from an older copy"), ({"witness": 12}, "set back to a snap")],
 )
 def test_another_history_of_the_same_queue_is_refused(changed: dict[str, int], text: str) -> None:
-    """TB-06: same id, same epoch, written past the checkpoint."""
-    place: Place = {"offset": 900, "epoch": 0, "incarnation": 7, "witness": 11}
+    """TB-06: same id, written past the checkpoint."""
+    place: Place = {"offset": 900, "incarnation": 7, "witness": 11}
     other = FakeQueue(**{"incarnation": 7, "witness": 11, **changed})
     line = refused(other, place)
     assert "row 899 of queue q1 is not the one which was read" in line and text in line
@@ -244,8 +229,8 @@ def test_another_history_of_the_same_queue_is_refused(changed: dict[str, int], t
         latest_places({"q1": other}, {"q1": place})
     with pytest.raises(QueueMismatch, match=text):
         batch_ranges({"q1": other}, {"q1": at(10)}, {"q1": place})
-    check_places({"q1": other}, {"q1": place}, accept_loss=True)
-    check_places({"q1": FakeQueue()}, {"q1": place})  # a queue of before: nothing to compare
+    latest_places({"q1": other}, {"q1": place}, accept_loss=True)
+    latest_places({"q1": FakeQueue()}, {"q1": place})  # a queue of before: nothing to compare
 
 
 def test_accepting_a_loss_does_not_accept_another_queue() -> None:
@@ -253,10 +238,10 @@ def test_accepting_a_loss_does_not_accept_another_queue() -> None:
 
 
 def test_what_fits_is_let_through() -> None:
-    queues = {"q1": FakeQueue(first=5, last=10, epoch=4)}
-    for place in (at(5, 4), at(10, 4), at(7, 1)):
-        check_places(queues, {"q1": place})
-    check_places(queues, {})
+    queues = {"q1": FakeQueue(first=5, last=10)}
+    for place in (at(5), at(10), at(7)):
+        latest_places(queues, {"q1": place})
+    latest_places(queues, {})
 
 
 def test_the_stream_itself_refuses_as_well() -> None:
@@ -302,4 +287,4 @@ def test_a_retired_queue_keeps_its_place() -> None:
     end = latest_places({"q2": FakeQueue("q2")}, start, retired=["q1"])
     assert end == {"q1": at(77), "q2": at(1000)}
     assert batch_ranges({"q2": FakeQueue("q2")}, start, end) == [Range("q2", 0, 1000)]
-    check_places({"q2": FakeQueue("q2")}, start, retired=["q1"])
+    latest_places({"q2": FakeQueue("q2")}, start, retired=["q1"])

@@ -25,7 +25,7 @@ def checkpoint_of(directory: Path, queue: Path, *offsets: int, committed: int) -
     for name in ("offsets", "commits"):
         (directory / name).mkdir(parents=True)
     for number, offset in enumerate(offsets):
-        place = {identity(queue): {"offset": offset, "epoch": 0}}
+        place = {identity(queue): {"offset": offset}}
         text = f'v1\n{{"batchTimestampMs":1}}\n{json.dumps(place)}'
         (directory / "offsets" / str(number)).write_text(text)
         if number < committed:
@@ -120,7 +120,7 @@ def test_a_queue_which_joined_later_is_registered_and_the_others_are_released(
 def test_many_late_marks_are_thinned_and_never_early() -> None:
     late = LateMarks(10.0)
     for number in range(3 * releasing.PENDING_MAX):
-        late.committed({"q": {"offset": number, "epoch": 0}}, float(number))
+        late.committed({"q": {"offset": number}}, float(number))
     assert len(late._waiting) <= releasing.PENDING_MAX
     places = late.due(20_000.0)
     assert places is not None and 19_000 < places["q"]["offset"] <= 19_990

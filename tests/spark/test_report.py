@@ -59,7 +59,7 @@ def test_the_rate_is_taken_over_the_last_seconds() -> None:
 def test_the_status_file_is_whole_private_and_complete(tmp_path: Path) -> None:
     files = StatusFiles({"q": tmp_path}, "night", {"table": "/t"}, clock=lambda: 12.0)
     away = Aside("grpc://a:1", "", "away", "refused", 3.25)
-    report = Report("running", progressed(), {"q": Lag(5, 1.25)}, 2, (away,), (("q", "dead"),))
+    report = Report("running", progressed(), {"q": Lag(5, 1.25)}, 2, (away,))
     files.write(report)
     path = status_path(tmp_path, "night")
     assert path == tmp_path / "bridges" / "night.json"
@@ -94,7 +94,6 @@ def test_the_status_file_is_whole_private_and_complete(tmp_path: Path) -> None:
                 "seconds": 3.2,
             }
         ],
-        "standing_consumers": [{"queue": "q", "consumer": "dead"}],
         "error": None,
     }
     assert read_statuses(tmp_path) == [json.loads(path.read_text())]
@@ -152,7 +151,7 @@ def test_the_line_names_who_is_away__TB_09() -> None:
 
 
 def described(begin: int, end: int, oldest: int | None) -> Description:
-    return Description("q", 0, begin, end, Landed(end), 0, oldest, 0, (), {}, {})
+    return Description("q", begin, end, Landed(end), 0, oldest, 0, (), {}, {})
 
 
 def test_the_lag_is_what_the_gateway_said_last() -> None:
@@ -163,7 +162,7 @@ def test_the_lag_is_what_the_gateway_said_last() -> None:
 
 def test_a_status_for_elsewhere_is_cut_until_it_fits() -> None:
     many = [{"queue": "q" * 32, "error": "x" * 300}] * 100
-    told = cut_to_fit({"rows": 5, "known": many, "away": many[:3], "standing_consumers": []})
+    told = cut_to_fit({"rows": 5, "known": many, "away": many[:3]})
     assert len(json.dumps(told)) <= SENT_OCTETS_MAX
     assert (told["rows"], len(told["away"])) == (5, 3)
     assert cut_to_fit({"rows": 5}) == {"rows": 5}

@@ -40,14 +40,12 @@ from pyspark.sql.types import (
 
 from tests.tools.sink_tables import SinkTable
 from twisted_msgproto.spark import need_spark, ranges, source
-from twisted_msgproto.spark.ranges import Piece
+from twisted_msgproto.spark.ranges import Piece, QueueRange, read_range
 from twisted_msgproto.spark.source import (
     FilteredQueueReader,
     QueueBatchReader,
-    QueueRange,
     QueueSource,
     QueueStreamReader,
-    read_range,
     spark_schema,
 )
 
@@ -108,12 +106,12 @@ def test_a_stream_plans_reads_and_goes_on(queue: Path) -> None:
     stream = reader(queue, numPartitions=2, minPartitionRows=1)
     name = identity(queue)
     start = stream.initialOffset()
-    assert start == {name: {"offset": 0, "epoch": 0, "since": 0}}
+    assert start == {name: {"offset": 0, "since": 0}}
     first = stream.latestOffset(start, ReadMaxRows(400))
-    assert first == {name: {"offset": 400, "epoch": 0, "since": 0, **proof(queue, 400)}}
+    assert first == {name: {"offset": 400, "since": 0, **proof(queue, 400)}}
     rest = stream.latestOffset(first, ReadAllAvailable())
     assert rest == stream.reportLatestOffset()
-    assert rest == {name: {"offset": 1500, "epoch": 0, **proof(queue, 1500)}}
+    assert rest == {name: {"offset": 1500, **proof(queue, 1500)}}
     parts = stream.partitions(start, first)
     assert [(part.lo, part.hi) for part in parts] == [(0, 200), (200, 400)]
     worker = pickle.loads(pickle.dumps(stream))
@@ -142,13 +140,13 @@ def test_draining_ends_where_the_queue_ended_at_the_start(queue: Path) -> None:
 
 def test_only_a_named_consumer_holds_the_queue_and_spark_moves_no_mark(queue: Path) -> None:
     """TB-15: when Spark commits a batch nothing of it was synced, so nothing may be trimmed."""
-    place = {identity(queue): {"offset": 900, "epoch": 0}}
+    place = {identity(queue): {"offset": 900}}
     reader(queue).commit(place)
     assert QueueReader(queue).consumers() == {}
     stream = reader(queue, consumer="night")
     stream.initialOffset()
     assert QueueReader(queue).consumers() == {"night": 0}
-    stream.commit({**place, "gone": {"offset": 1, "epoch": 0}})
+    stream.commit({**place, "gone": {"offset": 1}})
     stream.latestOffset(place, ReadAllAvailable())
     assert QueueReader(queue).consumers() == {"night": 0}
 
@@ -162,15 +160,15 @@ def test_the_mark_follows_as_late_as_the_option_says(
     name = identity(queue)
     stream = reader(queue, consumer="night", releaseAfter="10m")
     stream.initialOffset()
-    stream.commit({name: {"offset": 600, "epoch": 0}})
+    stream.commit({name: {"offset": 600}})
     clock[0] += 300
-    stream.commit({name: {"offset": 900, "epoch": 0}})
+    stream.commit({name: {"offset": 900}})
     assert QueueReader(queue).consumers() == {"night": 0}
     clock[0] += 300
-    stream.latestOffset({name: {"offset": 900, "epoch": 0}}, ReadAllAvailable())
+    stream.latestOffset({name: {"offset": 900}}, ReadAllAvailable())
     assert QueueReader(queue).consumers() == {"night": 600}
     clock[0] += 300
-    stream.commit({name: {"offset": 1500, "epoch": 0}, "gone": {"offset": 1, "epoch": 0}})
+    stream.commit({name: {"offset": 1500}, "gone": {"offset": 1}})
     assert QueueReader(queue).consumers() == {"night": 900}
     assert QueueReader(queue).begin() == 0
 
@@ -196,16 +194,6 @@ def test_a_gateway_that_is_away_for_a_while_holds_a_stream_up_and_does_not_end_i
     answers += [QueueAway("gw1 does not answer")] * 3
     with pytest.raises(QueueAway, match="gw1 does not answer"):
         ranges.patiently(QueueReader(queue).end, patience=0.0)
-
-
-def test_a_pause_file_keeps_new_batches_from_being_planned(queue: Path, tmp_path: Path) -> None:
-    stream = reader(queue, pauseFile=tmp_path / "pause")
-    start = stream.initialOffset()
-    (tmp_path / "pause").symlink_to("pause")  # RD-50: unreadable is not absent (ELOOP)
-    assert stream.latestOffset(start, ReadAllAvailable()) == start
-    (tmp_path / "pause").unlink()
-    (tmp_path / "pause").touch()
-    assert stream.latestOffset(start, ReadAllAvailable()) == start
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ class Site:
         self.said: list[str] = []
         self.rows: list[str] = []
         self.lost: set[int] = set()
-        self.epoch = 0
+        self.losses = 0
         self.doubtful: list[list[list[str]]] = []
         self.log: SegmentLog | None = None
         self.bridge: Bridge | None = None
@@ -239,7 +239,7 @@ class Site:
         self._check_recovered(self.log, known)
 
     def _check_recovered(self, log: SegmentLog, known: int) -> None:
-        must(log.epoch == self.epoch, "the epoch is", log.epoch, log.recovery.lines)
+        must(log.losses == self.losses, "the losses are", log.losses, log.recovery.lines)
         must(log.end >= known, "the queue ends at", log.end, "and was acknowledged up to", known)
         found = self._read(log.begin, log.end)
         kept = [body for offset, body in found if offset >= known]
@@ -299,7 +299,7 @@ class Site:
     def destroy(self, octets: int) -> None:
         """The disk loses the end of the newest segment with rows, though it was synced.
 
-        That is damage in the middle where a later segment has been begun; else the epoch rises.
+        That is damage in the middle where a later segment has been begun; else it is a loss.
         """
         assert self.log is not None
         newest = self.log.firsts[-1]
@@ -307,7 +307,7 @@ class Site:
         self.kill_gateway()
         self.queue_disk.mend()
         self.queue_disk.spoil(path, self.queue_disk.octets_of(path)[:-octets])
-        self.epoch += segment_offsets(self.queue_disk, DIRECTORY)[-1] == newest
+        self.losses += segment_offsets(self.queue_disk, DIRECTORY)[-1] == newest
         self.start_gateway(lossy_from=newest)
 
     # ── the bridge ──────────────────────────────────────────────────────────────────────────────
@@ -388,7 +388,7 @@ class Site:
             end = reader.end()
             must(self.log.end == len(self.rows), "the log has", self.log.end, "of", self.rows)
             must(end == self.log.end or self.unpublished, "published is", end, "of", self.rows)
-            must(reader.epoch == self.epoch, "the epoch is", reader.epoch)
+            must(reader.losses == self.losses, "the losses are", reader.losses)
         if self.bridge is not None:
             self._check_not_ahead(self.bridge.table)
 

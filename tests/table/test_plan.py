@@ -22,9 +22,7 @@ def waiting(
     gateway: str, begin: int, end: int, landed: int | None = None, octets: int = 0
 ) -> Waiting:
     place = None if landed is None else Landed(landed, 1, 1)
-    description = Description(
-        gateway, 0, begin, end, Landed(end, 9, 9), octets, 0, octets, (), {}, {}
-    )
+    description = Description(gateway, begin, end, Landed(end, 9, 9), octets, 0, octets, (), {}, {})
     return Waiting(gateway, f"/{gateway}", place, description, access="key")
 
 

@@ -53,7 +53,7 @@ def refused(path: Path, partition_by: list[str] | None = None) -> str:
 
 
 def described(begin: int = 0, end: int = 10) -> Description:
-    return Description("q", 0, begin, end, Landed(end), 0, None, 0, (), {}, {})
+    return Description("q", begin, end, Landed(end), 0, None, 0, (), {}, {})
 
 
 def test_a_table_is_made_and_opened_again(tmp_path: Path) -> None:

@@ -11,14 +11,19 @@ from tests.spark.conftest import identity
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.spark.gateways import Gateways
-from twisted_msgproto.spark.jobs import Runner, run_here
+from twisted_msgproto.spark.jobs import Runner, open_range
 from twisted_msgproto.spark.loop import Loop, Pace
 from twisted_msgproto.spark.marks import Marks
 from twisted_msgproto.spark.opening import open_queue
 from twisted_msgproto.table import starting
 from twisted_msgproto.table.actions import Run
-from twisted_msgproto.table.landing import Target
+from twisted_msgproto.table.landing import LandedRanges, Range, Target, land_ranges, merged
 from twisted_msgproto.table.log import Table
+
+
+def run_here(target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
+    """Run the tasks one after the other in this process."""
+    return merged(land_ranges(target, ranges, open_range) for ranges in tasks)
 
 
 def loop_over(

@@ -119,7 +119,7 @@ def _ls(arguments: argparse.Namespace) -> int:
         facts = {
             "directory": os.fspath(arguments.directory),
             "queue_id": reader.queue_id,
-            "epoch": reader.epoch,
+            "losses": reader.losses,
             "begin": reader.begin(),
             "end": end,
             "octets": sum(segment.octets for segment in found),
@@ -132,7 +132,9 @@ def _ls(arguments: argparse.Namespace) -> int:
         }
         print(json.dumps(facts))
         return 0
-    print(f"queue {reader.queue_id} epoch {reader.epoch}")
+    print(f"queue {reader.queue_id}")
+    if reader.losses:
+        print(f"published messages were lost {reader.losses} times")
     print(f"offsets {reader.begin()} to {end}, {sum(part.octets for part in found)} octets")
     for part in found:
         print(f"segment {part.name} offsets {part.lo} to {part.hi}, {part.octets} octets")

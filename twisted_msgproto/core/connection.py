@@ -195,6 +195,3 @@ class Connection(ABC, Generic[Inputs, Outputs, Event]):
     @abstractmethod
     def snapshot(self) -> dict[str, object]:
         """Return the state as plain values without secrets, for status pages and for people."""
-
-
-__all__ = ["Connection", "WorkLost"]

@@ -122,14 +122,3 @@ class Keeping:
         """
         self.remove(self.octets)
         self._every = Kept()
-
-
-__all__ = [
-    "ENTRY_OCTETS",
-    "KEPT_LIMIT",
-    "KEPT_WEIGHT_OCTETS",
-    "SMALL_OCTETS",
-    "Keeping",
-    "Kept",
-    "table_octets",
-]

@@ -61,6 +61,3 @@ def closest(word: str, known: Iterable[str]) -> str:
     """Return `` (did you mean 'NAME'?)`` for the name that is most like ``word``; "" for none."""
     close = get_close_matches(word, list(known), 1)
     return f" (did you mean {close[0]!r}?)" if close else ""
-
-
-__all__ = ["closest", "failure_text", "load_named"]

@@ -196,16 +196,3 @@ def kept_packed(values: object) -> bool:
 def listed(values: Sequence[V]) -> list[V]:
     """A column as a list that may be added to: ``values`` itself if it is one."""
     return values if isinstance(values, list) else list(values)
-
-
-__all__ = [
-    "PACKED_MIN",
-    "Packed",
-    "PackedMaps",
-    "PackedNumbers",
-    "PackedOctets",
-    "joined",
-    "kept_packed",
-    "listed",
-    "spans",
-]

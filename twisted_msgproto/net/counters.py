@@ -170,6 +170,3 @@ class Counters(MutableMapping[str, int]):
 
     def __repr__(self) -> str:
         return f"Counters({dict(self.as_dict())!r})"
-
-
-__all__ = ["Counters", "Places"]

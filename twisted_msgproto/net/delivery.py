@@ -118,6 +118,3 @@ class Delivery:
         else:
             self._traffic.acknowledged(count, began)
             self._safe(place)
-
-
-__all__ = ["BATCH_WEIGHT_OCTETS", "Delivery", "Hook", "tell_not_stored"]

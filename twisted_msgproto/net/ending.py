@@ -95,6 +95,3 @@ class OrderlyLink(Link):
             lateness.cancel()
         if "_leaving" in vars(self):  # somebody has closed it
             self._leaving.fire(None)
-
-
-__all__ = ["GOODBYE_SECONDS", "OrderlyLink"]

@@ -104,6 +104,3 @@ def limits_tables(tables: Tables, width: int) -> list[str]:
     """Return a table for each title that has limits."""
     shown = {title: list(limits) for title, limits in tables.items()}
     return [limits_table(title, limits, width) for title, limits in shown.items() if limits]
-
-
-__all__ = ["LegibleOptions", "limits_tables", "paragraphs", "terminal_width"]

@@ -32,6 +32,3 @@ def run_on(later: object, failed: Callable[[Failure], object]) -> None:
     """
     if iscoroutine(later):
         Deferred.fromCoroutine(later).addErrback(failed)
-
-
-__all__ = ["Later", "awaited", "run_on"]

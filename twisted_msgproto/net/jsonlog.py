@@ -93,6 +93,3 @@ def twistd_file(options: Mapping[str, Any]) -> Any:
         call: Any = reactor
         signal.signal(signal.SIGUSR1, lambda *_: call.callFromThread(file.rotate))
     return file
-
-
-__all__ = ["JsonLog", "line_of", "twist_json_log", "twistd_observer"]

@@ -290,6 +290,3 @@ class Ledger:
                 heapreplace(turns, (running[address], back[row[0]].age, address))
             else:
                 heappop(turns)
-
-
-__all__ = ["LATE_SECONDS", "MIN_RATE", "Clock", "Holder", "Ledger"]

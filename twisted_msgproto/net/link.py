@@ -655,5 +655,3 @@ class Link(Protocol):
 
 
 Link.actions = {Fault: Link.peerFaulted}
-
-__all__ = ["Actions", "Link", "SteadyLogger"]

@@ -26,6 +26,3 @@ def count_monotonically(reactor: Any, clock: Callable[[], float] = time.monotoni
         return False
     reactor.seconds = clock
     return True
-
-
-__all__ = ["count_monotonically"]

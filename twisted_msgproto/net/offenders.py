@@ -53,6 +53,3 @@ class Offenders:
 
     def __len__(self) -> int:
         return len(self._counted)
-
-
-__all__ = ["OFFENDERS_MAX", "Offence", "Offenders"]

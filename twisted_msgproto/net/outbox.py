@@ -186,6 +186,3 @@ class ProducerControl:
         producer, self.producer = self.producer, None
         if producer is not None:
             producer.stopProducing()
-
-
-__all__ = ["TICKETS_MAX", "ProducerControl", "Ticket", "Tickets", "Waiters", "fail_all"]

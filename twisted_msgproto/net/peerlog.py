@@ -187,6 +187,3 @@ class PeerLog:
                 more=topic.more.replace("this address", "other addresses"),
                 seconds=WINDOW_SECONDS,
             )
-
-
-__all__ = ["FAULTS", "LIMITS", "LOGINS", "NEWS", "TURNS", "PeerLog", "Topic"]

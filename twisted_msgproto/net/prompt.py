@@ -42,6 +42,3 @@ def prompt_write(
             plain(octets)
 
     return write
-
-
-__all__ = ["prompt_write"]

@@ -77,6 +77,3 @@ class Room:
             self._none_for.add(newcomers if silent else ALL_NETWORKS)
             return None
         return min(silent, key=silent.__getitem__)
-
-
-__all__ = ["CROWDED", "Room"]

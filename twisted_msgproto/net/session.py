@@ -132,6 +132,3 @@ class Session(SessionHooks, OrderlyLink):
     def snapshot(self) -> Mapping[str, object]:  # type: ignore[override]
         """Return where the session stands, as plain values without secrets."""
         return {"client_id": self.clientId, **super().snapshot()}
-
-
-__all__ = ["Session", "SessionHooks"]

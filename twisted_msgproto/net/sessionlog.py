@@ -65,6 +65,3 @@ class SessionLog:
             client=f" ({shown(client)})" if client else "",
             **fields,
         )
-
-
-__all__ = ["SessionLog"]

@@ -444,16 +444,3 @@ def tls_with(options: Any, factory: Any) -> TlsFactory:
 def tls_from_directory(directory: str, factory: Any) -> TlsFactory:
     """Return ``factory`` behind TLS with the certificates of a directory (``tls:DIRECTORY``)."""
     return TlsFactory(_FromDirectory(directory), factory)
-
-
-__all__ = [
-    "CIPHERS",
-    "CURVES",
-    "RECORDS",
-    "SUITES",
-    "TlsConnection",
-    "TlsFactory",
-    "restrict",
-    "tls_from_directory",
-    "tls_with",
-]

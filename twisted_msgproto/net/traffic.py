@@ -69,6 +69,3 @@ def quantile(latencies: Sequence[int], share: float) -> float | None:
     low = BOUNDS[place - 1] if place else 0.0
     within = (wanted - (reached[place] - latencies[place])) / latencies[place]
     return low + within * (BOUNDS[place] - low)
-
-
-__all__ = ["BOUNDS", "CLASSES", "Traffic", "quantile"]

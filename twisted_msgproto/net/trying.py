@@ -223,6 +223,3 @@ def refusal_of(listening: Deferred[Any]) -> str | None:
         return None
     error = failures[0].value
     return cannot_listen(getattr(error, "socketError", None) or error)
-
-
-__all__ = ["BindingReactor", "CanBeTried", "ReusedPorts", "refusal_of", "refusals"]

@@ -87,6 +87,3 @@ class TurnWatch:
             spent = self._cpu() - began
             if spent > self._seconds:
                 self._slow(peer, host, spent)
-
-
-__all__ = ["TURN_SECONDS", "Turn", "TurnWatch", "next_stretch"]

@@ -203,6 +203,3 @@ def _built(
 
 _BUFFERS: Final = {pa.string().id: 3, pa.binary().id: 3, pa.struct([]).id: 1}
 """Arrays of these types have this many buffers of their own, the others two."""
-
-
-__all__ = ["UNKNOWN", "Column", "array_of", "column_of", "compute", "scalar_of"]

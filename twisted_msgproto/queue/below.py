@@ -169,15 +169,3 @@ def mend(directory: str) -> Recovery:
     log = SegmentLog(directory, check_octets=0)
     log.close()
     return log.recovery
-
-
-__all__ = [
-    "has_broker",
-    "is_queue",
-    "is_unpublished",
-    "mend",
-    "no_queue",
-    "queues_at",
-    "queues_in",
-    "unheld",
-]

@@ -82,15 +82,3 @@ def cut_to_fit(status: Mapping[str, Any], octets: int = SENT_OCTETS_MAX) -> dict
         while fitting.get(name) and len(json.dumps(fitting)) > octets:
             fitting[name] = fitting[name][: len(fitting[name]) // 2]
     return fitting
-
-
-__all__ = [
-    "DIRECTORY",
-    "SENT_OCTETS_MAX",
-    "STATUSES_MAX",
-    "STATUS_OCTETS_MAX",
-    "cut_to_fit",
-    "read_statuses",
-    "status_path",
-    "write_status",
-]

@@ -16,8 +16,6 @@ from .disk import NO_ROOM, Disk, read_whole, replace_whole
 from .format import OFFSET_MAX, seal, unseal
 
 DIRECTORY = "consumers"
-DEFAULT_CONSUMER = "spark"
-
 STANDS_STILL_SECONDS = 3600.0
 """How long a consumer that has rows to commit may not move before it is named.
 

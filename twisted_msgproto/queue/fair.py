@@ -183,6 +183,3 @@ class GroupCost:
         """Return how many octets the next group may hold; at most ``most``."""
         seconds = max(GROUP_SECONDS - self.sync_seconds, SYNC_SHARE * self.sync_seconds)
         return min(most, max(GROUP_OCTETS_MIN, int(seconds / self.octet_seconds)))
-
-
-__all__ = ["GROUP_OCTETS_MIN", "QUANTUM_OCTETS", "FairQueue", "GroupCost"]

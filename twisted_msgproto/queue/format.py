@@ -18,18 +18,16 @@ from .checksum import crc32
 if TYPE_CHECKING:
     from .disk import File
 
-FORMAT_VERSION = 2
-"""Version 2 added the stored column of envelopes; version 1 is read as it is."""
+FORMAT_VERSION = 1
 
 SEGMENT_MAGIC = b"\x93MPQSEG\n"
 END_MAGIC = b"\x93MPQEND\n"
 FRAME_MARKER = b"\x93MPF"
 
-SEGMENT_HEADER = struct.Struct("<8sII16s8sQQI")
+SEGMENT_HEADER = struct.Struct("<8sII16s8sQI")
 FRAME_HEADER = struct.Struct("<4sIIIQII")
 FRAME_CHECKED = struct.Struct("<IIQII")
-END = struct.Struct("<8sQQQQI")
-END_LINEAGE = struct.Struct("<QQQ")
+END = struct.Struct("<8sQQQQQQ")
 LINEAGE = struct.Struct("<QQ")
 CHECKSUM = struct.Struct("<I")
 
@@ -42,7 +40,6 @@ EMPTY_SEGMENT_OCTETS = SEGMENT_HEADER_OCTETS + FRAME_HEADER_OCTETS + LINEAGE.siz
 it.
 """
 END_OCTETS = END.size + CHECKSUM.size
-END_LINEAGE_OCTETS = END_LINEAGE.size + CHECKSUM.size
 
 ALIGNMENT = 8
 SEGMENT_SUFFIX = ".segment"
@@ -100,11 +97,6 @@ def segment_offset(name: str) -> int | None:
 # -- headers --------------------------------------------------------------------------------------
 
 
-def known_version(version: int) -> bool:
-    """Return whether this program reads queues of this format version."""
-    return 1 <= version <= FORMAT_VERSION
-
-
 @dataclass(slots=True, frozen=True)
 class Identity:
     """Holds the permanent name of a queue (``queue_id``, 32 hexadecimal digits) and its secret
@@ -130,19 +122,18 @@ class Identity:
         match = re.fullmatch(r"msgproto-queue (\d+)(?: ([0-9a-f]{32}) ([0-9a-f]{16}))?.*", text)
         if match is None:
             return None
-        if not known_version(int(match[1])):
+        if int(match[1]) != FORMAT_VERSION:
             return int(match[1])
         return cls(match[2], bytes.fromhex(match[3])) if match[2] else None
 
 
 @dataclass(slots=True, frozen=True)
 class SegmentHeader:
-    """The 64 octets a segment begins with."""
+    """The octets that a segment begins with."""
 
     version: int
     identity: Identity
     first: int
-    epoch: int
 
     def packed(self) -> bytes:
         """Return the header as octets."""
@@ -153,7 +144,6 @@ class SegmentHeader:
             bytes.fromhex(self.identity.queue_id),
             self.identity.seed,
             self.first,
-            self.epoch,
             0,
         )
         return octets + CHECKSUM.pack(crc32(octets))
@@ -166,10 +156,10 @@ class SegmentHeader:
         head = octets[: SEGMENT_HEADER.size]
         if CHECKSUM.unpack_from(octets, SEGMENT_HEADER.size)[0] != crc32(head):
             return None
-        magic, version, _, queue_id, seed, first, epoch, _ = SEGMENT_HEADER.unpack(head)
+        magic, version, _, queue_id, seed, first, _ = SEGMENT_HEADER.unpack(head)
         if magic != SEGMENT_MAGIC:
             return None
-        return cls(version, Identity(queue_id.hex(), seed), first, epoch)
+        return cls(version, Identity(queue_id.hex(), seed), first)
 
 
 @dataclass(slots=True, frozen=True)
@@ -181,7 +171,6 @@ class Published:
     """The segment that was being written begins with this offset."""
     octets: int
     """That segment was this long at that time."""
-    epoch: int
     incarnation: int = 0
     """Row ``offset`` - 1 has this incarnation, and ``witness``; 0 when it is not known (see
     ``lineage.py``).
@@ -192,13 +181,16 @@ class Published:
 
     def packed(self) -> bytes:
         """Return the content of the file ``end``."""
-        octets = END.pack(END_MAGIC, self.offset, self.segment, self.octets, self.epoch, 0)
-        checksum = crc32(octets)
-        # Begun with the first checksum: a program of format version 1 that writes the first part
-        # alone leaves a second part that is not taken for its own.
-        lineage = END_LINEAGE.pack(self.incarnation, self.witness, self.frame_octets)
-        lineage_checksum = CHECKSUM.pack(crc32(lineage, checksum))
-        return octets + CHECKSUM.pack(checksum) + lineage + lineage_checksum
+        octets = END.pack(
+            END_MAGIC,
+            self.offset,
+            self.segment,
+            self.octets,
+            self.incarnation,
+            self.witness,
+            self.frame_octets,
+        )
+        return octets + CHECKSUM.pack(crc32(octets))
 
     @classmethod
     def unpacked(cls, octets: bytes) -> Published | None:
@@ -208,20 +200,8 @@ class Published:
         head = octets[: END.size]
         if CHECKSUM.unpack_from(octets, END.size)[0] != crc32(head):
             return None
-        magic, offset, segment, length, epoch, _ = END.unpack(head)
-        if magic != END_MAGIC:
-            return None
-        return cls(offset, segment, length, epoch, *cls._lineage(octets, crc32(head)))
-
-    @staticmethod
-    def _lineage(octets: bytes, checksum: int) -> tuple[int, ...]:
-        """Return the second part, or nothing if it does not belong to the first."""
-        lineage = octets[END_OCTETS : END_OCTETS + END_LINEAGE.size]
-        found = octets[END_OCTETS + END_LINEAGE.size :][: CHECKSUM.size]
-        if found != CHECKSUM.pack(crc32(lineage, checksum)):
-            return ()
-        numbers: tuple[int, ...] = END_LINEAGE.unpack(lineage)
-        return numbers
+        magic, *numbers = END.unpack(head)
+        return cls(*numbers) if magic == END_MAGIC else None
 
 
 def pack_frame_header(

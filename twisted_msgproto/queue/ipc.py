@@ -137,6 +137,3 @@ def message(rows: int, columns: Mapping[int, Sequence[Any]]) -> list[Any] | None
     pieces: list[Any] = form_of(sum(columns)).filled(rows, made)
     octets = sum(map(len, pieces))
     return pieces if octets > JOINED_OCTETS else [b"".join(pieces)]
-
-
-__all__ = ["Form", "form_of", "message"]

@@ -40,7 +40,7 @@ FILES_PARSED_MAX = 64
 """A process keeps the files of this many queues in parsed form."""
 
 _START = re.compile(r"start (\d{1,20}) (\d{1,20})", re.ASCII)
-_WITNESS = re.compile(r"witness (\d{1,20}) (\d{1,20})", re.ASCII)
+_LOSSES = re.compile(r"losses (\d{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,6 @@ class Description:
     """Holds all that a plan needs to know of a queue, at one moment."""
 
     queue_id: str
-    epoch: int
     begin: int
     end: int
     landed: Landed
@@ -135,32 +134,34 @@ class Lineage:
 
     starts: tuple[tuple[int, int], ...] = ()
     """These are pairs of the first offset of an incarnation and the incarnation, in order."""
-    witnesses: Mapping[int, int] = field(default_factory=dict)
-    """Segments that do not name the witness of row ``first`` - 1 have it here, by first offset."""
+    losses: int = 0
+    """So many starts found that published messages were lost."""
 
     def incarnation(self, row: int) -> int:
         """Return the writer start whose row this is; 0 when it is not known."""
         index = bisect_right(self.starts, row, key=lambda start: start[0])
         return self.starts[index - 1][1] if index else 0
 
-    def started(self, end: int, incarnation: int) -> Lineage:
+    def started(self, end: int, incarnation: int, *, lost: bool = False) -> Lineage:
         """Return the history with a writer that starts at ``end``; an earlier start without rows
         is replaced.
+
+        ``lost``: this start found that published messages were lost.
         """
         earlier = [start for start in self.starts if start[0] < end]
         starts = (*earlier, (end, incarnation))[-STARTS_MAX:]
-        return Lineage(starts, self.witnesses)
+        return Lineage(starts, self.losses + lost)
 
     def trimmed(self, begin: int) -> Lineage:
         """Return the history without what is older than row ``begin`` - 1."""
         index = bisect_right(self.starts, begin - 1, key=lambda start: start[0])
-        witnesses = {first: proof for first, proof in self.witnesses.items() if first >= begin}
-        return Lineage(self.starts[max(index - 1, 0) :], witnesses)
+        return Lineage(self.starts[max(index - 1, 0) :], self.losses)
 
     def sealed(self) -> bytes:
         """Return the content of the file."""
         lines = [f"start {first} {number}" for first, number in self.starts]
-        lines += [f"witness {first} {number}" for first, number in sorted(self.witnesses.items())]
+        if self.losses:
+            lines.append(f"losses {self.losses}")
         return b"".join(map(seal, lines))
 
 
@@ -168,16 +169,16 @@ class Lineage:
 def unsealed(octets: bytes) -> Lineage | None:
     """Return what the octets of a file say; None if any line of them is damaged."""
     starts: list[tuple[int, int]] = []
-    witnesses: dict[int, int] = {}
+    count = 0
     for line in octets.splitlines():
         text = unseal(line) or ""
         if start := _START.fullmatch(text):
             starts.append((int(start[1]), int(start[2])))
-        elif known := _WITNESS.fullmatch(text):
-            witnesses[int(known[1])] = int(known[2])
+        elif losses := _LOSSES.fullmatch(text):
+            count = int(losses[1])
         else:
             return None
-    return Lineage(tuple(starts), witnesses) if starts else None
+    return Lineage(tuple(starts), count) if starts else None
 
 
 def read(disk: Disk, directory: str) -> Lineage | None:

@@ -181,8 +181,6 @@ class SegmentLog:
         self.identity = found.identity
         self.queue_id = found.identity.queue_id
         """Names this queue for good: the table's ``gateway``."""
-        self.epoch = found.epoch
-        """Rises when published records were lost (see the document of the format)."""
         self.end = found.end
         """This is the offset after the last durable message."""
         self.begin = next(iter(self._sizes), self.end)
@@ -198,7 +196,9 @@ class SegmentLog:
         self._has_queues = names is not None and b"queue " in names
         self.incarnation = make_incarnation()
         """This number is drawn anew at every start; the rows that this writer appends have it."""
-        self._start(before, make_incarnation)
+        self._start(before)
+        # Behind the lineage, so that no loss of power can leave it out of its count.
+        recovery.put_damaged(disk, directory, found)
         # What has no messages is begun anew: perhaps neither its head nor its name is durable.
         if found.appendable and self.end > self._first and self._named(before):
             self._file = disk.open(self._path(self._first), write=True)
@@ -233,50 +233,34 @@ class SegmentLog:
             raise
         return True
 
-    def _start(self, before: Published | None, make_incarnation: Callable[[], int]) -> None:
+    def _start(self, before: Published | None) -> None:
         """Note this start in the lineage, before anything of it can be published.
 
         ``before`` is what was published before the recovery.
         """
         places = Places(self._disk, self.directory, self.identity)
         firsts = list(self._sizes)
-        here = Published(self.end, self._first, self._sizes.get(self._first, 0), self.epoch)
+        here = Published(self.end, self._first, self._sizes.get(self._first, 0))
         known = lineage.read(self._disk, self.directory)
         if known is None:
-            # Rows that are there have a number from now on, unless they had one that was lost.
-            lost = before is not None and before.incarnation != 0
-            if lost:
+            if self.end:
                 self.recovery.lines.append(
                     f"the lineage of the queue {self.directory} was damaged: which start of the "
                     "gateway wrote what is not known of the messages which are there"
                 )
-            starts = ((0, 0 if lost or not self.end else make_incarnation()),)
-            known = Lineage(starts, places.witnesses(firsts, here))
+            known = Lineage(((0, 0),))
         self._tail = places.landed(self.end, firsts, here, known)
         if not self._tail.witness and before is not None and before.offset == self.end:
             incarnation = self._tail.incarnation or before.incarnation
             self._tail = Landed(self.end, incarnation, before.witness)
-        self._lineage = known.started(self.end, self.incarnation).trimmed(self.begin)
-        self._lineage_durable = self._version_durable = False
+        started = known.started(self.end, self.incarnation, lost=self.recovery.lost)
+        self._lineage = started.trimmed(self.begin)
+        self._lineage_durable = False
         try:
-            self._write_version()
             self._write_lineage()
         except QueueFull as error:
             # As below: appending tries again, and publishes nothing before.
             self.recovery.lines.append(str(error))
-
-    def _write_version(self) -> None:
-        """Make durable that the queue is of our format version, before a frame of it is written.
-
-        So a program that knows older versions only says so, and does not take what it does not
-        know for damage.  QueueFull if there is no room.
-        """
-        if not self._version_durable:
-            path, sealed = os.path.join(self.directory, IDENTITY_FILE), self.identity.sealed()
-            with self.no_room_is_full():
-                if read_whole(self._disk, path) != sealed:
-                    replace_whole(self._disk, path, sealed)
-            self._version_durable = True
 
     def _write_lineage(self) -> None:
         """Make the lineage durable if it is not; QueueFull if there is no room for it."""
@@ -322,6 +306,11 @@ class SegmentLog:
         """Return the disk that it is on."""
         return self._disk
 
+    @property
+    def losses(self) -> int:
+        """How often published messages were lost (see the document of the format)."""
+        return self._lineage.losses
+
     def committed(self) -> dict[str, int]:
         """Return what each consumer has committed.  Raises OSError."""
         return consumers.read_all(self._disk, self.directory, self.queue_id)
@@ -348,7 +337,6 @@ class SegmentLog:
         octets = sum(FRAME_HEADER_OCTETS + encoded.octets for encoded in group)
         try:
             self._make_room(octets)
-            self._write_version()
             self._write_lineage()
             file = self._writable(octets)
             position = self._sizes[self._first]
@@ -448,7 +436,7 @@ class SegmentLog:
 
         Raises QueueFull when there is no room for it, OSError when the disk fails.
         """
-        header = SegmentHeader(FORMAT_VERSION, self.identity, self.end, self.epoch).packed()
+        header = SegmentHeader(FORMAT_VERSION, self.identity, self.end).packed()
         header += pack_lineage_frame(
             self.identity.frame_seed,
             first=self.end,
@@ -533,7 +521,6 @@ class SegmentLog:
             self.end,
             self._first,
             self._sizes.get(self._first, 0),
-            self.epoch,
             self._tail.incarnation,
             self._tail.witness,
             self._frame_octets,
@@ -577,8 +564,10 @@ class SegmentLog:
                     "restart the gateway"
                 )
             raise self._gone(path)
-        self._version_durable = False
-        self._write_version()
+        path, sealed = os.path.join(self.directory, IDENTITY_FILE), self.identity.sealed()
+        with self.no_room_is_full():
+            if read_whole(self._disk, path) != sealed:
+                replace_whole(self._disk, path, sealed)
         names = set(self._disk.names(self.directory))
         firsts = list(self._sizes)
         for first in firsts:

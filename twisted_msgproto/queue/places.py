@@ -130,7 +130,7 @@ class Places:
         return Landed(offset, incarnation, witness(record.payload_crc, row - record.first))
 
     def before(self, first: int, published: Published, lineage: Lineage) -> Landed:
-        """Return what the segment ``first`` says of the row before it, or the file ``lineage``."""
+        """Return what the head of the segment ``first`` says of the row before it."""
         incarnation = lineage.incarnation(first - 1) if first else 0
         segment = self._open(first, published)
         try:
@@ -143,20 +143,7 @@ class Places:
             _check_read(segment)
         finally:
             segment.file.close()
-        return Landed(first, incarnation, lineage.witnesses.get(first, 0))
-
-    def witnesses(self, firsts: Sequence[int], published: Published) -> dict[int, int]:
-        """Return what the heads of segments do not say: the witness of the row before each of them.
-
-        A program that did not know of lineage has begun them.
-        """
-        silent = {}
-        for first in firsts[1:]:
-            if not self.before(first, published, Lineage()).witness:
-                proof = self.landed(first, firsts, published, Lineage()).witness
-                if proof:
-                    silent[first] = proof
-        return silent
+        return Landed(first, incarnation)
 
     # -- times ------------------------------------------------------------------------------------
 

@@ -39,8 +39,8 @@ Look = TypeVar("Look")
 Note = Callable[[int, int, str], None]
 """This is called with each range lo ≤ offset < hi that a read finds damaged, and the reason."""
 
-NOTHING_PUBLISHED = Published(0, 0, 0, 0)
-WHATEVER_STANDS_THERE = Published(OFFSET_MAX, OFFSET_MAX, 0, 0)
+NOTHING_PUBLISHED = Published(0, 0, 0)
+WHATEVER_STANDS_THERE = Published(OFFSET_MAX, OFFSET_MAX, 0)
 """With this a search goes on behind the published end."""
 
 
@@ -73,9 +73,9 @@ class QueueReader:
         self._sizes: dict[int, int] = {}
 
     @property
-    def epoch(self) -> int:
-        """How often published records were lost (see the document of the format)."""
-        return recovery.read_epoch(self._disk, self.directory) or 0
+    def losses(self) -> int:
+        """How often published messages were lost (see the document of the format)."""
+        return self._lineage().losses
 
     def begin(self) -> int:
         """Return the first offset that is kept."""
@@ -145,7 +145,6 @@ class QueueReader:
             }
             return Description(
                 self.queue_id,
-                published.epoch,
                 begin,
                 published.offset,
                 self._landed(published.offset, published, firsts, known),

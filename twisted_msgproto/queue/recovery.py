@@ -31,11 +31,8 @@ from .format import (
     Record,
     Segment,
     SegmentHeader,
-    known_version,
-    seal,
     segment_name,
     segment_offset,
-    unseal,
 )
 from .proven import Proven, furthest, proven
 
@@ -52,7 +49,8 @@ class Recovery:
     """Messages above the published end that were whole and are published now."""
     quarantined: list[Range] = field(default_factory=list)
     """Damaged or lost ranges of offsets that were not known before."""
-    epoch_raised: bool = False
+    lost: bool = False
+    """Published messages are gone with their octets: a disk lost what it had confirmed."""
     lines: list[str] = field(default_factory=list)
 
 
@@ -61,7 +59,6 @@ class Found:
     """Holds the state of the queue after recovery, and where appending resumes."""
 
     identity: Identity
-    epoch: int
     end: int
     sizes: dict[int, int]
     """This maps the first offset of each segment to its octets, in order."""
@@ -93,13 +90,6 @@ def read_identity(disk: Disk, directory: str) -> Identity | None:
             f"queue {directory} has format version {identity}; this program knows {FORMAT_VERSION}"
         )
     return identity
-
-
-def read_epoch(disk: Disk, directory: str) -> int | None:
-    """Return what the file ``epoch`` says; None if it is missing or damaged."""
-    octets = read_whole(disk, os.path.join(directory, "epoch"))
-    word, _, number = (unseal(octets or b"") or "").partition(" ")
-    return int(number) if word == "epoch" and number.isdecimal() else None
 
 
 def read_published(disk: Disk, directory: str) -> Published | None:
@@ -170,15 +160,16 @@ def recover(
     """Check the queue in ``directory``, mend what has to be mended, and return where to resume.
 
     The caller holds the lock.  The newest segments are checked, ``check_octets`` of them (the
-    newest one always, in full).  Raises QueueError for a queue that is not ours to mend (another
-    format version, segments of another queue), OSError from the disk; then no message was lost.
+    newest one always, in full).  The caller makes the damage that was found durable
+    (:func:`put_damaged`).  Raises QueueError for a queue that is not ours to mend (another format
+    version, segments of another queue), OSError from the disk; then no message was lost.
     """
     recovery = Recovery()
     firsts = segment_offsets(disk, directory)
-    files_say_it = None not in (read_identity(disk, directory), read_epoch(disk, directory))
-    headers = read_headers(disk, directory, firsts, all_needed=not files_say_it)
+    all_needed = read_identity(disk, directory) is None
+    headers = read_headers(disk, directory, firsts, all_needed=all_needed)
     for header, _ in headers.values():
-        if header is not None and not known_version(header.version):
+        if header is not None and header.version != FORMAT_VERSION:
             raise QueueError(
                 f"queue {directory} has format version {header.version}; "
                 f"this program knows {FORMAT_VERSION}"
@@ -193,10 +184,8 @@ def recover(
             )
     published = read_published(disk, directory)
     known = furthest(published, proven(disk, directory, identity.queue_id))
-    epoch = _epoch(disk, directory, headers, published, recovery)
     state = Found(
         identity,
-        epoch,
         0,
         {first: size for first, (_, size) in headers.items()},
         False,
@@ -225,7 +214,6 @@ def recover(
     _newest(disk, directory, state, headers, published, known)
     begin = firsts[0] if firsts else state.end
     state.damaged = {(lo, hi): why for (lo, hi), why in state.damaged.items() if hi > begin}
-    put_damaged(disk, directory, state)
     return state
 
 
@@ -255,12 +243,12 @@ def _newest(
     published: Published | None,
     known: Proven,
 ) -> None:
-    """Check the newest segment, cut off what was never published, and determine end and epoch."""
+    """Check the newest segment, cut off what was never published, and determine the end."""
     recovery = state.recovery
     if not headers:
         if known.offset:
             why = f"all segments below the end {known.offset} ({known.by}) are gone"
-            _raise_epoch(disk, directory, state, why)
+            _note_loss(recovery, why)
         state.end = known.offset
         return
     first, (header, _) = list(headers.items())[-1]
@@ -282,8 +270,7 @@ def _newest(
                 _quarantine(disk, directory, state, segment, item, item.hi)
                 end, position = item.hi, item.end_position
         state.end = max(end, known.offset)
-        # A segment of an older version is left to the programs that know it.
-        state.appendable = header is not None and header.version == FORMAT_VERSION
+        state.appendable = header is not None
         if header is None and end > first:
             recovery.lines.append(f"damaged segment header in {path}: no message is lost")
         if end >= known.offset:
@@ -300,7 +287,7 @@ def _newest(
         _quarantine(disk, directory, state, segment, where, known.offset)
         if not in_place:
             why = f"the queue ends at {end}, it was published up to {known.offset} ({known.by})"
-            _raise_epoch(disk, directory, state, why)
+            _note_loss(recovery, why)
     finally:
         file.close()
 
@@ -446,33 +433,6 @@ def _identity(
     return identity
 
 
-def _epoch(
-    disk: Disk,
-    directory: str,
-    headers: dict[int, tuple[SegmentHeader | None, int]],
-    published: Published | None,
-    recovery: Recovery,
-) -> int:
-    """Return the queue's epoch: from its file, or the highest one that is written anywhere else."""
-    epoch = read_epoch(disk, directory)
-    if epoch is None:
-        known = [header.epoch for header, _ in headers.values() if header is not None]
-        if published is not None:
-            known.append(published.epoch)
-        epoch = max(known, default=0)
-        if known:
-            recovery.lines.append(f"made the queue's epoch {epoch} again")
-        write_epoch(disk, directory, epoch)
-    return epoch
-
-
-def write_epoch(disk: Disk, directory: str, epoch: int) -> None:
-    """Put the epoch in place, durably."""
-    replace_whole(disk, os.path.join(directory, "epoch"), seal(f"epoch {epoch}"))
-
-
-def _raise_epoch(disk: Disk, directory: str, state: Found, why: str) -> None:
-    state.epoch += 1
-    state.recovery.epoch_raised = True
-    state.recovery.lines.append(f"the epoch rises to {state.epoch}: {why}")
-    write_epoch(disk, directory, state.epoch)
+def _note_loss(recovery: Recovery, why: str) -> None:
+    recovery.lost = True
+    recovery.lines.append(f"published messages were lost: {why}")

@@ -63,7 +63,7 @@ TYPES: dict[int, pa.DataType] = {bit: kind for bit, _, kind in STORED}
 """The type of each stored column by its bit."""
 
 KNOWN_COLUMNS = sum(bit for bit, _, _ in STORED)
-"""Format version 2 knows these bits; version 1 knew all but the last one."""
+"""These bits are known."""
 
 
 @cache

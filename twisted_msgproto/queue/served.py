@@ -75,7 +75,7 @@ class Served:
         self._reader = self._opened()
         self.queue_id = self._reader.queue_id
         self.actions: dict[str, tuple[str, Callable[[Request, str], Request]]] = {
-            "describe": ("id, epoch, offsets, lineage, octets, times, damage", self._describe),
+            "describe": ("id, offsets, lineage, octets, times, damage", self._describe),
             "place": ("what proves the row before an offset", self._place),
             "check": ("whether a place is this queue's history", self._check),
             "register": ("make a consumer known", self._register),

@@ -51,10 +51,6 @@ class Queue(Protocol):
     def queue_id(self) -> str:
         """Names the queue for good: the table's ``gateway``."""
 
-    @property
-    def epoch(self) -> int:
-        """How often published rows were lost."""
-
     def begin(self) -> int:
         """Return the first offset that is kept."""
 

@@ -43,7 +43,6 @@ class Report:
     """Reports what :func:`verify` found."""
 
     queue_id: str
-    epoch: int
     begin: int
     end: int
     segments: list[SegmentReport] = field(default_factory=list)
@@ -113,8 +112,7 @@ def verify(directory: str | os.PathLike[str], *, disk: Disk = OS_DISK) -> Report
     Raises QueueError if there is no queue, OSError if its identity or its names cannot be read.
     """
     reader = QueueReader(directory, disk=disk)
-    report = Report(reader.queue_id, 0, 0, 0)
-    report.epoch = _asked(report, lambda: reader.epoch, 0)
+    report = Report(reader.queue_id, 0, 0)
     published = _look_at_ends(disk, reader, report)
     firsts = recovery.segment_offsets(disk, reader.directory)
     newest = firsts[-1] if firsts else None

@@ -216,9 +216,9 @@ class QueueWriter:
     # -- for any thread ---------------------------------------------------------------------------
 
     @property
-    def epoch(self) -> int:
-        """How often published records were lost (see the document of the format)."""
-        return self._log.epoch
+    def losses(self) -> int:
+        """How often published messages were lost (see the document of the format)."""
+        return self._log.losses
 
     @property
     def begin(self) -> int:
@@ -307,7 +307,7 @@ class QueueWriter:
         return {
             "begin_offset": self._log.begin,
             "end_offset": self._log.end,
-            "epoch": self._log.epoch,
+            "losses": self._log.losses,
             "stored_octets": self._log.octets,
             "segments": self._log.segments,
             "waiting_messages": self._waiting_messages,

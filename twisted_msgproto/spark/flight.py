@@ -47,7 +47,7 @@ PAUSE_SECONDS = 0.5
 """This long is the pause between two attempts to reach a gateway."""
 
 FRESH_SECONDS = 0.02
-"""A description is used for this long: planning asks for id, epoch, begin and end at once."""
+"""A description is used for this long: planning asks for id, begin and end at once."""
 
 TOKEN_FILE_VARIABLE = "MSGPROTO_FLIGHT_TOKEN_FILE"
 AUTHORITY = "MSGPROTO_FLIGHT_CA"
@@ -115,11 +115,6 @@ class FlightQueue:
         if self._queue_id is None:
             self._queue_id = self._fresh().queue_id
         return self._queue_id
-
-    @property
-    def epoch(self) -> int:
-        """Rises when published rows were lost."""
-        return self._fresh().epoch
 
     def begin(self) -> int:
         """Return the earliest offset kept."""

@@ -42,9 +42,6 @@ PAUSE_SECONDS_MAX = 30.0
 GROW_SECONDS = 5.0
 """Further gateways are searched for this often; it costs a listing of a directory."""
 
-STANDING_SECONDS = 3600.0
-"""A consumer that is behind and has not moved for this long is named: it keeps the disk full."""
-
 NEW, ANSWERS, AWAY, REFUSED = "new", "answers", "away", "refused"
 
 OpenQueue = Callable[[str], Queue]
@@ -110,7 +107,6 @@ class Gateways:
         admit: Admit,
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
         more: Callable[[Collection[str]], Iterable[str]] = lambda known: (),
     ) -> None:
         self.all = [Gateway(location) for location in locations]
@@ -120,12 +116,10 @@ class Gateways:
         self._admit = admit
         self._say = say
         self._clock = clock
-        self._wall = wall
         self._crew = Crew(THREADS_MAX, "asking")
         # Who is not known to answer has threads of its own: it may hang in each of them.
         self._searching = Crew(THREADS_MAX, "searching")
         self._answers: queues.SimpleQueue[tuple[Gateway, Answer]] = queues.SimpleQueue()
-        self.standing = Standing()
         self._more = more
         self._grown = float("-inf")
 
@@ -213,8 +207,6 @@ class Gateways:
             if one.state in (AWAY, REFUSED):
                 self._say(f"gateway {one.name} answers again")
             self._become(one, ANSWERS, "", None)
-            for line in self.standing.note(one, self.consumer, self._wall()):
-                self._say(line)
             # Rows of a gateway that was only looked at might be trimmed before they are read.
             return one.consumer == self.consumer
         return False
@@ -301,35 +293,3 @@ class Gateways:
     def in_state(self, *states: str) -> list[Gateway]:
         """Return the gateways in one of ``states``."""
         return [one for one in self.all if one.state in states]
-
-
-class Standing:
-    """Consumers of the gateways' queues that are behind and do not move.
-
-    Nothing is trimmed that they need, so a dead one fills the gateway's disk.
-    """
-
-    def __init__(self) -> None:
-        self.named: frozenset[tuple[str, str]] = frozenset()
-        """(queue id, consumer) of those that stand still now."""
-
-    def note(self, one: Gateway, own: str | None, now: float) -> Iterator[str]:
-        """Check a fresh description at ``now`` (seconds since 1970).
-
-        Return a line for each consumer that has newly come to a standstill, except ``own``, the
-        bridge's own name.
-        """
-        description = one.description
-        assert description is not None
-        for consumer, offset in description.consumers.items():
-            key = (one.gateway, consumer)
-            still = now - description.moved.get(consumer, now * 1e6) / 1e6
-            if consumer == own or offset >= description.end or still < STANDING_SECONDS:
-                self.named -= {key}
-            elif key not in self.named:
-                self.named |= {key}
-                yield (
-                    f"consumer {consumer!r} of gateway {one.name} has stood at offset {offset} for "
-                    f"{still / 3600:.1f} h and keeps {description.end - offset} rows on its disk; "
-                    "if it is gone for good, have it forgotten: msgproto queue consumers"
-                )

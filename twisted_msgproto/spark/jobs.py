@@ -1,7 +1,6 @@
 """A batch is one Spark job: Spark schedules ranges, its Python workers land them.
 
-The loop knows nothing of Spark but a :data:`Runner`.  :class:`SparkRunner` is the one of a bridge;
-:func:`run_here` does the same work in this process, for tests.
+The loop knows nothing of Spark but a :data:`Runner`.  :class:`SparkRunner` is the one of a bridge.
 """
 
 from __future__ import annotations
@@ -46,11 +45,6 @@ Runner = Callable[[Target, Sequence[Sequence[Range]]], LandedRanges]
 
 class JavaEnded(ConfigurationError):
     """Spark's Java machine is gone: killed, or out of memory."""
-
-
-def run_here(target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
-    """Run the tasks one after the other in this process."""
-    return merged(land_ranges(target, ranges, open_range) for ranges in tasks)
 
 
 _opened: dict[str, Queue] = {}

@@ -346,7 +346,6 @@ class Loop:
             dict(self.lags),
             len(self.gateways.all),
             tuple(aside),
-            tuple(sorted(self.gateways.standing.named)),
             error,
         )
 

@@ -2,15 +2,12 @@
 
 Spark keeps a stream's place as JSON in its checkpoint.  Ours is a dictionary, queue id → place::
 
-    {"9f2c…": {"offset": 81920, "epoch": 1, "incarnation": 52…, "witness": 41…}}
+    {"9f2c…": {"offset": 81920, "incarnation": 52…, "witness": 41…}}
 
 ``offset`` is the first offset that has *not* been read.  The queue id names the gateway for good,
-so a queue's directory may move.  The epoch rises when a gateway lost rows that it had published (a
-disk that lied about fsync); a stream continues, and the rows are skipped as damaged ones are.  An
-epoch that is *lower* than the checkpoint's says that the directory is an older copy.  Incarnation
-and witness prove that the row before the place is the very row that was read
-(``docs/queue-format.md``, "Lineage"); places that were written before there were any lack them and
-are accepted as they are.
+so a queue's directory may move.  Incarnation and witness prove that the row before the place is the
+very row that was read (``docs/queue-format.md``, "Lineage"); a place that lacks them is accepted as
+it is.
 
 A place may carry ``since``: the batch that ends there begins at ``since``, not where the batch
 before it ended.  Only the first batch of a queue has it, and one that continues after a loss that
@@ -47,7 +44,6 @@ class Place(TypedDict):
     """A place in one queue, as a checkpoint holds it."""
 
     offset: int
-    epoch: int
     since: NotRequired[int]
     incarnation: NotRequired[int]
     witness: NotRequired[int]
@@ -72,7 +68,7 @@ class Range(NamedTuple):
 
 def place_at(queue: Source, offset: int) -> Place:
     """Return the place at ``offset``, between the queue's begin and its end."""
-    place: Place = {"offset": offset, "epoch": queue.epoch}
+    place: Place = {"offset": offset}
     known = queue.place(offset)
     if known.incarnation:
         place["incarnation"] = known.incarnation
@@ -94,11 +90,6 @@ def places_at(queues: Mapping[str, Source], offsets: Mapping[str, int]) -> Place
         name: {**place_at(queue, offsets[name]), "since": offsets[name]}
         for name, queue in queues.items()
     }
-
-
-def initial_places(queues: Mapping[str, Source]) -> Places:
-    """Return where a new stream begins by default: the earliest offset of every queue."""
-    return places_at(queues, {name: queue.begin() for name, queue in queues.items()})
 
 
 def latest_places(
@@ -205,30 +196,6 @@ def first_offset(before: Place | None, place: Place) -> int:
     return place["offset"] if before is None else before["offset"]
 
 
-def rows_between(start: Mapping[str, Place], end: Mapping[str, Place]) -> int:
-    """Return how many offsets the batch start → end covers."""
-    return sum(
-        max(0, place["offset"] - first_offset(start.get(name), place))
-        for name, place in end.items()
-    )
-
-
-def check_places(
-    queues: Mapping[str, Source],
-    start: Mapping[str, Place],
-    *,
-    accept_loss: bool = False,
-    retired: Collection[str] = (),
-) -> None:
-    """Raise QueueMismatch when no stream can resume from ``start``, a checkpoint's last place."""
-    check_queues_known(queues, start, retired)
-    if not accept_loss:
-        for name, queue in queues.items():
-            if name in start:
-                check_place(queue, start[name])
-                check_history(queue, start[name])
-
-
 def check_queues_known(
     queues: Mapping[str, Source], start: Mapping[str, Place], retired: Collection[str] = ()
 ) -> None:
@@ -243,16 +210,15 @@ def check_place(queue: Source, place: Place, behind: int | None = None) -> None:
 
     ``behind`` is the earliest offset wanted, by default ``place["offset"]``.
     """
-    begin, end, epoch, wanted = queue.begin(), queue.end(), queue.epoch, place["offset"]
+    begin, end, wanted = queue.begin(), queue.end(), place["offset"]
     if wanted > end:
         check_end(queue, place)
     earliest = wanted if behind is None else behind
     advice = f"{NEW_TABLE.format(begin=begin)}, {GO_ON}"
-    if wanted > end or place["epoch"] > epoch:
+    if wanted > end:
         raise QueueMismatch(
-            f"the checkpoint is ahead of queue {queue.queue_id}: it is at offset {wanted} of epoch "
-            f"{place['epoch']}, the queue ends at {end} in epoch {epoch} (is the queue's directory "
-            f"an older copy?); {advice}"
+            f"the checkpoint is ahead of queue {queue.queue_id}: it is at offset {wanted}, the "
+            f"queue ends at {end} (is the queue's directory an older copy?); {advice}"
         )
     if earliest < begin:
         raise QueueMismatch(

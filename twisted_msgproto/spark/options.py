@@ -37,7 +37,6 @@ OPTIONS = (
     "retired",
     "tokenFile",
     "tlsCa",
-    "pauseFile",
     "ranges",
 )
 """The options of the source, as ``docs/data-source.md`` has them; their case does not matter."""
@@ -125,7 +124,6 @@ class Settings:
         self.push_filters = truth(given, "pushFilters", False)
         self.retired = frozenset(split_list(given.get("retired", "")))
         self.access = Access(given.get("tokenfile") or None, given.get("tlsca") or None)
-        self.pause_file = given.get("pausefile") or None
         self.starting = _edge(given, "starting", EARLIEST)
         self.ending = _edge(given, "ending", LATEST)
         strategy = given.get("startingoffsetsbytimestampstrategy", "error").lower()

@@ -133,7 +133,6 @@ class Report:
     lags: Mapping[str, Lag] = field(default_factory=dict)
     gateways: int = 0
     aside: tuple[Aside, ...] = ()
-    standing: tuple[tuple[str, str], ...] = ()
     error: str | None = None
 
 
@@ -208,9 +207,6 @@ class StatusFiles:
                     "seconds": round(one.seconds, 1),
                 }
                 for one in report.aside
-            ],
-            "standing_consumers": [
-                {"queue": queue, "consumer": consumer} for queue, consumer in report.standing
             ],
             "error": report.error,
         }

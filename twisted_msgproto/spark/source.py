@@ -40,38 +40,20 @@ from pyspark.sql.types import StructType
 
 from ..core.errors import QueueAway
 from ..queue import SCHEMA
-from ..table.disk import stands
 from .edges import ending_offsets, starting_offsets
 from .filters import Bounds, bounds, expression
 from .offsets import (
     Place,
     Source,
     batch_ranges,
-    check_queues_known,
     latest_places,
     place_at,
     places_at,
 )
-from .opening import open_queue
-from .options import Access, Settings, split_list
-from .ranges import QueueRange, located, open_queues, patiently, read_range, unpacked
+from .options import Settings
+from .ranges import located, open_queues, patiently, read_range, unpacked
 from .releasing import LateMarks, move_marks
-from .schema import spark_schema, spark_type
-
-__all__ = [
-    "NAME",
-    "Access",
-    "QueueBatchReader",
-    "QueueRange",
-    "QueueSource",
-    "QueueStreamReader",
-    "open_queue",
-    "open_queues",
-    "read_range",
-    "spark_schema",
-    "spark_type",
-    "split_list",
-]
+from .schema import spark_schema
 
 NAME = "msgproto"
 """``format()`` accepts this name."""
@@ -135,9 +117,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         settings = self._settings
         self._release()
-        if settings.pause_file is not None and paused(settings.pause_file):
-            check_queues_known(self.queues, start, settings.retired)
-            return start
         planned = partial(
             latest_places,
             self.queues,
@@ -205,14 +184,6 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._queues = None
 
 
-def paused(pause_file: str) -> bool:
-    """Return whether the file is there, or may be: a stream that nobody knows to go on waits."""
-    try:
-        return stands(pause_file)
-    except OSError:
-        return True
-
-
 class QueueBatchReader(DataSourceReader):
     """Reads what the queues hold as a table: for a query, a count, a batch of one's own."""
 
@@ -242,8 +213,8 @@ class QueueBatchReader(DataSourceReader):
             last[name] = min(last[name], limits.hi) if limits.wants(name) else 0
         ranges = batch_ranges(
             queues,
-            {name: {"offset": first[name], "epoch": queue.epoch} for name, queue in queues.items()},
-            {name: {"offset": last[name], "epoch": queue.epoch} for name, queue in queues.items()},
+            {name: {"offset": first[name]} for name in queues},
+            {name: {"offset": last[name]} for name in queues},
             parts=settings.parts,
             rows_min=settings.rows_min,
             accept_loss=True,  # a running gateway may trim while we look

@@ -597,6 +597,3 @@ def _placed(
         return storage, LocalCommits(storage, clock), clock
     assert isinstance(storage, ObjectStorage)
     return storage, ObjectCommits(storage, clock), clock
-
-
-__all__ = ["LOG", "Commit", "DataFile", "Landed", "Run", "Table", "version_name"]

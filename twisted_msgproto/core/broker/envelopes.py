@@ -62,6 +62,3 @@ def opened(envelope: bytes) -> Opened:
         texts.append(envelope[position : position + size].decode("utf-8", "surrogateescape"))
         position += size
     return Opened(texts[0], QueueName(texts[1], texts[2]), envelope[octets:])
-
-
-__all__ = ["HEAD_OCTETS", "VERSION", "Opened", "head", "head_of", "opened"]

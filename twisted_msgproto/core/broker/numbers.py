@@ -183,6 +183,3 @@ class Numbers:
             places = [*set(places).intersection([place for place, _ in self])]
         for place in places:
             self.remove(place, place + 1)
-
-
-__all__ = ["LARGE", "SMALL", "Numbers"]

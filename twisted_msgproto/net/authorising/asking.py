@@ -198,16 +198,3 @@ class Permissions:
 def refusal_text(action: str, name: str) -> str:
     """Return what the peer is told."""
     return f"not allowed to {_SPOKEN[action]} {name}" if name else f"not allowed to {action}"
-
-
-__all__ = [
-    "ACTIONS",
-    "CALL",
-    "CONSUME",
-    "PUBLISH",
-    "SUBSCRIBE",
-    "Access",
-    "IAuthoriser",
-    "Permissions",
-    "refusal_text",
-]

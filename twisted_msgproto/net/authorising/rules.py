@@ -355,6 +355,3 @@ def _network(text: str) -> Network | str:
             f"address: {text!r} is no IP address and no network such as 10.0.0.0/8, nor {UNIX}"
         ) from None
     raise ConfigurationError(f"address: {text!r} is an address within a network; write {network}")
-
-
-__all__ = ["Rule", "Rules", "read_rule", "read_rules"]

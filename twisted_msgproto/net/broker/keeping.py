@@ -380,6 +380,3 @@ class KeptBroker(ServedBroker):
         Requeued: _requeued,
         Wanted: _wanted,
     }
-
-
-__all__ = ["Keeping", "KeptBroker"]

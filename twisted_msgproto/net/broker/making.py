@@ -28,6 +28,3 @@ def broker_of(
     broker = ServedBroker(clock, limits, **settings)
     broker.tells_of_memory = sink is not None
     return broker
-
-
-__all__ = ["broker_of"]

@@ -412,6 +412,3 @@ class ServedBroker:
         QueueFull: _filled,
     }
     """This maps an event of the machine to what follows it; the others need nothing here."""
-
-
-__all__ = ["Rows", "ServedBroker"]

@@ -120,6 +120,3 @@ class Withheld:
         """Note that ``sender`` is gone; what it sent still waits for room."""
         self._clear(sender)
         self._paused.pop(sender, None)
-
-
-__all__ = ["Sender", "Withheld"]

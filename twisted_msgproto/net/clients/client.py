@@ -108,6 +108,3 @@ class ClientLink(OrderlyLink):
         """The connection is gone: whoever waits for a session hears why."""
         self._standing.fail(self.ending or ConnectionClosed("the connection has ended"))
         super().sessionEnding(reason)
-
-
-__all__ = ["UNSENT_LIMITS", "UNSENT_OCTETS", "ClientLink"]

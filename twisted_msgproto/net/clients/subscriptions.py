@@ -232,6 +232,3 @@ class Renewed(Ending):
                 error="" if failure is None else f", {shown(str(failure))[1:-1]}",
             )
         self._tellEnd()
-
-
-__all__ = ["LOST", "REFUSED", "UNSUBSCRIBED", "Backlog", "Ending", "Renewed"]

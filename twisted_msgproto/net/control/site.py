@@ -117,6 +117,3 @@ class ControlSite(Site):
 
     def log(self, request: Any) -> None:
         """Write nothing; the site calls this when a request is answered."""
-
-
-__all__ = ["CONNECTIONS_MAX", "REQUEST_SECONDS", "BoundedChannel", "ControlSite"]

@@ -93,6 +93,3 @@ def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value if abs(value) < NUMBER_MAX else None
-
-
-__all__ = ["SILENT_SECONDS", "bridges_of", "shown_bridge"]

@@ -122,6 +122,3 @@ def since(flow: dict[str, Any], at: int) -> dict[str, Any]:
 
 def _failed(failure: Failure) -> None:
     log.failure("the flow is not sampled any more", failure)
-
-
-__all__ = ["COLUMNS", "SAMPLES_MAX", "SAMPLE_SECONDS", "FlowHistory", "since"]

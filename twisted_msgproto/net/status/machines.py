@@ -43,6 +43,3 @@ def drawings(factories: Iterable[Any]) -> dict[str, Drawing]:
     """Return the drawing of each protocol whose factory names a table (``stateTable``)."""
     tables = {factory.protocolName: factory.stateTable for factory in factories}
     return {name: drawing(table) for name, table in tables.items() if table is not None}
-
-
-__all__ = ["Drawing", "drawing", "drawings"]

@@ -41,7 +41,7 @@ QUEUE: Final = (
     Shown("waiting_octets", "queue_waiting_octets", "Octets that are not durable yet"),
     Shown("stalled", "queue_stalled", "1 while the queue cannot store"),
     Shown("damaged_messages", "queue_damaged_messages", "Messages known to be damaged or lost"),
-    Shown("epoch", "queue_epoch", "How often published records were lost"),
+    Shown("losses", "queue_losses", "How often published messages were lost"),
     Shown("messages", "queue_messages", "Messages made durable", True),
     Shown("failed_messages", "queue_failed_messages", "Messages that could not be written", True),
     Shown("groups", "queue_groups", "Groups made durable", True),

@@ -260,6 +260,3 @@ class Output:
             self._timer = self._clock.callLater(left, self._expired)
         else:
             self._stalled()
-
-
-__all__ = ["SLICE_OCTETS", "Clock", "Output"]

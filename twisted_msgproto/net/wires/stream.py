@@ -132,6 +132,3 @@ class StreamWire(Wire):
     def stop(self) -> None:
         """The connection is lost."""
         self.output.stop()
-
-
-__all__ = ["StreamWire"]

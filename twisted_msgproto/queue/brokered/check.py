@@ -42,6 +42,3 @@ def faults(disk: Disk, directory: str, queue_id: str) -> Iterator[str]:
             f"{DIRECTORY}/{settled.FILE}: {found.damaged_octets} damaged octets; what they settled "
             "is delivered again"
         )
-
-
-__all__ = ["DIRECTORY", "faults", "has_broker", "log_of"]

@@ -347,8 +347,6 @@ class BrokerState:
                 self._write_settled()
 
     def _tend(self) -> None:
-        if self._file.removed():
-            self._dirty = True
         self._attempt("what is settled", self._write_settled)
         self._attempt("the names of queues", self._write_names)
         self._attempt("its log", self._look)
@@ -384,6 +382,8 @@ class BrokerState:
             self._marks.begun(first).outstanding += envelopes
 
     def _write_settled(self) -> None:
+        if self._file.removed():
+            self._dirty = True
         # In this order: what was settled was appended before, and what belongs to a segment was
         # appended before that segment was ended.
         ended = list(pairwise(self._log.firsts))

@@ -193,6 +193,3 @@ class OctetWire(WebSocketWire):
         carrier = self._carrier
         if parts and carrier.state == carrier.STATE_OPEN:
             carrier.send(b"".join(parts))
-
-
-__all__ = ["FramedSession", "Message", "OctetWire", "WebSocketWire"]
