@@ -168,6 +168,31 @@ class Keeps(TestCase):
         _, broker = self.start()
         self.assertEqual([figures.waiting for figures in broker.queues()], [0])
 
+    async def test_what_somebody_took_away_is_delivered_when_it_is_put_back(self) -> None:
+        """RD-54: it was dropped and settled for good, though a line asks to put it back."""
+        self.patch(keeping, "AGAIN_SECONDS", 0.01)
+        for cut in (False, True):
+            lines = list[str]()
+            sink, broker = self.start(report=lines.append, broker_memory=5000)
+            broker.declare(ORDERS, kept=True)
+            sent = [b"%d" % number + bytes(1000) for number in range(40)]
+            await sink.put(batch(*sent))
+            (segment,) = Path(self.directory).glob("*.segment")
+            octets = segment.read_bytes()
+            segment.write_bytes(b"") if cut else segment.rename(f"{self.directory}.away")
+            reader = Reader()
+            broker.subscribe(reader, ORDERS)
+            while not any("messages of queues cannot be read now" in line for line in lines):
+                await deferLater(reactor, 0.01)
+            self.assertEqual(broker.snapshot()["broker_unreadable"], 0)
+            segment.write_bytes(octets) if cut else Path(f"{self.directory}.away").rename(segment)
+            while len(reader.letters) < 40:
+                await deferLater(reactor, 0.01)
+            self.assertEqual([letter.body for letter in reader.letters], sent)
+            self.assertFalse(any("dropped" in line for line in lines))
+            await broker.end()
+            self.directory = self.mktemp()
+
     async def test_a_start_that_cannot_read_is_tried_again_and_has_all__RD_50(self) -> None:
         """RD-50: a gateway that began without what it could not read had lost it."""
         for part in ("00.segment", "broker/names", "broker/log/identity"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -120,11 +121,31 @@ def test_a_group_is_not_acknowledged_into_a_segment_that_is_gone(tmp_path: Path)
     assert [type(error) for error in told] == [QueueClosed]
 
 
-def test_two_writers_lose_nothing_when_the_lock_is_removed(tmp_path: Path) -> None:
+def replace_by_a_copy(lock: Path) -> None:
+    shutil.copy2(lock, beside := lock.with_name("restored"))
+    beside.replace(lock)
+
+
+def make_anew(lock: Path) -> None:
+    lock.unlink()
+    lock.touch()
+
+
+def remove_with_the_identity(lock: Path) -> None:
+    lock.unlink()
+    lock.with_name("identity").unlink()
+
+
+@pytest.mark.parametrize(
+    "lose", [Path.unlink, replace_by_a_copy, make_anew, remove_with_the_identity]
+)
+def test_two_writers_lose_nothing_when_the_lock_is_lost(
+    tmp_path: Path, lose: Callable[[Path], object]
+) -> None:
     """RD-54: who has lost the lock has noticed when the other one begins."""
     queue = tmp_path / "queue"
     with a_writer(queue) as (one, _):
-        (queue / "lock").unlink()
+        lose(queue / "lock")
         safe = list(range(STORED - 1))
 
         def stored(error: BaseException | None, first: int | None) -> None:

@@ -301,7 +301,7 @@ def test_a_lock_replaces_a_longer_text_and_a_refused_one_leaves_no_descriptor(
     path = tmp_path / "lock"
     path.write_bytes(b"9" * 20 + b"\n")
     unlock = OS_DISK.lock(str(path), "busy")
-    assert path.read_bytes() == b"%d\n" % os.getpid()
+    assert path.read_bytes() == b"%d %d\n" % (os.getpid(), path.stat().st_ino)
     before = set(os.listdir("/dev/fd"))
     with pytest.raises(QueueLocked):
         OS_DISK.lock(str(path), "busy")

@@ -34,8 +34,8 @@ LOOK_S = 1.0
 """A writer checks this often that its files are where readers, and the next start, will find them.
 """
 LOST_LOCK_S = 2.5 * LOOK_S
-"""A start that has to make the lock file of a queue waits for this long: who holds the one that was
-removed notices that, and stops.
+"""A start whose lock file of a queue is a new one waits for this long: who holds the one that was
+removed or replaced notices that, and stops.
 """
 
 COPY_OCTETS = 1 << 20
@@ -299,9 +299,12 @@ class OSDisk:
             os.close(descriptor)
 
     def lock(self, path: str, busy: str) -> Callable[[], None]:
-        """See :class:`Disk`.  Waits if the file was removed from a queue that somebody may have."""
+        """See :class:`Disk`.  Waits if somebody may hold another file that had this name.
+
+        The text of the file names it, too: a copy, and one that was made anew, are no one's yet.
+        """
         names = os.listdir(os.path.dirname(path))
-        removed = IDENTITY_FILE in names and os.path.basename(path) not in names
+        used = IDENTITY_FILE in names or any(name.endswith(".segment") for name in names)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         try:
             self._flock(descriptor)
@@ -309,11 +312,19 @@ class OSDisk:
             holder = self._holder(descriptor)
             os.close(descriptor)
             raise QueueLocked(f"{busy} (process {holder})") from None
-        if removed:
+        own = os.fstat(descriptor)
+        if used and self._words(descriptor)[1:] != [str(own.st_ino)]:
             time.sleep(LOST_LOCK_S)
+        try:
+            held = os.path.samestat(os.stat(path), own)
+        except FileNotFoundError:
+            held = False
+        if not held:
+            os.close(descriptor)
+            raise QueueLocked(f"{path} was removed or replaced meanwhile")
         with contextlib.suppress(OSError):  # a full disk: the lock holds without its text
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+            os.pwrite(descriptor, b"%d %d\n" % (os.getpid(), own.st_ino), 0)
         return lambda: os.close(descriptor)
 
     def lock_holder(self, path: str) -> str | None:
@@ -339,13 +350,17 @@ class OSDisk:
             time.sleep(LOOK_SECONDS)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
+    @classmethod
+    def _holder(cls, descriptor: int) -> str:
+        return next(iter(cls._words(descriptor)), "unknown")
+
     @staticmethod
-    def _holder(descriptor: int) -> str:
+    def _words(descriptor: int) -> list[str]:
+        """Return a lock file's process id, and its inode when that process had it."""
         try:
-            text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            return os.pread(descriptor, 64, 0).decode("ascii", "replace").split()
         except OSError:  # somebody has it all the same
-            text = ""
-        return text or "unknown"
+            return []
 
 
 OS_DISK: Disk = OSDisk()

@@ -575,14 +575,23 @@ class SegmentLog:
                 raise self._gone(self._path(first))
         for _ in range(min(SEGMENTS_PER_LOOK, len(firsts))):
             self._looked += 1
-            first = firsts[self._looked % len(firsts)]
-            found = self._named_by(self._path(first))
-            if found is None or found.octets < self._sizes[first]:
-                raise self._gone(self._path(first))
+            self.check_there(firsts[self._looked % len(firsts)])
         if self._file is not None:
             self._check_segment(self._sizes[self._first])
         if self.keeper is not None and self.keeper.missing is not None:
             raise QueueError(self.keeper.missing)
+
+    def check_there(self, offset: int) -> None:
+        """Raise QueueError if the segment with this offset was removed or cut short.
+
+        Raises OSError from the disk.  Any thread may call it.
+        """
+        sizes = self._sizes.copy()
+        first = max((first for first in sizes if first <= offset), default=None)
+        if first is not None:
+            found = self._named_by(self._path(first))
+            if found is None or found.octets < sizes[first]:
+                raise self._gone(self._path(first))
 
     def _check_segment(self, octets: int) -> None:
         """Raise QueueError unless the segment's name leads to its file, with this many bytes."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from twisted_msgproto.core.broker.terms import Letter, weight
-from twisted_msgproto.core.errors import QueueCorrupt
+from twisted_msgproto.core.errors import QueueCorrupt, QueueError
 
 from ..disk import Disk
 from ..format import SEGMENT_HEADER_OCTETS, Record, Segment, segment_name
@@ -39,8 +39,8 @@ class Loaded:
     unreadable: list[int] = field(default_factory=list)
     """These places are damaged, or nowhere."""
     unread: list[int] = field(default_factory=list)
-    """The disk cannot read the first of these places now; ask for all of them again."""
-    error: OSError | None = None
+    """The first of these places cannot be read now; ask for all of them again."""
+    error: OSError | QueueError | None = None
     """This is the reason for that."""
 
 
@@ -110,7 +110,7 @@ class Bodies:
         """Return the messages with these offsets as letters.
 
         ``places`` maps an offset to its place; without it both are the same.  It ends at the first
-        one that the disk cannot read now.
+        one that cannot be read now: the disk fails, or somebody has taken the segment away.
         """
         loaded = Loaded()
         wanted = deque(sorted(offsets))
@@ -121,7 +121,7 @@ class Bodies:
                 place = wanted[0] if places is None else places[wanted[0]]
                 self._read_one(firsts, wanted[0], place, loaded)
                 wanted.popleft()
-        except OSError as error:
+        except (OSError, QueueError) as error:
             loaded.error = error
             loaded.unread = [*wanted] if places is None else [places[offset] for offset in wanted]
             self._forget([])  # a file may be open that the disk does not know any more
@@ -133,6 +133,7 @@ class Bodies:
         row = offset - frame.first if frame is not None else 0
         envelope = frame.envelopes[row].as_py() if frame is not None else None
         if frame is None or envelope is None:
+            self._log.check_there(offset)  # or it may be put back
             loaded.unreadable.append(place)
             return
         body = frame.bodies[row].as_py() or b""
@@ -156,6 +157,7 @@ class Bodies:
             try:
                 found = segment.read(record)
             except QueueCorrupt:
+                self._log.check_there(offset)
                 found = None
             self._frames[key] = found
             while len(self._frames) > FRAMES_MAX:

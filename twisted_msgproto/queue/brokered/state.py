@@ -306,7 +306,7 @@ class BrokerState:
     def load(self, places: Sequence[int]) -> Loaded:
         """Read messages back; as many at a time as possible.
 
-        What the disk cannot read now is told, and is not in either list of the result: ask again.
+        What cannot be read now is told, and is in neither ``letters`` nor ``unreadable``: ask again.
         """
         with self._reading:
             loaded = self._bodies.read(place for place in places if place >= self._log.begin)
@@ -322,7 +322,9 @@ class BrokerState:
         loaded.letters.sort(key=lambda letter: letter.place)
         loaded.error = loaded.error or found.error
         if loaded.error is not None and unread:
-            line = f"broker: {READING} cannot be read now: {loaded.error}; trying again; {REMEDY}"
+            line = f"broker: {READING} cannot be read now: {loaded.error}; trying again"
+            if isinstance(loaded.error, OSError):
+                line += f"; {REMEDY}"
             self._troubles.met(READING, loaded.error, line)
         if loaded.unreadable:
             self._report(
@@ -514,13 +516,13 @@ class BrokerState:
             "broker_failing": len(self._troubles.errors()),
         }
 
-    def read_errors(self) -> list[OSError]:
+    def read_errors(self) -> list[Exception]:
         """Return why messages cannot be read or copied at present; empty if they can."""
         errors = self._troubles.errors()
         return [
             error
             for what in (READING, COPYING, MOVING)
-            if isinstance(error := errors.get(what), OSError)
+            if (error := errors.get(what)) is not None and not isinstance(error, QueueFull)
         ]
 
     def close(self) -> None:
