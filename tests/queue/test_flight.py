@@ -26,13 +26,11 @@ from twisted_msgproto.queue.bridges import read_statuses, status_path
 from twisted_msgproto.queue.consumers import STANDS_STILL_SECONDS
 from twisted_msgproto.queue.disk import OS_DISK, OSDisk
 from twisted_msgproto.queue.flight import (
-    REQUEST_OCTETS_MAX,
-    ROWS_MAX,
     STREAM_IDLE_SECONDS,
     STREAMS_MAX,
     QueueFlightServer,
 )
-from twisted_msgproto.queue.served import CONSUMERS_MAX, LINES_MAX
+from twisted_msgproto.queue.served import CONSUMERS_MAX, LINES_MAX, REQUEST_OCTETS_MAX, ROWS_MAX
 from twisted_msgproto.queue.streams import HUNG_PER_ADDRESS_MAX, Stream, Streams
 
 ACTIONS = ["describe", "place", "check", "register", "commit", "status", "forget"]
