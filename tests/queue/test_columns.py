@@ -19,10 +19,7 @@ from twisted_msgproto.queue.columns import RUNS, Assembly, Encoded, clean, encod
 from twisted_msgproto.queue.schema import (
     BODY,
     KNOWN_COLUMNS,
-    MESSAGE_ID_INTEGER,
     SCHEMA,
-    STORED,
-    empty,
     stored_schema,
 )
 
@@ -176,37 +173,6 @@ def test_packed_columns_give_the_rows_which_lists_would_give(batches: list[Messa
     assert decoded(encode(batches)) == expected(batches)
 
 
-def test_of_integers_beside_packed_ones_nothing_is_replaced() -> None:
-    frame = encode([packed_batch(3, 100), list_batch(200, 201), packed_batch(300, 100)])
-    assert RUNS.unpack_from(frame.pieces[0])[0] & MESSAGE_ID_INTEGER
-    assert (frame.count, frame.envelopes, frame.replaced) == (202, 0, 0)
-
-
-def test_the_columns_of_one_batch_and_of_one_stretch_are_not_copied() -> None:
-    bodies = [b"x", b"y"]
-    assert columns._gathered([one(body=bodies)])["body"][0] is bodies
-    assert columns._merged([bodies]) is bodies
-
-
-def test_the_origin_of_a_connection_becomes_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = list[object]()
-    dumps = columns.json.dumps
-
-    def counted(value: object, **options: Any) -> str:
-        written.append(value)
-        return dumps(value, **options)
-
-    monkeypatch.setattr(columns.json, "dumps", counted)
-    for _ in range(3):
-        encode([one(session="of no other test", body=[b"x"])])
-    assert len(written) == 1
-
-
-def test_messages_without_any_column_are_for_no_queue() -> None:
-    frame = encode([one(), one()])
-    assert (frame.envelopes, frame.replaced) == (0, 0)
-
-
 def test_each_message_was_received_when_its_batch_was() -> None:
     counts = [3, 1, 4, 2]
     batches = [one(received_at=100 + at, count=count) for at, count in enumerate(counts)]
@@ -217,16 +183,6 @@ def test_each_message_was_received_when_its_batch_was() -> None:
     assert columns.received_at(head, 10) is None
     cut = head[: RUNS.size + 12 * len(counts) - 1]  # within the counts
     assert columns.received_at(cut, 0) is None
-
-
-def test_the_origins_of_frames_are_read_once() -> None:
-    """Frames of one connection have the same."""
-    text = b'[["protocol","kind",null,null,"of no other test"]]'
-    assert columns._origins(text) is columns._origins(bytes(bytearray(text)))
-
-
-def test_what_is_reserved_in_a_payload_is_0() -> None:
-    assert RUNS.unpack_from(payload(encode([one(body=[b"x"])])))[3] == 0
 
 
 def test_values_shared_by_a_batch_stand_in_the_frame_once() -> None:
@@ -344,13 +300,6 @@ def test_protocol_and_kind_are_told_apart_from_other_wrong_types() -> None:
         assert str(caught.value) == f"protocol and kind are text, not {told}"
 
 
-def test_more_than_a_frame_holds_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "FRAME_OCTETS_MAX", 1000)
-    encode([one(body=[b"x" * 500])])
-    with pytest.raises(LimitExceeded, match="a frame holds 1000"):
-        encode([one(body=[b"x" * 1000])])
-
-
 def test_a_frame_may_be_as_large_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     octets = encode([one(body=[b"x" * 500])]).octets
     monkeypatch.setattr(columns, "FRAME_OCTETS_MAX", octets)
@@ -358,17 +307,6 @@ def test_a_frame_may_be_as_large_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(columns, "FRAME_OCTETS_MAX", octets - 1)
     with pytest.raises(LimitExceeded, match=f"{octets} octets in one group"):
         encode([one(body=[b"x" * 500])])
-
-
-def test_pairs_that_are_no_mapping_make_the_column_that_a_mapping_makes() -> None:
-    """Arrow knows more kinds of values than are packed here."""
-    pairs, mapping = encode([one(fields=[[("a", "b")]])]), encode([one(fields=[{"a": "b"}])])
-    assert decoded(pairs)[0]["fields"] == decoded(mapping)[0]["fields"] == [("a", "b")]
-
-
-def test_a_column_which_arrow_had_to_split_is_an_error() -> None:
-    with pytest.raises(LimitExceeded, match="octets in one group"):
-        columns._whole(pa.chunked_array([[b"x"], [b"y"]]))
 
 
 # -- payloads which make no sense -----------------------------------------------------------------
@@ -383,12 +321,6 @@ def add(octets: bytes, runs: int, count: int = 1) -> Assembly:
 def head(columns: int = 0, runs: int = 1, text: bytes = b'[["p","k",null,null,null]]') -> bytes:
     octets = RUNS.pack(columns, runs, len(text), 0) + struct.pack("<qII", 5, 1, 0) + text
     return octets + bytes(-len(octets) % 8)
-
-
-def test_a_payload_by_hand_is_read_as_the_document_says() -> None:
-    octets = head()
-    row = add(octets, len(octets)).finish().to_pylist()[0]
-    assert (row["protocol"], row["kind"], row["peer"]) == ("p", "k", None)
 
 
 @pytest.mark.parametrize(
@@ -465,21 +397,3 @@ def test_a_column_of_a_later_format_is_not_passed_over() -> None:
     RUNS.pack_into(octets, 0, BODY | 1 << 30, *RUNS.unpack_from(octets)[1:])
     with pytest.raises(QueueCorrupt, match="unknown columns"):
         add(bytes(octets), frame.runs)
-
-
-def test_nothing_added_is_a_batch_without_rows() -> None:
-    assembly = Assembly("gw")
-    assert (assembly.rows, assembly.octets) == (0, 0)
-    batch = assembly.finish()
-    assert batch.num_rows == 0
-    assert batch.schema.equals(SCHEMA)
-
-
-def test_each_stored_column_has_a_bit_of_its_own() -> None:
-    assert 2 ** len(STORED) - 1 == KNOWN_COLUMNS
-
-
-def test_a_batch_without_rows_has_the_schema_and_none() -> None:
-    batch = empty(SCHEMA)
-    assert (batch.num_rows, batch.schema.equals(SCHEMA, check_metadata=True)) == (0, True)
-    batch.validate(full=True)

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from tests.sim.disk import SimulatedDisk, SimulatedFile
-from tests.tools.queues import batch, frame
+from tests.tools.queues import frame
 from twisted_msgproto.core.errors import QueueCorrupt, QueueMismatch
 from twisted_msgproto.queue import QueueReader, SegmentLog
-from twisted_msgproto.queue.columns import encode, received_at
 from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, Published
 from twisted_msgproto.queue.lineage import Landed
-from twisted_msgproto.queue.places import HINTS_MAX
 
 DIRECTORY = "/queue"
 BEGAN = 1_700_000_000_000_000
@@ -220,36 +218,6 @@ def test_rows_which_are_written_and_not_published_do_not_wait() -> None:
     assert (described.end, described.oldest, described.waiting_octets) == (2, None, 0)
 
 
-def test_no_more_places_are_remembered_than_the_limit() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, *[1] * (2 * HINTS_MAX), segment_bytes=1 << 20)
-    reader = a_reader(disk)
-    places = [reader.place(offset) for offset in range(2 * HINTS_MAX)]
-    assert len(reader._places._hints) == HINTS_MAX
-    assert [reader.place(offset) for offset in range(2 * HINTS_MAX)] == places
-
-
-def test_times_of_runs_which_make_no_sense_are_not_known() -> None:
-    encoded = encode([batch(0, 2), batch(2, 1)])
-    head = memoryview(b"".join(bytes(piece) for piece in encoded.pieces))[: encoded.runs]
-    assert [received_at(head, place) for place in range(4)] == [BEGAN, BEGAN, BEGAN + 2, None]
-    assert received_at(head[:10], 0) is None
-    assert received_at(head[:20], 0) is None
-
-
-def test_how_large_a_segment_with_a_successor_is_is_asked_once() -> None:
-    """There may be a thousand of them; of the newest one the published end says it."""
-    disk = SimulatedDisk()
-    log = a_queue(disk, *[1] * 6)
-    reader = a_reader(disk)
-    published = reader.published()
-    assert published is not None
-    assert sum(reader._octets(published, log.firsts).values()) == log.octets
-    disk.journal.clear()
-    assert sum(reader._octets(published, log.firsts).values()) == log.octets
-    assert list(disk.journal) == []
-
-
 def test_a_question_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SimulatedDisk()
     a_queue(disk, 3, 3)
@@ -265,14 +233,3 @@ def test_a_question_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(SimulatedFile, "close", lambda self: closed.append(self._path))
     reader.describe(reader.place(1))
     assert opened and sorted(opened) == sorted(closed)
-
-
-def test_a_row_of_a_segment_that_was_trimmed_is_nowhere() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, 3, 3)
-    reader = a_reader(disk)
-    published = reader.published()
-    assert published is not None
-    assert reader._places.at(2, [3], published) is None
-    placed = reader._places.at(3, [3], published)
-    assert placed is not None and placed.record.first == 3

@@ -7,7 +7,6 @@ import fcntl
 import os
 import stat
 import types
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,9 @@ from twisted_msgproto.queue import OS_DISK
 from twisted_msgproto.queue.disk import (
     PIECES_PER_WRITE_MAX,
     OSDisk,
-    OSFile,
     read_whole,
-    renew_whole,
     replace_whole,
     sync_call,
-    write_call,
 )
 
 
@@ -52,31 +48,12 @@ def test_the_sync_is_the_strongest_cheap_one_there_is_and_has_a_name() -> None:
     assert OS_DISK.sync_name == sync_call()[0]
 
 
-def test_without_pwritev_a_seek_comes_first(tmp_path: Path) -> None:
-    descriptor = os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
-    system = types.SimpleNamespace(lseek=os.lseek, writev=os.writev)
-    try:
-        file = OSFile(descriptor, os.fsync, write_call(system))
-        assert file.write(3, [b"ab", b"c"]) == 3
-        assert file.read(0, 10) == b"\0\0\0abc"
-    finally:
-        os.close(descriptor)
-
-
 def test_many_pieces_are_written_in_several_calls(tmp_path: Path) -> None:
     file = OS_DISK.open(str(tmp_path / "f"), write=True)
     pieces = [b"%05d" % number for number in range(2 * PIECES_PER_WRITE_MAX + 3)]
     assert file.write(2, pieces) == 5 * len(pieces)
     assert file.read(0, file.size()) == b"\0\0" + b"".join(pieces)
     file.close()
-
-
-def test_a_short_write_among_many_pieces_ends_there() -> None:
-    def short(descriptor: int, pieces: Sequence[bytes], position: int) -> int:
-        return sum(map(len, pieces)) if position == 0 else 7
-
-    file = OSFile(-1, os.fsync, short)
-    assert file.write(0, [b"12345"] * (3 * PIECES_PER_WRITE_MAX)) == 5 * PIECES_PER_WRITE_MAX + 7
 
 
 def test_a_read_in_parts_is_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,37 +241,6 @@ def test_a_look_at_the_lock_does_not_keep_a_writer_from_it(tmp_path: Path) -> No
     unlock()
 
 
-def test_a_file_that_is_made_anew_leaves_no_descriptor_open(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"x" * 10)
-    before = set(os.listdir("/dev/fd"))
-    renew_whole(OS_DISK, str(path))
-    assert path.read_bytes() == b"x" * 10
-    assert set(os.listdir("/dev/fd")) == before
-    with pytest.raises(FileNotFoundError):
-        renew_whole(OS_DISK, str(tmp_path / "none"))
-
-
-def test_a_directory_is_synced_and_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """QUEUE_AND_SPARK: else the name of a segment could be lost with the power."""
-    before, synced = set(os.listdir("/dev/fd")), list[os.stat_result]()
-    monkeypatch.setattr(os, "fsync", lambda one: synced.append(os.fstat(one)))
-    OS_DISK.sync_directory(str(tmp_path))
-    (one,) = synced
-    assert os.path.samestat(one, tmp_path.stat())
-    assert set(os.listdir("/dev/fd")) == before
-
-
-def test_a_sync_is_the_system_s_and_a_time_is_in_microseconds(tmp_path: Path) -> None:
-    synced: list[int] = []
-    OSFile(7, synced.append, write_call()).sync()
-    assert synced == [7]
-    path = tmp_path / "f"
-    path.touch()
-    os.utime(path, ns=(0, 1_700_000_000_123_456_789))
-    assert OS_DISK.modified(str(path)) == 1_700_000_000_123_456
-
-
 def test_a_lock_replaces_a_longer_text_and_a_refused_one_leaves_no_descriptor(
     tmp_path: Path,
 ) -> None:
@@ -307,22 +253,6 @@ def test_a_lock_replaces_a_longer_text_and_a_refused_one_leaves_no_descriptor(
         OS_DISK.lock(str(path), "busy")
     assert set(os.listdir("/dev/fd")) == before
     unlock()
-
-
-def test_a_file_in_several_pieces_is_made_anew_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("twisted_msgproto.queue.disk.COPY_OCTETS", 4)
-    path = tmp_path / "file"
-    path.write_bytes(b"0123456789")
-    renew_whole(OS_DISK, str(path))
-    assert path.read_bytes() == b"0123456789"
-
-
-def test_nothing_stays_of_a_file_that_was_begun_beside(tmp_path: Path) -> None:
-    (tmp_path / ".f.new").write_bytes(b"left behind")
-    replace_whole(OS_DISK, str(tmp_path / "f"), b"")
-    assert (tmp_path / "f").read_bytes() == b""
 
 
 def test_a_lock_whose_holder_cannot_be_read_is_held_all_the_same__RD_50(

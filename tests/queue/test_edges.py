@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -14,28 +13,10 @@ from typing import Any
 import pytest
 
 from tests.tools.queues import PATIENCE_SECONDS, batch
-from twisted_msgproto.core.errors import QueueClosed, QueueFull
-from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.core.packed import PackedNumbers
-from twisted_msgproto.queue import QueueReader, QueueWriter, arrays, columns, recovery, verify
+from twisted_msgproto.core.errors import QueueFull
+from twisted_msgproto.queue import QueueReader, QueueWriter, recovery, verify
 from twisted_msgproto.queue.log import SegmentLog
-from twisted_msgproto.queue.schema import MESSAGE_ID_INTEGER, SCHEMA
-from twisted_msgproto.queue.streams import Stream, Streams
 from twisted_msgproto.queue.verify import segments
-from twisted_msgproto.queue.writer import _session_of
-
-
-def test_a_writer_says_how_large_it_may_be_and_why_it_takes_nothing(tmp_path: Path) -> None:
-    writer = QueueWriter(tmp_path / "q", max_bytes=64 << 20)
-    assert (writer.losses, writer.max_octets, writer.refusal) == (0, 64 << 20, None)
-    writer.close()
-    assert writer.refusal == "the queue is closed"
-    with pytest.raises(QueueClosed, match=r"is closed$"):
-        writer.submit(batch(0), lambda *answer: None)
-    writer._failure = OSError("the disk is gone")
-    assert writer.refusal == "the queue's writer failed: the disk is gone"
-    with pytest.raises(QueueClosed, match=r"is closed: the disk is gone$"):
-        writer.submit(batch(0), lambda *answer: None)
 
 
 def test_what_is_submitted_in_the_writers_own_thread_is_written_too(tmp_path: Path) -> None:
@@ -62,20 +43,6 @@ def test_a_full_log_says_what_it_waits_for(tmp_path: Path) -> None:
     with pytest.raises(QueueFull, match="and no broker runs"):
         log._make_room(1 << 50)
     writer.close()
-
-
-def test_a_writer_says_how_long_its_last_group_took(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = SimpleQueue[Any]()
-    writer = QueueWriter(tmp_path / "q")
-    monkeypatch.setattr("twisted_msgproto.queue.writer.time.perf_counter", count(1).__next__)
-    writer.submit(batch(1), lambda *answer: told.put(answer))
-    told.get(timeout=PATIENCE_SECONDS)
-    assert writer.close()
-    monkeypatch.undo()
-    figures = writer.statistics()
-    assert figures["append_last_us"] == figures["append_us"] >= 1_000_000
 
 
 def test_that_no_broker_runs_is_said_once_and_not_at_the_start(tmp_path: Path) -> None:
@@ -124,64 +91,6 @@ def test_who_has_closed_a_queue_has_no_file_of_it_open(tmp_path: Path) -> None:
     min(directory.glob("*.segment")).unlink()  # as after a trim
     assert reader.place(1).offset == 1
     assert open_below(directory) == []
-
-
-def test_sessions_of_one_peer_have_turns_of_their_own__NB_01() -> None:
-    one, other, none, nobody = (
-        MessageBatch("sabc", "request", 0, peer=peer, session=session, count=1)
-        for peer, session in (("p", "1"), ("p", "2"), ("p", None), ("q", None))
-    )
-    turns = [_session_of(each) for each in (one, other, none, nobody)]
-    assert len(set(turns)) == 4
-    assert _session_of(none) == _session_of(MessageBatch("sabc", "x", 0, peer="p", count=1))
-
-
-def test_a_stream_waits_for_its_reader_from_each_batch_on() -> None:
-    seconds = count(10.0)
-    stream = Streams(clock=lambda: next(seconds)).begin("a")
-    assert isinstance(stream, Stream)
-    stream.give()
-    assert stream.waits_since is not None
-    assert stream.taken()
-    assert stream.waits_since is None
-
-
-def test_only_what_every_row_has_is_said_to_be_always_there() -> None:
-    always = [field.name for field in SCHEMA if not field.nullable]
-    assert always == ["gateway", "offset", "received_at", "protocol", "truncated"]
-
-
-def test_integers_stay_integers_beside_packed_ones() -> None:
-    packed = MessageBatch("lumberjack", "json", 0, count=64)
-    packed.message_id = PackedNumbers("q", range(64))
-    listed = MessageBatch("lumberjack", "json", 0, count=2, message_id=[7, None])
-    encoded = columns.encode([packed, listed])
-    bits, *_ = columns.RUNS.unpack_from(encoded.pieces[0])
-    assert bits == MESSAGE_ID_INTEGER
-
-
-def test_a_group_knows_how_many_envelopes_it_has_whoever_wrote_it() -> None:
-    ids: list[Any]
-    for ids in ([1, 2, 3], [1, "two", 3]):  # Arrow writes the second
-        one = MessageBatch("mtl", "content", 0, count=3, message_id=ids, truncated=[False] * 3)
-        assert columns.encode([one]).envelopes == 0
-        one.envelope = [b"x", None, b"y"]
-        assert columns.encode([one]).envelopes == 2
-
-
-def test_columns_that_say_nothing_of_a_pair_make_no_frame() -> None:
-    class Odd(dict[str, str]):
-        def values(self) -> Any:
-            return ["one", "too many"]
-
-    with pytest.raises(TypeError, match="not a mapping"):
-        arrays._maps([Odd(a="x")])
-    empty = arrays._maps([{}, {}])
-    assert (empty.nodes[:2], empty.buffers[:2]) == ((2, 0), (b"", bytes(12)))
-
-
-def test_a_frame_of_envelopes_alone_has_no_column_for_the_table() -> None:
-    assert columns._without_envelopes(columns.ENVELOPE, None) == (0, None)  # type: ignore[arg-type]
 
 
 class Failing:

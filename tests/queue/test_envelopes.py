@@ -12,7 +12,7 @@ from tests.tools.queues import Results, batch, put, rows
 from twisted_msgproto.core.message import Message, MessageBatch
 from twisted_msgproto.core.packed import PackedOctets
 from twisted_msgproto.queue import SCHEMA, QueueWriter
-from twisted_msgproto.queue.columns import Assembly, encode
+from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.schema import ENVELOPE, stored_schema
 
 
@@ -33,17 +33,6 @@ def test_readers_pass_over_envelopes(tmp_path: Path) -> None:
     assert "envelope" not in SCHEMA.names
     assert not hasattr(Message("mtl", "content", 5), "envelope")
     assert len(list(enveloped(0, [b"one", None]))) == 2
-
-
-def test_frames_with_and_without_envelopes_are_one_stretch_for_a_reader() -> None:
-    """Nothing is copied for the column that the table does without."""
-    assembly = Assembly("g")
-    for number in range(4):
-        one = encode([enveloped(number, [b"e"]) if number % 2 else batch(number)])
-        octets = memoryview(b"".join(bytes(memoryview(piece)) for piece in one.pieces))
-        assembly.add(octets, one.runs, number, 1, number, number + 1)
-    assert len(assembly._parts) == 1
-    assert assembly.finish().num_rows == 4
 
 
 def test_envelopes_are_counted_and_come_back_from_the_frame() -> None:

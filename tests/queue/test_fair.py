@@ -13,7 +13,6 @@ from twisted_msgproto.queue.fair import (
     GROUP_OCTETS_MIN,
     GROUP_SECONDS,
     IDLE_SESSIONS_MAX,
-    MEMORY,
     QUANTUM_OCTETS,
     FairQueue,
     GroupCost,
@@ -120,16 +119,6 @@ def test_more_sessions_than_are_remembered_may_wait__NB_11() -> None:
     assert len(queue._sessions) <= IDLE_SESSIONS_MAX
 
 
-def test_after_everything_was_removed_it_goes_on_as_at_the_beginning() -> None:
-    queue = FairQueue[str]()
-    queue.add("waits", "first", 1, 100)
-    queue.add("is served", "second", 1, 100)
-    assert queue.take(1, MOST) == ["first"]
-    assert queue.clear() == ["second"]
-    queue.add("another", "third", 1, 100)
-    assert queue.take(1, MOST) == ["third"]
-
-
 def test_sessions_share_octets_and_not_entries() -> None:
     queue: FairQueue[str] = FairQueue()
     for _ in range(64):
@@ -211,52 +200,6 @@ def test_groups_fit_the_disk(sync: float, rate: float) -> None:
         min(max(fitting, GROUP_OCTETS_MIN), MOST), rel=0.01
     )
     assert cost.octets_max(1000) == 1000
-
-
-def test_the_first_group_counts_as_it_is() -> None:
-    cost = GroupCost()
-    cost.learn(1000, 0.005)
-    assert cost.octet_seconds == FIRST_OCTET_SECONDS
-    assert cost.sync_seconds == pytest.approx(0.005 - 1000 * FIRST_OCTET_SECONDS)
-
-
-def test_two_groups_that_differ_are_the_line_through_both() -> None:
-    cost = GroupCost()
-    cost.learn(10_000, 0.001 + 10_000 * 1e-7)
-    cost.learn(20_000, 0.001 + 20_000 * 1e-7)
-    assert cost.octet_seconds == pytest.approx(1e-7, rel=1e-6)
-    assert cost.sync_seconds == pytest.approx(0.001, rel=1e-6)
-
-
-def test_groups_that_differ_little_say_nothing_about_octets() -> None:
-    """Their costs differ by chance, which would be taken for the price of a few octets."""
-    cost = GroupCost()
-    for number in range(50):
-        cost.learn(100_000 + number % 2 * 2000, 0.010 + number % 2 * 0.010)
-    assert cost.octet_seconds == FIRST_OCTET_SECONDS
-
-
-def test_an_octet_costs_no_more_than_the_whole_group_does() -> None:
-    """A large group that stalled would make a sync cost less than nothing."""
-    cost = GroupCost()
-    cost.learn(10_000, 0.0001)
-    cost.learn(20_000, 0.0100)
-    octets, seconds = MEMORY * 10_000 + 20_000, MEMORY * 0.0001 + 0.0100
-    assert cost.octet_seconds == pytest.approx(seconds / octets)
-    assert cost.sync_seconds == pytest.approx(0, abs=1e-9)
-
-
-def test_equal_groups_say_nothing_about_octets() -> None:
-    """Bulk alone fills each group to its bound: the bound must not run away from that."""
-    cost = GroupCost()
-    for number in range(100):
-        octets = (1 + number * 37 % 64) << 14
-        cost.learn(octets, 0.010 + octets / 100e6)
-    for _ in range(500):
-        octets = cost.octets_max(MOST)
-        cost.learn(octets, 0.010 + octets / 100e6)
-    assert cost.octet_seconds == pytest.approx(1e-8, rel=0.01)
-    assert cost.sync_seconds == pytest.approx(0.010, rel=0.01)
 
 
 @given(

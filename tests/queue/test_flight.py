@@ -25,13 +25,15 @@ from twisted_msgproto.queue import served as served_room
 from twisted_msgproto.queue.bridges import read_statuses, status_path
 from twisted_msgproto.queue.consumers import STANDS_STILL_SECONDS
 from twisted_msgproto.queue.disk import OS_DISK, OSDisk
-from twisted_msgproto.queue.flight import (
+from twisted_msgproto.queue.flight import QueueFlightServer
+from twisted_msgproto.queue.served import CONSUMERS_MAX, LINES_MAX, REQUEST_OCTETS_MAX
+from twisted_msgproto.queue.streams import (
+    HUNG_PER_ADDRESS_MAX,
     STREAM_IDLE_SECONDS,
     STREAMS_MAX,
-    QueueFlightServer,
+    Stream,
+    Streams,
 )
-from twisted_msgproto.queue.served import CONSUMERS_MAX, LINES_MAX, REQUEST_OCTETS_MAX, ROWS_MAX
-from twisted_msgproto.queue.streams import HUNG_PER_ADDRESS_MAX, Stream, Streams
 
 ACTIONS = ["describe", "place", "check", "register", "commit", "status", "forget"]
 LOCAL = "grpc://127.0.0.1:0"
@@ -234,19 +236,6 @@ def test_a_range_comes_as_batches_of_the_table(directory: str, ask: type) -> Non
     assert len(batches) == 3
     mine = list(QueueReader(directory).read(5, 95, 30))
     assert pa.Table.from_batches(batches) == pa.Table.from_batches(mine)
-
-
-@pytest.mark.parametrize("rows", [0, 10 * ROWS_MAX])
-def test_no_number_of_rows_or_too_many_is_what_is_usual_or_allowed(
-    directory: str, rows: int
-) -> None:
-    with served(directory) as server:
-        caller = Caller(server)
-        batches = caller.get(queue_id=server.queue_id, lo=0, hi=100, rows=rows)
-        actions = [action.type for action in caller.client.list_actions(caller.options)]
-        assert [name for name, _ in server.list_actions(None)] == actions
-    assert [one.num_rows for one in batches] == [100]
-    assert actions == ACTIONS
 
 
 def test_a_consumer_registers_and_commits(directory: str, ask: type) -> None:
@@ -774,22 +763,6 @@ def test_the_page_s_own_numbers_are_the_code_s() -> None:
     assert f"with {HUNG_PER_ADDRESS_MAX} such streams gets no more" in page
     assert "the gateway names it in its log after an hour" in page
     assert STANDS_STILL_SECONDS == 60 * 60
-
-
-def test_what_a_caller_named_wrongly_is_told_in_few_letters(directory: str, ask: type) -> None:
-    with served(directory) as server:
-        caller, long = ask(server), "x" * 100
-        for action, request, shown in (
-            ("describe", {"queue_id": long}, f"not {'x' * 40!r}: another queue"),
-            (long, {}, f"unknown action {'x' * 40!r}; known"),
-            (
-                "status",
-                {"queue_id": server.queue_id, "consumer": long, "status": {}},
-                f"no consumer {'x' * 64!r}",
-            ),
-        ):
-            with pytest.raises(flight.FlightServerError, match=re.escape(shown)):
-                caller.act(action, request)
 
 
 def test_damage_that_was_met_is_told_until_it_is_trimmed(directory: str) -> None:

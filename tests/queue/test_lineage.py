@@ -19,7 +19,6 @@ from twisted_msgproto.queue.format import (
     EMPTY_SEGMENT_OCTETS,
 )
 from twisted_msgproto.queue.lineage import STARTS_MAX, Landed, Lineage, unsealed
-from twisted_msgproto.queue.log import new_incarnation
 
 DIRECTORY = "/queue"
 FILE = f"{DIRECTORY}/lineage"
@@ -82,14 +81,6 @@ def test_each_start_has_its_own_number_from_its_first_row_on() -> None:
     assert len({place.witness for place in places}) == 9
     assert [place.witness % 2**31 for place in places[1:]] == [0, 1, 0, 1, 0, 0, 1, 2]
     assert a_reader(disk).describe().landed == places[8]
-
-
-def test_random_numbers_have_63_bits_and_are_never_0() -> None:
-    drawn = [new_incarnation() for _ in range(50)]
-    assert len(set(drawn)) == 50
-    assert all(0 < number < 2**63 for number in drawn)
-    assert max(drawn) >= 2**62
-    assert lineage_room.witness(2**32 - 1, 2**31 - 1) == 2**63 - 1
 
 
 def test_a_start_is_durable_before_its_first_row_is_published() -> None:
@@ -155,23 +146,6 @@ def test_a_trim_keeps_what_is_known_of_the_last_row_it_removes_and_drops_older_s
     assert a_reader(disk).place(18) == places[18]
     appended(again, 1)
     assert a_reader(disk).place(18) == places[18]
-
-
-def test_a_file_that_has_not_changed_is_parsed_once() -> None:
-    """It is read with every question, and may name a thousand starts."""
-    octets = lineage_room.Lineage(((0, 11), (5, 12))).sealed()
-    assert lineage_room.unsealed(octets) is lineage_room.unsealed(bytes(bytearray(octets)))
-
-
-def test_a_history_keeps_the_starts_of_the_row_before_its_first_and_of_those_behind() -> None:
-    whole = lineage_room.Lineage(((0, 11), (5, 12), (9, 13)))
-    for begin in range(1, 13):
-        kept = whole.trimmed(begin)
-        needed = {whole.incarnation(row) for row in range(begin - 1, 13)}
-        assert {number for _, number in kept.starts} == needed
-        assert [kept.incarnation(row) for row in range(begin - 1, 13)] == [
-            whole.incarnation(row) for row in range(begin - 1, 13)
-        ]
 
 
 def test_a_head_is_synced_before_the_segment_in_front_of_it_goes() -> None:

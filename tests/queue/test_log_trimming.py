@@ -8,12 +8,11 @@ import random
 import pytest
 
 from tests.queue.test_log import DIRECTORY, FRAME, a_log, a_long_log, commit, found, segments
-from tests.sim.disk import SimulatedDisk, SimulatedFile
+from tests.sim.disk import SimulatedDisk
 from tests.tools.queues import frame
 from twisted_msgproto.core.errors import QueueFull
 from twisted_msgproto.queue import QueueReader, consumers
 from twisted_msgproto.queue.format import (
-    EMPTY_SEGMENT_OCTETS,
     segment_name,
 )
 
@@ -23,24 +22,6 @@ def test_without_consumers_nothing_is_trimmed() -> None:
     log = a_long_log(disk)
     assert log.trim() == 0
     assert found(disk) == list(range(10))
-
-
-def test_a_trim_that_can_do_nothing_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is tried once a second; a segment without messages is not begun again."""
-    disk = SimulatedDisk()
-    log = a_log(disk)
-    log.append([frame(0)])
-    commit(disk, "spark", 1)
-    disk.journal.clear()
-    assert log.trim() == 0
-    assert list(disk.journal) == []
-    closed = list[str]()
-    monkeypatch.setattr(SimulatedFile, "close", lambda self: closed.append(self._path))
-    assert log.trim(ending=True) == 1
-    assert f"{DIRECTORY}/{segment_name(0)}" in closed
-    disk.journal.clear()
-    assert log.trim(ending=True) == 0
-    assert [entry for entry in disk.journal if entry[1].endswith(".segment")] == []
 
 
 def test_segments_below_every_consumer_s_offset_are_trimmed_and_no_others() -> None:
@@ -175,32 +156,6 @@ def test_at_its_limit_the_queue_waits_for_its_slowest_consumer() -> None:
     log.append([frame(end)])
     assert log.begin > 0
     assert found(disk) == list(range(log.begin, end + 1))
-
-
-def test_the_header_of_a_segment_that_has_to_begin_counts_towards_the_limit() -> None:
-    log = a_log(SimulatedDisk())
-    log.append([frame(0)])
-    log._max_octets = log.octets + EMPTY_SEGMENT_OCTETS + 5
-    log._make_room(EMPTY_SEGMENT_OCTETS + 5)
-    log._end_segment()
-    log._make_room(5)
-    with pytest.raises(QueueFull):
-        log._make_room(6)
-
-
-def test_what_fits_exactly_needs_no_trim_or_no_more_than_that() -> None:
-    disk = SimulatedDisk()
-    log = a_long_log(disk, 3)
-    commit(disk, "spark", 2)
-    needed = EMPTY_SEGMENT_OCTETS + FRAME  # the newest segment is at its end
-    log._max_octets = log.octets + needed
-    log._make_room(FRAME)
-    assert log.segments == 3
-    log._max_octets -= sum(log._sizes[first] for first in (0, 1))
-    log._make_room(FRAME)
-    assert log.segments == 1
-    with pytest.raises(QueueFull):
-        log._make_room(FRAME + 1)
 
 
 def test_a_consumer_that_was_forgotten_does_not_come_back_after_a_loss_of_power() -> None:

@@ -23,7 +23,6 @@ from twisted_msgproto.queue.format import (
     SegmentHeader,
     seal,
 )
-from twisted_msgproto.queue.proven import Proven, furthest
 from twisted_msgproto.queue.verify import verify
 
 DIRECTORY = "/queue"
@@ -120,17 +119,6 @@ def test_a_torn_tail_is_cut_at_every_octet() -> None:
         goes_on(disk, again)
 
 
-def test_a_torn_tail_of_wrong_octets_is_cut() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk)
-    disk.spoil(FIRST, disk.octets_of(FIRST) + b"\0" * 777)
-    log = reopened(disk)
-    assert log.recovery.truncated_octets == 777
-    [line] = log.recovery.lines
-    assert line.startswith(f"cut 777 octets of an unfinished record from {FIRST}; they are kept in")
-    goes_on(disk, log)
-
-
 def test_a_whole_record_above_the_published_end_is_kept_and_synced() -> None:
     disk = SimulatedDisk()
     log = SegmentLog(DIRECTORY, disk=disk)
@@ -170,24 +158,6 @@ def test_a_start_does_not_believe_a_sync_after_one_that_failed__NB_12(groups: in
     again = reopened(disk)
     assert (again.end, again.losses, again.recovery.lines) == (groups + 2, 0, [])
     goes_on(disk, again)
-
-
-def test_a_record_written_but_not_synced_by_a_killed_process_survives_power_loss_later() -> None:
-    disk = SimulatedDisk()
-    log = SegmentLog(DIRECTORY, disk=disk)
-    disk.fail_next("sync", errno.EINTR, ".segment")
-    content = disk._content(FIRST)
-    with pytest.raises(OSError, match="Interrupted"):
-        log.append([frame(0, 2)])
-    # The process is killed between write and sync: the octets are with the system only.
-    group = frame(0, 2)
-    pieces, _ = log._framed([group])
-    content.change("write", EMPTY_SEGMENT_OCTETS, b"".join(map(bytes, pieces)))
-    disk.crash()
-    assert reopened(disk).end == 2
-    disk.lose_power(random.Random(1))
-    assert reopened(disk).end == 2
-    assert found(disk) == [0, 1]
 
 
 def test_damage_above_the_published_end_which_a_valid_record_follows_is_no_torn_tail() -> None:
@@ -275,16 +245,6 @@ def test_a_lost_segment_is_a_loss() -> None:
     goes_on(disk, again, (3, 6))
 
 
-def test_a_lost_segment_between_others_is_damage() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, segment_bytes=1)
-    disk.remove(f"{DIRECTORY}/{2:020d}.segment")
-    log = reopened(disk)
-    assert (log.end, log.losses) == (6, 0)
-    assert log.recovery.quarantined == [(2, 3)]
-    goes_on(disk, log, (2, 3))
-
-
 def test_when_all_segments_are_gone_the_offsets_go_on() -> None:
     disk = SimulatedDisk()
     a_queue(disk)
@@ -337,16 +297,6 @@ def test_damage_in_an_older_segment_is_found_up_to_its_end() -> None:
         assert log.recovery.quarantined == [(2, 3)]
         assert (log.end, log.losses) == (6, 0)
         goes_on(disk, log, (2, 3))
-
-
-def test_remains_of_a_failed_write_behind_an_older_segment_s_records_are_no_damage() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, segment_bytes=1)
-    path = f"{DIRECTORY}/{2:020d}.segment"
-    disk.spoil(path, disk.octets_of(path) + b"half a frame")
-    log = reopened(disk)
-    assert log.recovery.lines == []
-    goes_on(disk, log)
 
 
 class BadBlocks(SimulatedDisk):
@@ -686,26 +636,6 @@ def test_older_segments_are_checked_later_and_their_damage_is_told_then() -> Non
     goes_on(disk, log, (0, 2))
 
 
-def test_older_segments_which_were_trimmed_need_no_check() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, segment_bytes=1)
-    log = reopened(disk, check_octets=0)
-    QueueReader(DIRECTORY, disk=disk).commit("spark", 6)
-    log.trim()
-    assert log.check_older() == []
-    assert log.unchecked == 0
-
-
-def test_as_much_as_asked_is_checked_at_once_newest_first() -> None:
-    disk = SimulatedDisk()
-    a_queue(disk, segment_bytes=1)
-    sizes = [len(disk.octets_of(path)) for path in disk.paths() if path.endswith(".segment")]
-    for octets, unchecked in ((0, 2), (sizes[2], 1), (sizes[2] + sizes[1], 0), (10**6, 0)):
-        log = reopened(disk, check_octets=octets)
-        assert log.unchecked == unchecked
-        log.close()
-
-
 # -- crashes at any time ----------------------------------------------------------------------
 
 
@@ -764,13 +694,6 @@ def test_power_lost_at_any_time_loses_nothing_that_was_appended() -> None:
         reopened(disk).close()
         report = verify(DIRECTORY, disk=disk)
         assert (report.damaged, report.lines) == ([], [])
-
-
-def test_of_two_proofs_of_the_same_end_the_published_one_is_named() -> None:
-    other = Proven(5, "what a consumer has committed")
-    assert furthest(Published(5, 0, 0, 0), other) == Proven(5, "the published end")
-    assert furthest(Published(4, 0, 0, 0), other) is other
-    assert furthest(None, other) is other
 
 
 def test_a_queue_that_is_opened_and_closed_leaves_no_file_open(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from twisted_msgproto.queue.proven import proven
 DIRECTORY = "/queue"
 FIRST = f"{DIRECTORY}/{0:020d}.segment"
 END = f"{DIRECTORY}/end"
-RANGES = [(0, 2), (2, 3), (3, 6)]
 
 
 def an_old_end(disk: SimulatedDisk) -> tuple[int, int]:

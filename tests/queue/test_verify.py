@@ -60,18 +60,6 @@ def test_what_lies_behind_the_published_end_is_no_damage() -> None:
     assert verify(DIRECTORY, disk=disk).unpublished_octets == 12
 
 
-def test_the_remains_of_a_failed_group_are_not_counted() -> None:
-    disk = SimulatedDisk()
-    log = a_queue(disk, [2])
-    disk.fail_next("sync", errno.EIO, ".segment")
-    disk.fail_next("truncate", errno.EIO, ".segment")
-    with pytest.raises(OSError, match="Input/output error"):
-        log.append([frame(2, 7)])
-    log.append([frame(2)])
-    report = verify(DIRECTORY, disk=disk)
-    assert (report.messages, report.groups, report.lines, report.damaged) == (3, 2, [], [])
-
-
 def test_every_flipped_bit_is_found() -> None:
     sample = SimulatedDisk()
     a_queue(sample, [2, 1])

@@ -10,8 +10,6 @@ import random
 import subprocess
 import sys
 import threading
-import types
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,14 +24,11 @@ from tests.tools.processes import environment
 from tests.tools.queues import PATIENCE_SECONDS, Results, batch, ids, put, rows
 from twisted_msgproto.core.errors import QueueClosed, QueueLocked
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.core.packed import PACKED_MIN, PackedOctets
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import writer as writer_room
 from twisted_msgproto.queue.consumers import Watch
-from twisted_msgproto.queue.fair import GroupCost
 from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, FRAME_HEADER_OCTETS
 from twisted_msgproto.queue.writer import (
-    ENCODED_AT_ONCE_MESSAGES,
     IDLE_S,
     ROW_OCTETS,
     SILENT_CHECK_S,
@@ -167,15 +162,10 @@ def test_what_arrives_during_a_sync_is_the_next_group(count: int) -> None:
         assert writer.statistics()["groups"] == 2
 
 
-class Bodies(PackedOctets):
-    """A packed column to which a weak reference can be made."""
-
-
 def packed(first: int, count: int) -> MessageBatch:
     """A batch whose ids and bodies stand in one buffer, as bulk from the wire does."""
     numbers = range(first, first + count)
     ids, bodies = packed_frames(numbers, [b"body %d" % number for number in numbers])
-    bodies = Bodies(bodies.octets, bodies.bounds)
     return MessageBatch(
         *("lumberjack", "json", 1, "tcp:127.0.0.1:1"),
         count=count,
@@ -183,79 +173,6 @@ def packed(first: int, count: int) -> MessageBatch:
         message_id=ids,
         body=bodies,
     )
-
-
-@pytest.fixture
-def encoders(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
-    """The thread of each call of ``encode``; a writer makes one when it is made."""
-    called: list[threading.Thread] = []
-    original = writer_room.encode
-
-    def encode(batches: list[MessageBatch]) -> Any:
-        called.append(threading.current_thread())
-        return original(batches)
-
-    monkeypatch.setattr(writer_room, "encode", encode)
-    return called
-
-
-def test_a_packed_batch_is_encoded_by_whoever_submits_it(encoders: list[threading.Thread]) -> None:
-    """Its octets are in that processor's cache; the writer's thread has nothing left to do."""
-    disk = SimulatedDisk()
-    with a_writer(disk) as writer:
-        encoders.clear()
-        assert put(writer, packed(0, PACKED_MIN)) == [None]
-        assert encoders == [threading.current_thread()]
-        assert put(writer, packed(100, PACKED_MIN - 1)) == [None]
-        assert encoders[1:] == [writer._thread]
-
-
-@pytest.mark.parametrize("missing", [0, 1])
-def test_a_long_list_is_encoded_while_what_came_before_is_written(
-    encoders: list[threading.Thread], missing: int
-) -> None:
-    """By whoever submits it; a shorter one is gathered by the writer's thread."""
-    with a_busy_writer() as (disk, writer, results):
-        encoders.clear()
-        count = ENCODED_AT_ONCE_MESSAGES - missing
-        bodies = [b"x"] * count
-        numbers = list(range(1, count + 1))
-        long = MessageBatch(
-            "test", "json", 1, count=count, octets=count, message_id=numbers, body=bodies
-        )
-        results.submit(writer, long)
-        assert encoders == ([] if missing else [threading.current_thread()])
-        disk.gated = False
-        disk.gate.release()
-        assert results.wait(2) == [None] * 2
-    assert len(rows(DIRECTORY, disk=disk)) == 1 + count
-
-
-def test_a_packed_batch_is_let_go_once_it_is_encoded() -> None:
-    """What waits for the disk is in memory once, or the octets allowed to wait were twice as many.
-
-    What is written are the batch's own buffers.
-    """
-    disk = GatedDisk()
-    with a_writer(disk) as writer:
-        disk.gated = True
-        results = Results()
-        one = packed(0, 200)
-        assert isinstance(one.body, Bodies)
-        columns = [weakref.ref(one.body)]
-        results.submit(writer, one)
-        assert disk.arrived.acquire(timeout=PATIENCE_SECONDS)
-        two = packed(200, 200)
-        assert isinstance(two.body, Bodies)
-        columns.append(weakref.ref(two.body))
-        results.submit(writer, two)
-        del one, two
-        assert [column() for column in columns] == [None, None]
-        assert writer.statistics()["waiting_messages"] == 400
-        disk.gated = False
-        disk.gate.release()
-        assert results.wait(2) == [None] * 2
-    assert ids(rows(DIRECTORY, disk=disk)) == list(range(400))
 
 
 def test_packed_batches_keep_their_place_among_others() -> None:
@@ -409,15 +326,6 @@ def test_a_batch_that_cannot_be_encoded_fails_alone() -> None:
         assert writer.statistics()["failed_messages"] == 3
 
 
-def test_replaced_texts_are_counted() -> None:
-    disk = SimulatedDisk()
-    with a_writer(disk) as writer:
-        text = b"\xff".decode("utf-8", "surrogateescape")
-        one = MessageBatch("lumberjack", "json", 0, count=2, destination=[text, text])
-        assert put(writer, one) == [None]
-        assert writer.statistics()["texts_replaced"] == 2
-
-
 @pytest.mark.parametrize("fault", [ZeroDivisionError, SystemExit, asyncio.CancelledError])
 def test_a_callback_s_own_fault_stops_at_itself(
     fault: type[BaseException], caplog: pytest.LogCaptureFixture
@@ -467,27 +375,6 @@ def test_without_room_nothing_is_called_back_until_there_is_room_again() -> None
     assert "nothing can be acknowledged: no room on the disk" in told[0]
     assert "messages are acknowledged again" in told[1]
     assert ids(rows(DIRECTORY, disk=disk)) == list(range(10))
-
-
-def test_only_groups_that_were_written_without_a_wait_say_what_writing_costs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """NB-07: a full disk is no slow one."""
-    disk = SimulatedDisk()
-    learnt: list[int] = []
-    monkeypatch.setattr(GroupCost, "learn", lambda cost, octets, seconds: learnt.append(octets))
-    with a_writer(disk, retry_delay=0.001) as writer:
-        assert put(writer, batch(0)) == [None]
-        assert len(learnt) == 1 and learnt[0] > 0
-        disk.capacity = disk.used() + 100
-        results = Results()
-        results.submit(writer, batch(1))
-        wait_until(lambda: writer.stalled is not None)
-        disk.capacity = None
-        assert results.wait(1) == [None]
-        assert len(learnt) == 1
-        assert put(writer, batch(2)) == [None]
-        assert len(learnt) == 2
 
 
 def test_at_max_bytes_the_writer_goes_on_when_a_consumer_commits() -> None:
@@ -826,23 +713,6 @@ def test_a_consumer_which_does_not_move_is_named_once_with_what_to_do(
     assert [line.split("'")[1] for line in told] == ["dead", "live"]
 
 
-@pytest.mark.parametrize(("seconds", "hours"), [(5400.0, "1.5"), (3600e3, "1000.0")])
-def test_hours_without_a_move_are_told(seconds: float, hours: str, tmp_path: Path) -> None:
-    """TB-12"""
-    told: list[str] = []
-    writer = QueueWriter(tmp_path, report=told.append)
-    writer.close()
-    watch = Watch(patience=1.0)
-    watch.look({"dead": 0}, 1, 0.0)
-    writer._watch, writer._watch_at = watch, 0.0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer_room, "time", types.SimpleNamespace(monotonic=lambda: seconds))
-        patch.setattr(SegmentLog, "committed", lambda log: {"dead": 0})
-        patch.setattr(writer._log, "end", 1)
-        writer._look_at_consumers()
-    assert f"has not moved for {hours} h" in told[0]
-
-
 def test_only_who_is_behind_and_does_not_move_stands_still() -> None:
     watch = Watch(patience=10.0)
     assert watch.look({"a": 0, "b": 5}, 5, 0.0) == []
@@ -880,18 +750,6 @@ def test_what_the_start_has_found_is_told_before_anything_else() -> None:
     with a_writer(disk, report=told.append) as writer:
         assert put(writer, batch(4)) == [None]
     assert len(told) == 2, "told once"
-
-
-def test_the_log_is_told_how_writes_are_made_durable_where_it_is_not_fdatasync() -> None:
-    """MacOS has none: F_FULLFSYNC or fsync is named in the log."""
-
-    class Other(SimulatedDisk):
-        sync_name = "F_FULLFSYNC"
-
-    told: list[str] = []
-    with a_writer(Other(), report=told.append) as writer:
-        put(writer, batch(0))
-    assert told == [f"queue {DIRECTORY}: made durable by F_FULLFSYNC"]
 
 
 FORKING = """
@@ -939,17 +797,3 @@ def test_a_program_that_forgets_its_writer_ends_all_the_same(tmp_path: Path) -> 
         timeout=PATIENCE_SECONDS,
         check=True,
     )
-
-
-def test_a_busy_writer_looks_for_what_to_trim_now_and_then_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer_room, "IDLE_S", 3600.0)
-    looks: list[object] = []
-    monkeypatch.setattr(SegmentLog, "trim", lambda log: looks.append(log) or 0)
-    writer = QueueWriter(tmp_path)
-    for number in range(5):
-        put(writer, batch(number))
-    assert len(looks) == 1
-    assert writer.statistics()["messages"] == 5
-    writer.close()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import types
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.queue.test_writer import DIRECTORY, HookedDisk, a_busy_writer, a_writer, wait_until
+from tests.queue.test_writer import DIRECTORY, a_writer, wait_until
 from tests.sim.disk import SimulatedDisk
 from tests.tools.queues import PATIENCE_SECONDS, Results, batch, frame, put
 from twisted_msgproto.core.errors import QueueClosed
@@ -23,8 +21,6 @@ from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import log as log_room
 from twisted_msgproto.queue import writer as writer_room
 from twisted_msgproto.queue.consumers import Watch
-from twisted_msgproto.queue.fair import GroupCost
-from twisted_msgproto.queue.writer import ROW_OCTETS
 from twisted_msgproto.testing import BrokenDisk
 
 
@@ -42,52 +38,6 @@ class Clock:
         return self.now
 
 
-class TimedDisk(HookedDisk):
-    """Needs a minute for each sync of a segment."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__()
-        self._clock = clock
-
-    def before_sync(self) -> None:
-        self._clock.now += 60.0
-
-
-def test_how_long_groups_take_is_counted_in_microseconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same is learnt of what writing costs (NB-07)."""
-    clock = Clock(monkeypatch)
-    learnt: list[float] = []
-    monkeypatch.setattr(GroupCost, "learn", lambda cost, octets, seconds: learnt.append(seconds))
-    with a_writer(TimedDisk(clock)) as writer:
-        taken = []
-        for number in range(3):
-            before = clock.now
-            put(writer, batch(number))
-            taken.append(clock.now - before)
-            assert writer.statistics()["append_last_us"] == int(1e6 * taken[-1])
-        assert min(taken) > 0
-        assert writer.statistics()["append_us"] == int(1e6 * sum(taken))
-        assert learnt == taken
-
-
-def test_a_new_writer_has_counted_nothing(tmp_path: Path) -> None:
-    writer = QueueWriter(tmp_path)
-    levels = {"stored_octets", "segments"}
-    counted = {name: number for name, number in writer.statistics().items() if name not in levels}
-    assert set(counted.values()) == {0}
-    writer.close()
-
-
-def test_a_writer_says_what_it_may_hold_and_why_it_takes_nothing_more(tmp_path: Path) -> None:
-    writer = QueueWriter(tmp_path, max_bytes=1 << 30)
-    assert (writer.max_octets, writer.losses, writer.refusal) == (1 << 30, 0, None)
-    writer.close()
-    assert writer.refusal == "the queue is closed"
-    with pytest.raises(QueueClosed) as caught:
-        writer.submit(batch(0), lambda error, first: None)
-    assert str(caught.value) == f"the queue {tmp_path} is closed"
-
-
 def test_a_writer_that_failed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(log: SegmentLog, frames: object) -> int:
         raise ZeroDivisionError("a fault of ours")
@@ -100,24 +50,6 @@ def test_a_writer_that_failed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(QueueClosed) as caught:
             writer.submit(batch(0), lambda error, first: None)
         assert str(caught.value) == f"the queue {DIRECTORY} is closed: a fault of ours"
-
-
-def test_each_batch_of_a_group_is_told_its_own_offset() -> None:
-    """One of them cannot be encoded and has none; one has no message."""
-    wrong, empty = batch(20), batch(30)
-    wrong.body = [5]  # type: ignore[list-item]
-    empty.count, empty.body, empty.message_id = 0, [], []
-    with a_busy_writer() as (disk, writer, results):
-        results.submit(writer, batch(10, 3))
-        results.submit(writer, wrong)
-        results.submit(writer, empty, 30)
-        results.submit(writer, batch(40, 2))
-        results.submit(writer, batch(50))
-        disk.gated = False
-        disk.gate.release()
-        errors = results.wait(6)
-        assert [error is None for error in errors] == [True, True, False, True, True, True]
-        assert results.firsts == {0: 0, 10: 1, 20: None, 30: 4, 40: 4, 50: 6}
 
 
 def test_a_writer_loads_what_encodes_before_its_first_message(
@@ -136,14 +68,6 @@ def test_a_writer_loads_what_encodes_before_its_first_message(
     assert thread is threading.current_thread()
     assert one.count and one.fields and one.body and one.message_id
     writer.close()
-
-
-def test_a_group_of_exactly_the_octets_does_not_wait_for_more() -> None:
-    one = batch(0)
-    with a_writer(
-        SimulatedDisk(), commit_delay=3600.0, group_octets=one.octets + ROW_OCTETS
-    ) as writer:
-        assert put(writer, one) == [None]
 
 
 def test_a_commit_delay_is_waited_for_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,31 +104,6 @@ def test_consumers_are_looked_at_once_a_minute(
     put(writer, batch(4), batch(5))
     writer.close()
     assert looks == [1000.0, 1060.0]
-
-
-def test_whoever_was_called_back_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer with nothing to do keeps nothing of its last group."""
-
-    class Waiting:
-        def __init__(self) -> None:
-            self.told = threading.Event()
-
-        def __call__(self, error: BaseException | None, first: int | None) -> None:
-            self.told.set()
-
-    monkeypatch.setattr(writer_room, "IDLE_S", 3600.0)
-    with a_writer(SimulatedDisk()) as writer:
-        waiting = Waiting()
-        gone = weakref.ref(waiting)
-        writer.submit(batch(0), waiting)
-        assert waiting.told.wait(PATIENCE_SECONDS)
-        del waiting
-
-        def let_go() -> bool:
-            gc.collect()
-            return gone() is None
-
-        wait_until(let_go)
 
 
 def test_closing_without_room_ends_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,11 +99,6 @@ def test_a_letter_is_the_message_with_the_time_at_which_it_came() -> None:
     assert letter.arrived == time_of(4) / 1_000_000
 
 
-def test_a_message_that_is_for_no_queue_cannot_be_read() -> None:
-    loaded = Bodies(a_log(2)).read([1, 2, 3])
-    assert (places(loaded.letters), loaded.unreadable) == ([1, 3], [2])
-
-
 @pytest.mark.parametrize("damaged", range(3))
 def test_for_a_damaged_frame_no_other_s_messages_are_read(damaged: int) -> None:
     log = a_log(3)
@@ -129,35 +124,6 @@ def test_what_is_trimmed_cannot_be_read() -> None:
     bodies = Bodies(log)
     assert bodies.read([0, 4]).unreadable == [0, 4]
     assert not bodies._open  # another segment is not looked into for them
-
-
-def test_a_frame_that_was_read_last_is_not_read_again(watched: Watched) -> None:
-    """Consumers take messages in their order: what is wanted next mostly stands in it too."""
-    bodies = Bodies(a_log(3, octets=100_000))
-    bodies.read([4, 7])  # the header of the former is not in memory any more
-    watched.forget()
-    assert places(bodies.read([3, 4]).letters) == [3, 4]
-    assert bodies.read([5]).unreadable == [5]
-    assert (watched.octets, watched.sizes) == (0, 0)
-    assert places(bodies.read([0]).letters) == [0]
-    assert watched.octets > 100_000
-
-
-def test_the_frames_of_a_segment_are_found_by_their_headers_and_once(watched: Watched) -> None:
-    log = a_log(8, octets=100_000)
-    bodies = Bodies(log)
-    watched.forget()
-    assert places(bodies.read([0]).letters) == [0]
-    frame, piece = COUNT * 100_000, module.INDEX_OCTETS
-    assert frame < watched.octets < frame + 10 * piece  # a piece at each header, and at its own
-    watched.forget()
-    assert places(bodies.read([12]).letters) == [12]
-    assert watched.sizes == 0
-    assert frame < watched.octets < frame + 2 * piece
-    log.append([a_frame(log.end, 100_000)])
-    watched.forget()
-    assert places(bodies.read([24]).letters) == [24]
-    assert frame < watched.octets < frame + 3 * piece
 
 
 def test_as_many_frames_stay_in_memory_as_is_said__NB_02(monkeypatch: pytest.MonkeyPatch) -> None:

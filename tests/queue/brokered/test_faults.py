@@ -13,7 +13,6 @@ from tests.tools.queues import batch, put
 from twisted_msgproto.core.broker.terms import QueueName
 from twisted_msgproto.core.errors import QueueError, QueueFull
 from twisted_msgproto.queue import QueueWriter
-from twisted_msgproto.queue.brokered import BrokerState
 from twisted_msgproto.queue.brokered import state as state_room
 from twisted_msgproto.queue.log import SegmentLog
 
@@ -285,20 +284,6 @@ def test_a_message_that_cannot_be_read_any_more_is_told_and_not_waited_for() -> 
     assert "cannot be read any more" in world.lines[-1]
 
 
-def test_the_pin_keeps_as_much_of_the_log_as_it_says_and_no_more() -> None:
-    world = World(random.Random(1), pin=4000)
-    for _ in range(12):
-        world.publish()
-        world.consume()
-        world.trim()
-        world.tend()
-        world.trim()
-        assert world.log.octets <= 4000 + 2 * 1500 + 700
-    assert world.log.octets > 3000
-    assert world.state.copied_messages
-    world.crash(power=True)
-
-
 def test_a_full_log_names_the_broker_and_goes_on_once_messages_were_copied() -> None:
     world = World(random.Random(1), pin=1 << 30)
     world.log.close()
@@ -318,13 +303,6 @@ def test_a_full_log_names_the_broker_and_goes_on_once_messages_were_copied() -> 
     world.unsure.clear()
     world.publish()
     world.crash(power=True)
-
-
-def test_a_broker_that_never_had_a_queue_leaves_no_trace() -> None:
-    world = World(random.Random(1))
-    world.tend()
-    world.close()
-    assert not any("names" in path or "settled" in path for path in world.disk.paths())
 
 
 def test_a_queue_with_dead_letters_is_not_forgotten() -> None:
@@ -432,18 +410,6 @@ def test_what_was_trimmed_is_not_held_open_for_reading() -> None:
     assert min(after) >= world.log.begin > min(before)
 
 
-def test_a_directory_that_cannot_be_made_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = a_world()
-    world.close()
-
-    def refused(path: str) -> None:
-        raise OSError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(world.disk, "make_directory", refused)
-    with pytest.raises(QueueError, match=r"cannot open .*: .*Permission denied"):
-        BrokerState(world.log, report=world.lines.append)
-
-
 def test_a_broker_that_was_closed_does_nothing_more() -> None:
     world = a_world()
     world.state.close()
@@ -452,14 +418,6 @@ def test_a_broker_that_was_closed_does_nothing_more() -> None:
     world.state.tend()
     world.state.close()
     assert {path: world.disk.octets_of(path) for path in world.disk.paths()} == written
-
-
-def test_places_that_are_in_no_log_cannot_be_read() -> None:
-    world = a_world()
-    end = world.log.end
-    loaded = world.state.load([end + 5, end + 9])
-    assert (loaded.letters, loaded.unreadable) == ([], [end + 5, end + 9])
-    assert world.state._kept.where(-1) is None
 
 
 @pytest.mark.parametrize("messages", [1, 2])

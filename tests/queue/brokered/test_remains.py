@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-from array import array
 
 import pytest
 
@@ -15,9 +14,7 @@ from tests.tools.queues import batch
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue.brokered import BrokerState, names, scan
-from twisted_msgproto.queue.brokered.bodies import Indexed
-from twisted_msgproto.queue.brokered.kept import Chunk, Kept
-from twisted_msgproto.queue.brokered.marks import Marks
+from twisted_msgproto.queue.brokered.kept import Kept
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.format import FRAME_MARKER, Segment
 from twisted_msgproto.queue.log import SegmentLog
@@ -134,16 +131,6 @@ def test_of_segments_that_are_gone_no_marks_are_left__NB_02() -> None:
     assert [segment.first for segment in world.state._marks] == [world.log.begin]
 
 
-def test_a_closed_broker_releases_nothing_of_the_log() -> None:
-    disk = SimulatedDisk()
-    log = SegmentLog(DIRECTORY, disk=disk)
-    state = BrokerState(log, report=lambda line: None)
-    state.restored()
-    state.close()
-    assert state.releases([(0, 5, 100)], pressed=False) == 0
-    log.close()
-
-
 def test_a_damaged_file_of_names_is_written_again_though_it_names_none() -> None:
     disk = SimulatedDisk()
     disk.make_directory(DIRECTORY)
@@ -155,18 +142,6 @@ def test_a_damaged_file_of_names_is_written_again_though_it_names_none() -> None
     assert not found.damaged
     assert not found.holds(NAMES[1], 5)
     assert not names.Names(disk, DIRECTORY, "5" * 32).damaged
-
-
-def test_copies_are_made_in_parts__NB_02(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twisted_msgproto.queue.brokered.state.COPY_MESSAGES", 2)
-    world = a_world()
-    world.consume()
-    for _ in range(2):
-        world.trim()
-        world.tend()
-    chunks = list(world.state._kept)
-    assert sum(len(chunk.places) for chunk in chunks) == world.state.copied_messages > 5
-    assert max(len(chunk.places) for chunk in chunks) <= 3
 
 
 def test_a_queue_that_was_forgotten_at_the_end_is_forgotten_after_it() -> None:
@@ -183,18 +158,6 @@ def test_a_queue_that_was_forgotten_at_the_end_is_forgotten_after_it() -> None:
     assert set(state.restored()) == {NAMES[1]}
     state.close()
     log.close()
-
-
-def test_a_later_copy_stands_for_all_earlier_ones_that_it_covers() -> None:
-    disk = SimulatedDisk()
-    disk.make_directory(DIRECTORY)
-    kept = Kept(disk, DIRECTORY, "5" * 32, begin=0)
-    for first, places in enumerate(([10, 11], [20, 21], [30, 31], [5, 25])):
-        kept._add(Chunk(first, array("q", places), 100, len(places)))
-    assert [chunk.span for chunk in kept] == [(5, 26), (30, 32)]
-    assert [chunk.first for chunk in kept.between(5, 30)] == [3]
-    assert kept.where(10) is None
-    kept.close()
 
 
 def test_a_damaged_frame_is_told_once_and_the_others_are_copied() -> None:
@@ -376,82 +339,3 @@ def test_a_copy_s_segment_that_a_full_disk_keeps_goes_later() -> None:
     assert log.begin
     assert world.state.statistics()["broker_failing"] == 0
     world.crash(power=True)
-
-
-def test_what_has_a_copy_is_known_after_a_start_also_where_the_log_has_it_still() -> None:
-    """The marks of these places have to stay: without the log they would wait again."""
-    world = copies(kept_segment_bytes=100)
-    spans = world.state._kept.spans()
-    world.close()
-    kept = Kept(world.disk, BROKER, world.log.queue_id, begin=0)
-    assert list(kept) == []
-    assert kept.spans() == spans != []
-    kept.log.close()
-
-
-def a_segment(disk: SimulatedDisk, messages: int) -> tuple[str, int]:
-    """A segment of the log with a frame for each message: its path, and its frames' seed."""
-    log = SegmentLog(DIRECTORY, disk=disk)
-    for number in range(messages):
-        log.append([encode([batch(number)])])
-    log.close()
-    return f"{DIRECTORY}/{0:020d}.segment", log.identity.frame_seed
-
-
-def test_a_damaged_frame_is_passed_over_where_copies_are_made() -> None:
-    disk = SimulatedDisk()
-    path, seed = a_segment(disk, 3)
-    octets = disk.octets_of(path)
-    at = octets.find(FRAME_MARKER, octets.find(FRAME_MARKER) + 1) + 24
-    disk.spoil(path, octets[:at] + bytes([octets[at] ^ 1]) + octets[at + 1 :])
-    marks = Marks()
-    marks.begun(0)
-    assert list(scan.records(Segment(disk.open(path), seed, 0), marks, 3)) == []
-
-
-def test_frames_of_which_all_is_settled_are_not_read_at_a_start() -> None:
-    """Damage in them is nobody's loss."""
-    disk = SimulatedDisk()
-    log = SegmentLog(DIRECTORY, disk=disk)
-    for first in (0, 100):
-        one = batch(first, 100)
-        one.envelope = [head("mtl", NAMES[0])] * 100
-        log.append([encode([one])])
-    log.close()
-    marks = Marks()
-    marks.begun(0)
-    path, seed = f"{DIRECTORY}/{0:020d}.segment", log.identity.frame_seed
-    parts = [list(scan.parts(Segment(disk.open(path), seed, 0), marks, 200))]
-    marks.settle([(0, 100)])
-    parts.append(list(scan.parts(Segment(disk.open(path), seed, 0), marks, 200)))
-    assert [[one.first for one in each] for each in parts] == [[0, 100], [100]]
-
-
-def test_a_frame_of_which_a_part_was_there_before_is_found_when_it_is_whole() -> None:
-    disk = SimulatedDisk()
-    path, seed = a_segment(disk, 2)
-    octets = disk.octets_of(path)
-    at = octets.rfind(FRAME_MARKER)
-    disk.spoil(path, octets[: at + 10] + bytes(len(octets) - at - 10))
-    index = Indexed(disk, path, seed, 0)
-    assert index.record(0, 1) is not None
-    assert index.record(1, 1) is None
-    disk.spoil(path, octets)
-    record = index.record(1, 2)
-    assert record is not None and record.first == 1
-
-
-@pytest.mark.parametrize(("segment_octets", "moves"), [(500, True), (1000, False)])
-def test_copies_are_moved_when_two_segments_could_be_spared(
-    segment_octets: int, moves: bool
-) -> None:
-    """Less is not worth writing it again."""
-    world = copies(kept_segment_bytes=segment_octets)
-    kept = world.state._kept
-    for chunk in kept:
-        chunk.live = 1
-    assert kept.log.segments == 2
-    assert (kept.octets - 2 * kept.live_octets > 2 * segment_octets) is moves
-    end = kept.log.end
-    kept.trim(world.state._marks)
-    assert (kept.log.end > end) is moves

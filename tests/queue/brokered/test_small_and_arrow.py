@@ -17,8 +17,6 @@ from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue.brokered import small
 from twisted_msgproto.queue.brokered.frames import read_frame
 from twisted_msgproto.queue.brokered.small import (
-    SMALL_MESSAGES,
-    SMALL_OCTETS,
     Layout,
     SmallFrames,
     layout_of,
@@ -120,25 +118,6 @@ def test_16_a_small_frame_says_without_arrow_what_it_says_with_it(seed: int) -> 
     )
 
 
-@pytest.mark.parametrize("body", [b"body", None])
-@pytest.mark.parametrize("runs", [1, SMALL_MESSAGES])
-def test_16_the_largest_small_frame_needs_no_arrow(runs: int, body: bytes | None) -> None:
-    """Each run came in a second of its own."""
-    seconds = [10**15 + 10**6 * run for run in range(runs)]
-    say_the_same(
-        Frames([[plain(SMALL_MESSAGES // runs, time=time, body=body) for time in seconds]])
-    )
-
-
-def test_16_small_frames_are_read_together_however_many_octets_they_have() -> None:
-    """From the middle of a segment on, in more than one piece."""
-    frames = Frames([[plain(1)] for _ in range(3 * SMALL_OCTETS // 200)])
-    second, last = frames.records[1], frames.records[-1]
-    assert last.end_position - second.position > 2 * SMALL_OCTETS
-    few, behind = SmallFrames(frames.segment).read(second.position, second.first, last.end)
-    assert (few.end, behind) == (last.end, last.end_position)
-
-
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Layout]:
     """The layouts that are made of frames."""
@@ -152,39 +131,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Layout]:
 
     monkeypatch.setattr(small, "layout_of", noted)
     return layouts
-
-
-def test_16_frames_with_other_lengths_have_one_layout(made: list[Layout]) -> None:
-    frames = Frames([[plain(2, body=bytes(octets))] for octets in (0, 1, 9, 99, 999)])
-    first, last = frames.records[0], frames.records[-1]
-    few, _ = SmallFrames(frames.segment).read(first.position, first.first, last.end)
-    assert few.end == last.end
-    assert len(made) == 1
-
-
-def test_16_frames_of_two_shapes_in_turn_have_two_layouts(made: list[Layout]) -> None:
-    frames = Frames([[plain(1 + number % 2)] for number in range(8)])
-    first, last = frames.records[0], frames.records[-1]
-    few, _ = SmallFrames(frames.segment).read(first.position, first.first, last.end)
-    assert few.end == last.end
-    assert len(made) == 2
-
-
-def test_16_a_layout_fits_what_differs_in_the_length_of_the_columns_alone() -> None:
-    frames = Frames([[plain(2, body=bytes(octets))] for octets in (0, 999)])
-    first, second = [frames.octets_of(record) for record in frames.records]
-    begin = FRAME_HEADER_OCTETS + frames.records[0].runs
-    layout = layout_of(first)
-    assert layout is not None
-    end = first.index(layout.after, begin) + len(layout.after)
-    may_differ = []
-    for at in range(begin, end):
-        other = first[:at] + bytes([first[at] ^ 1]) + first[at + 1 :]
-        if layout.fits(other):
-            may_differ.append(at)
-    assert may_differ == list(range(may_differ[0], may_differ[0] + 8))
-    (length,) = struct.unpack_from("<Q", second, may_differ[0])
-    assert length == len(second) - layout.columns_at
 
 
 @pytest.mark.parametrize("side", ["before", "after"])

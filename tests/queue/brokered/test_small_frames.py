@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from tests.queue.brokered.world import DIRECTORY, NAMES
 from tests.sim.disk import SimulatedDisk
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.queue import columns
 from twisted_msgproto.queue.brokered import BrokerState, scan, small, state
 from twisted_msgproto.queue.brokered.small import Layout, SmallFrames, layout_of
 from twisted_msgproto.queue.checksum import crc32
@@ -29,7 +27,7 @@ from twisted_msgproto.queue.format import (
     pack_frame_header,
 )
 from twisted_msgproto.queue.log import SegmentLog
-from twisted_msgproto.queue.schema import ENVELOPE, stored_schema
+from twisted_msgproto.queue.schema import ENVELOPE
 
 IDENTITY = Identity("0" * 32, b"\0" * 8)
 
@@ -186,47 +184,6 @@ def test_16_frames_of_one_message_need_no_arrow(monkeypatch: pytest.MonkeyPatch)
     assert sum(len(queue.places) for queue in found[0].values()) > 100
 
 
-def test_16_small_frames_of_one_segment_are_read_together() -> None:
-    """One reading has all of them, and goes on behind the last one."""
-    written = Written(1, frames=12, alike=True)
-    path = min(path for path in written.files if path.endswith(".segment"))
-    frames = frames_of(written, path)
-    small = SmallFrames(Segment(written.disk.open(path), IDENTITY.frame_seed, 0))
-    few, behind = small.read(frames[0].position, frames[0].first, frames[-1].end)
-    assert (few.count, behind) == (len(frames), frames[-1].end_position)
-
-
-class Compressing(columns._Writers):
-    """Writes every other frame as a program with other options would: compressed by Arrow."""
-
-    frames = 0
-
-    def of(self, columns: int) -> Any:
-        writer, pieces = super().of(columns)
-        self.frames += 1
-        if self.frames % 2:
-            options = pa.ipc.IpcWriteOptions(compression="lz4")
-            writer = pa.ipc.new_stream(pieces, stored_schema(columns), options=options)
-            writer.write_batch(pa.RecordBatch.from_pylist([], schema=stored_schema(columns)))
-        return writer, pieces
-
-
-def test_16_a_frame_with_another_layout_is_left_to_arrow(
-    arrow_alone: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where its neighbours have the same columns, and as many messages and runs."""
-    writers = Compressing()
-    monkeypatch.setattr(columns, "_writers", writers)
-    monkeypatch.setattr(columns, "_listed", lambda gathered, count: None)  # Arrow writes all
-    for alike in (True, False):
-        before = writers.frames
-        written = Written(5, alike=alike)
-        assert writers.frames > before + 10
-        found = written.found()
-        with arrow_alone():
-            assert written.found() == found
-
-
 def test_16_a_layout_that_a_frame_does_not_have_is_left_to_arrow() -> None:
     shortest = bytes(FRAME_HEADER_OCTETS) + RUNS.pack(ENVELOPE, *[0] * 3)
     assert layout_of(shortest) is None
@@ -236,32 +193,6 @@ def test_16_a_layout_that_a_frame_does_not_have_is_left_to_arrow() -> None:
     cut, beyond = b"", struct.pack("<2i", 0, 99)
     assert not one_body.add(few, cut, 0, 8, 0, b"", 0, 0, 0)
     assert not one_body.add(few, beyond, 0, 8, 0, b"", 0, 0, 0)
-
-
-def test_16_a_column_that_is_not_known_is_left_to_arrow() -> None:
-    """A later version may write it; which buffers are whose is not known then."""
-    written = Written(1, frames=1, alike=True)
-    path = min(path for path in written.files if path.endswith(".segment"))
-    (record,) = frames_of(written, path)
-    frame = bytearray(written.files[path][record.position : record.end_position])
-    assert layout_of(bytes(frame)) is not None
-    (known,) = struct.unpack_from("<I", frame, FRAME_HEADER_OCTETS)
-    struct.pack_into("<I", frame, FRAME_HEADER_OCTETS, known | 1 << 31)
-    assert layout_of(bytes(frame)) is None
-
-
-def test_16_of_a_compressed_frame_no_layout_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its buffers do not hold what their bounds say."""
-    for compressing in (False, True):
-        with monkeypatch.context() as patched:
-            if compressing:
-                patched.setattr(columns, "_listed", lambda gathered, count: None)
-                patched.setattr(columns, "_writers", Compressing())
-            written = Written(1, frames=1, alike=True)
-        path = min(path for path in written.files if path.endswith(".segment"))
-        (record,) = frames_of(written, path)
-        frame = written.files[path][record.position : record.end_position]
-        assert (layout_of(frame) is None) == compressing
 
 
 @pytest.mark.parametrize("place", [4, FRAME_HEADER_OCTETS - 1, FRAME_HEADER_OCTETS + 1])
@@ -303,16 +234,6 @@ def test_16_a_frame_whose_bounds_are_nonsense_ends_what_is_read_together() -> No
     assert (few.count, behind) == (1, second.position)
 
 
-def test_16_of_many_layouts_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small, "LAYOUTS_MAX", 2)
-    written = Written(3, frames=20)
-    path = min(path for path in written.files if path.endswith(".segment"))
-    read = SmallFrames(Segment(written.disk.open(path), IDENTITY.frame_seed, 0))
-    for record in frames_of(written, path):
-        read.read(record.position, record.first, record.end)
-        assert len(read._layouts) <= 2
-
-
 @pytest.mark.parametrize("octets", [4, 255, 256, 700])
 def test_16_the_head_of_an_envelope_may_be_longer_than_255_octets(octets: int) -> None:
     one = struct.pack("<HH", 0, octets) + bytes(octets - 4)
@@ -330,11 +251,3 @@ def test_16_what_stands_behind_a_damaged_frame_is_found() -> None:
     places = {place for queue in queues.values() for place in queue.places}
     assert frames[3].first not in places
     assert max(places) > frames[3].end
-
-
-def test_16_few_layouts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small, "LAYOUTS_MAX", 1)
-    written = Written(3, frames=20)
-    found = written.found()
-    monkeypatch.undo()
-    assert written.found() == found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import random
 from itertools import combinations
 from types import SimpleNamespace
@@ -38,21 +37,6 @@ class Nothing(random.Random):
 
 def test_the_first_start_of_a_broker_has_nothing_to_tell() -> None:
     assert World(random.Random(1)).lines == []
-
-
-def test_arrow_s_functions_are_imported_before_the_reactor_needs_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(state_room, "compute", lambda: asked.append("compute"))
-    BrokerState(SegmentLog(DIRECTORY, disk=SimulatedDisk()), report=asked.append)
-    assert asked == ["compute"]
-
-
-@pytest.mark.parametrize(("max_bytes", "pin"), [(4000, 1000), (8000, 2000), (1 << 40, 5000)])
-def test_at_most_a_quarter_of_the_log_is_kept_for_queues(max_bytes: int, pin: int) -> None:
-    log = SegmentLog(DIRECTORY, disk=SimulatedDisk(), max_bytes=max_bytes)
-    assert BrokerState(log, pin=5000, report=lambda line: None)._pin == pin
 
 
 def test_a_name_whose_rename_a_kill_left_unsynced_is_durable_on_a_full_disk_too() -> None:
@@ -204,103 +188,7 @@ def test_a_segment_that_ends_before_the_next_one_has_a_message_is_done_up_to_the
 # -- what is released -----------------------------------------------------------------------------
 
 
-def released(
-    outstanding: list[int], sizes: list[int], *, pin: int, pressed: bool = False
-) -> tuple[int, list[tuple[int, int]]]:
-    """How many of such segments, of 10 messages each, may go, and which are to be copied.
-
-    It is asked twice: nothing is wanted doubly.
-    """
-    log = SegmentLog(DIRECTORY, disk=SimulatedDisk())
-    state = BrokerState(log, pin=pin, report=lambda line: None)
-    state.restored()
-    state._marks = Marks()
-    for number, messages in enumerate(outstanding):
-        state._marks.begun(10 * number).outstanding = messages
-    segments = [(10 * n, 10 * n + 10, size) for n, size in enumerate(sizes)]
-    free = state.releases(segments, pressed=pressed)
-    assert state.releases(segments, pressed=pressed) == free
-    return free, state._wanted
-
-
-@pytest.mark.parametrize(
-    ("outstanding", "free"),
-    [
-        ([0, 0, 0], 3),
-        ([0, 0, 1], 2),
-        ([0, 1, 0], 1),
-        ([1, 0, 0], 0),
-        ([0, 3, 0], 1),
-        ([], 0),
-    ],
-)
-def test_segments_go_up_to_the_first_one_with_a_message_that_waits(
-    outstanding: list[int], free: int
-) -> None:
-    sizes = [100] * len(outstanding)
-    assert released(outstanding, sizes, pin=1000) == (free, [])
-
-
-@pytest.mark.parametrize(
-    ("pin", "pressed", "wanted"),
-    [
-        (600, False, 0),  # all are within what is kept
-        (599, False, 1),
-        (500, False, 1),
-        (499, False, 2),
-        (300, False, 2),
-        (0, False, 3),
-        (600, True, 1),  # the log is full: the oldest one
-        (500, True, 1),
-        (300, True, 2),
-        (0, True, 3),
-    ],
-)
-def test_the_oldest_segments_beyond_what_is_kept_are_copied(
-    pin: int, pressed: bool, wanted: int
-) -> None:
-    every = [(10, 20), (20, 30), (30, 40)]
-    free, found = released([0, 1, 1, 1], [700, 100, 200, 300], pin=pin, pressed=pressed)
-    assert (free, found) == (1, every[:wanted])
-
-
-def test_the_log_does_not_wait_for_a_broker_that_writes() -> None:
-    world = a_world()
-
-    class Held:
-        """A lock that another thread has."""
-
-        def acquire(self, *, blocking: bool) -> bool:
-            assert not blocking
-            return False
-
-    mutex, world.state._mutex = world.state._mutex, Held()  # type: ignore[assignment]
-    world.consume()
-    assert world.log.trim() == 0
-    world.state._mutex = mutex
-
-
 # -- what is written and forgotten ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", [errno.EPERM, errno.EIO])
-def test_whatever_the_number_of_an_error_is_it_is_told(number: int) -> None:
-    world = a_world()
-    world.settle(sorted(world.there)[:1])
-    world.disk.fail_next("write", number, "settled")
-    world.tend()
-    assert "cannot be written" in world.lines[-1]
-
-
-def test_while_nothing_happens_nothing_is_written() -> None:
-    """Its thread looks once a second, on idle machines as well."""
-    world = a_world()
-    world.settle(sorted(world.there))
-    world.tend()
-    world.tend()
-    before = world.disk.changes
-    world.tend()
-    assert world.disk.changes == before
 
 
 def test_a_queue_that_is_gone_is_not_remembered_as_gone__NB_02() -> None:
@@ -320,28 +208,6 @@ def test_what_was_settled_last_is_written_when_a_broker_is_closed() -> None:
     world.unsure.clear()
     world.open()
     assert world.there == {}
-
-
-def test_chunks_of_which_nothing_was_settled_are_not_counted_again() -> None:
-    """There may be many of them, and it is looked at once a second."""
-    world = copies(kept_segment_bytes=100)
-    world.tend()
-    chunks = list(world.state._kept)
-    before = [chunk.live for chunk in chunks]
-    for chunk in chunks:
-        chunk.live += 1
-    world.tend()
-    assert [chunk.live for chunk in chunks] == [live + 1 for live in before]
-    world.settle([chunks[0].places[0]])
-    world.tend()
-    assert chunks[0].live == before[0] - 1
-
-
-def test_segments_that_are_gone_are_not_known_as_copied__NB_02() -> None:
-    world = copies()
-    assert world.log.begin > 0
-    assert world.state.copied_messages
-    assert all(first >= world.log.begin for first in world.state._copied)
 
 
 def test_marks_stay_while_a_copy_of_their_places_is_there_and_no_longer__NB_02() -> None:
