@@ -101,7 +101,11 @@ def test_records_in_stretches_are_the_same_records() -> None:
         spoiled[at] ^= 1
         segment = a_segment(bytes(spoiled))
         slow = [item for item in segment.walk(SEGMENT_HEADER_OCTETS, 0) if isinstance(item, Damage)]
-        fast = [item for item in segment.walk(SEGMENT_HEADER_OCTETS, 0, bound=2**63) if isinstance(item, Damage)]
+        fast = [
+            item
+            for item in segment.walk(SEGMENT_HEADER_OCTETS, 0, bound=2**63)
+            if isinstance(item, Damage)
+        ]
         assert slow == fast
         assert len(slow) == 1
     for length in range(0, 300, 7):
