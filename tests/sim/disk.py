@@ -165,6 +165,10 @@ class SimulatedDisk:
         """
         self._unreadable[path] = number
 
+    def is_unreadable(self, path: str) -> bool:
+        """Whether the octets of a file, or the names of a directory, cannot be read now."""
+        return path in self._unreadable
+
     def can_read(self) -> None:
         """Everything can be read again."""
         self._unreadable.clear()

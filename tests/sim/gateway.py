@@ -122,6 +122,9 @@ class SimulatedWriter:
             self._clock.callLater(RETRY_SECONDS, self._commit, group)
             return
         except OSError as failure:
+            if self._log.disk.is_unreadable(failure.filename):  # it is tried again
+                self._clock.callLater(RETRY_SECONDS, self._commit, group)
+                return
             # What was submitted behind it goes with it: a session has no gaps.
             error = failure
             behind = self._waiting.clear()

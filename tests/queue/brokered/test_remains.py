@@ -79,7 +79,7 @@ def test_a_write_in_progress_ends_what_is_read_and_is_read_when_it_is_whole() ->
     assert world.log.segments == 1
     whole = world.disk.octets_of(path)
     world.disk.spoil(path, whole[:-9])
-    assert world.state.load(second).unreadable == second
+    assert world.state.load(second).unread == second
     world.disk.spoil(path, whole)
     loaded = world.state.load(first + second)
     assert [letter.place for letter in loaded.letters] == first + second
