@@ -668,6 +668,19 @@ class Shipping(Logged):
         self.successResultOf(again)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
+    def test_a_service_that_stops_ends_when_its_last_event_is_cancelled(self):
+        """LJ-09: at once, and not at its deadline."""
+        (host,) = self.hosts("a")
+        host.up = False
+        shipper = self.ship([host])
+        sent = shipper.send(b"1")
+        stopped = shipper.stopService()
+        self.assertNoResult(stopped)
+        sent.cancel()
+        self.failureResultOf(sent, CancelledError)
+        self.successResultOf(stopped)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_stop_waits_no_longer_than_its_deadline(self):
         """LJ-15: then what is in flight and what waits fails, in one clear way."""
         (host,) = self.hosts("a")

@@ -44,10 +44,10 @@ def test_a_foreign_readers_answers_are_understood(name):
     acknowledged = kept_alive = 0
     for at in range(0, len(answers), 6):
         for event in writer.receive(answers[at : at + 6], 1.0):
-            name = type(event).__name__
-            assert name in ("WindowAcknowledged", "KeptAlive"), event
-            acknowledged += name == "WindowAcknowledged"
-            kept_alive += name == "KeptAlive"
+            said = type(event).__name__
+            assert said in ("WindowAcknowledged", "KeptAlive"), event
+            acknowledged += said == "WindowAcknowledged"
+            kept_alive += said == "KeptAlive"
         writer.flush(1.0)
         sent += writer.outputs()
         if not writer.unacknowledged:

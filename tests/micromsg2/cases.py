@@ -12,6 +12,7 @@ from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.micromsg2.layouts import Error
 from tests.micromsg2.streams import decode, handshake, offers
 from tests.tools.sinks import HeldSink
 from twisted_msgproto.micromsg2 import (
@@ -21,7 +22,6 @@ from twisted_msgproto.micromsg2 import (
     MicroMsg2ServerFactory,
     Proposal,
 )
-from twisted_msgproto.micromsg2.wire import Error
 
 PEER = IPv4Address("TCP", "192.0.2.7", 54321)
 WALL = 1_700_000_000.25

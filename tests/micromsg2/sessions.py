@@ -8,11 +8,7 @@ from tests.micromsg2.streams import (
     safe,
     said,
 )
-from twisted_msgproto.micromsg2.machine import (
-    Event,
-    Session,
-    Side,
-)
+from twisted_msgproto.micromsg2.machine import Event, Session, Side
 
 BATCH = "batch-ack:max-count="
 

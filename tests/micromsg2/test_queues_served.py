@@ -15,9 +15,9 @@ from twisted_msgproto.micromsg2 import (
     MicroMsg2Client,
     MicroMsg2ClientFactory,
     MicroMsg2ServerFactory,
+    Offer,
     Proposal,
 )
-from twisted_msgproto.micromsg2.wire import Offer
 
 reactor: Any = installed
 MIB = 1 << 20
