@@ -69,15 +69,6 @@ def test_only_what_came_can_be_a_repeat() -> None:
     broken(server, message(65535))
 
 
-def test_repeats_are_known_across_the_wrap() -> None:
-    """MM-13"""
-    server = server_with(BATCH + "3")
-    at(server, 65537)
-    assert receive(server, message(65530) + message(65535) + message(1) + message(2)) == []
-    assert server.counters.repeats == 4
-    assert bodies(receive(server, message(3))) == [b"x"]
-
-
 # ── acks which we write (MM-18, MM-19) ──────────────────────────────────────────────────────────
 
 
@@ -129,15 +120,6 @@ def test_an_ack_of_n_leaves_no_idle_ack_behind() -> None:
     assert due(server, 0.2)[1] is None
     server.advance(9.0)
     assert server.outputs() == b""
-
-
-def test_ack_acknowledges_each_message() -> None:
-    """MM-18: the same frame, under its own index"""
-    server = server_with("json;ack")
-    events = receive(server, message(1, b"1"))
-    assert server.outputs() == b""
-    safe(server, events)
-    assert server.outputs() == b"\2\2\2\0\1"
 
 
 def test_ack_with_a_number_is_a_window_of_that_size() -> None:

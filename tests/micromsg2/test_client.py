@@ -9,7 +9,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from tests.micromsg2.cases import Case
+from tests.micromsg2.cases import PEER, Case
 from tests.micromsg2.layouts import encode_error
 from tests.micromsg2.streams import ack, decode, handshake, message, offers
 from tests.tools.sinks import HeldSink, SafeSink
@@ -165,11 +165,12 @@ class Both(Case):
         factory = self.server_factory(sink=SafeSink())
         sides = []
         for extensions in ("json;batch-ack", "json;pub-sub;ack"):
-            client, one = self.client(extensions=None, proposal={})
-            client.factory.proposal = Proposal(required=offers(extensions))
-            client.machine = client.makeMachine()
-            one.clear()
-            client._settle()
+            ours = Proposal(required=offers(extensions))
+            client: Any = MicroMsg2ClientFactory(proposal=ours, clock=self.clock).buildProtocol(
+                PEER
+            )
+            one = StringTransport(peerAddress=PEER)
+            client.makeConnection(one)
             server, two = self.connect(factory)
             sides.append((client, one, server, two))
         self.carry(*sides)

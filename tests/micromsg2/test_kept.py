@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product
 from string import ascii_lowercase, digits
@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 from tests.micromsg2.cases import Case
 from tests.micromsg2.layouts import encode_command
 from tests.micromsg2.sessions import BATCH, receive
-from tests.micromsg2.streams import handshake, limits, message, proposal, safe, server_with
+from tests.micromsg2.streams import handshake, limits, message, proposal, server_with
 from tests.micromsg2.test_broker import Consumer, Sender, broker
 from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.core.kept import SMALL_OCTETS, Kept
@@ -27,7 +27,6 @@ from twisted_msgproto.micromsg2.application import (
     KeptTooMuch,
     SubscriptionRefused,
 )
-from twisted_msgproto.micromsg2.letters import Routed
 from twisted_msgproto.micromsg2.machine import MessagesReceived
 
 KEYS = ["".join(key) for key in product(ascii_lowercase + digits, repeat=2)]
@@ -63,17 +62,6 @@ def grown() -> Iterator[Callable[[], int]]:
 
 
 # ── properties (MM-22) ──────────────────────────────────────────────────────────────────────────
-
-
-def test_a_silent_session_keeps_nothing_of_what_its_properties_said__NB_02() -> None:
-    """NB-02: 64 texts were remembered by each connection, with 26 MB."""
-    texts = different(64)
-    server = server_with()
-    octets = b"".join(message(1, b"", properties=text) for text in texts)
-    with grown() as kept:
-        safe(server, receive(server, octets))
-        assert kept() < 1 << 20
-    assert server.held == 0
 
 
 def test_an_unfinished_payload_holds_its_properties_as_they_came__NB_02() -> None:
@@ -319,27 +307,6 @@ def test_a_message_that_waits_for_many_is_counted_once__NB_02() -> None:
     for consumer in crowd[1:]:
         consumer.lose()
     assert every.octets < 1000
-
-
-class Lost(Consumer):
-    """Is lost when something is written to it."""
-
-    def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
-        numbers = super().push(messages)
-        self.lose()
-        return numbers
-
-    def room(self) -> int:
-        return 0 if self.ended else 2
-
-
-def test_nothing_waits_for_a_subscriber_that_was_lost_meanwhile__NB_02() -> None:
-    """NB-02: a write may show that a connection has gone."""
-    every = Kept(LIMIT)
-    room = broker(every=every)
-    Lost(room).subscribe("topic/a")
-    Sender(room).send("topic/a", *[b"x"] * 5)
-    assert (every.octets, every.sessions) == (0, 0)
 
 
 class Served(Case):

@@ -35,7 +35,6 @@ from tests.micromsg2.streams import (
     written,
 )
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.micromsg2 import Client
 from twisted_msgproto.micromsg2.machine import (
     CommandReceived,
     ErrorReceived,
@@ -61,13 +60,6 @@ def test_a_message_has_its_columns() -> None:
     assert server.counters.received == 1
 
 
-def test_a_read_gives_one_event() -> None:
-    server = server_with(BATCH + "10")
-    (event,) = receive(server, messages(1, 5))
-    assert isinstance(event, MessagesReceived)
-    assert event.place == 5
-
-
 def test_each_direction_counts_from_1_on_its_own() -> None:
     """MM-13"""
     client, server = pair(proposal(BATCH + "3"))
@@ -76,15 +68,6 @@ def test_each_direction_counts_from_1_on_its_own() -> None:
     client_events, server_events = pump(client, server)
     assert [event.sequences for event in server_events] == [[1, 2]]  # type: ignore[attr-defined]
     assert [event.sequences for event in client_events] == [[1]]  # type: ignore[attr-defined]
-
-
-def test_65535_is_followed_by_1() -> None:
-    """MM-13: 0 is never used"""
-    client = client_with()
-    numbers = client.send_run(encode_address("a"), [b""] * 65537)
-    assert numbers[:2] == [1, 2]
-    assert numbers[65533:] == [65534, 65535, 1, 2]
-    assert 0 not in numbers
 
 
 @pytest.mark.parametrize("extension", ["ack", "batch-ack"])
@@ -115,13 +98,6 @@ def test_numbers_wrap_when_they_are_read() -> None:
         safe(fresh, events)
         assert acks_written(fresh) == [3]
     receive(server, octets)
-    broken(server, message(0))
-
-
-def test_0_after_65535_is_a_protocol_error() -> None:
-    """MM-13"""
-    server = server_with(BATCH + "5")
-    at(server, 65535)
     broken(server, message(0))
 
 
@@ -266,18 +242,6 @@ def test_a_quiet_connection_may_stay() -> None:
     assert "idle" not in server.deadlines
 
 
-def test_the_idle_limit_can_be_turned_off() -> None:
-    """MM-32: also for a payload in the middle of which reading was paused"""
-    server = server_with(idle_close=0)
-    receive(server, b"\0", 10.0)
-    assert due(server, 10.0)[1] is None
-    server.paused(20.0)
-    server.resumed(30.0)
-    assert "idle" not in server.deadlines
-    assert due(server, 1000.0)[1] is None
-    assert server.fault is None
-
-
 def test_a_peer_which_never_acknowledges_is_left_if_the_limit_says_so() -> None:
     """MM-32"""
     patient = client_with(BATCH + "2")
@@ -300,18 +264,6 @@ def test_a_peer_which_never_acknowledges_is_left_if_the_limit_says_so() -> None:
 
 
 # ── the table, exhaustively ─────────────────────────────────────────────────────────────────────
-
-
-def test_a_snapshot_says_where_a_side_stands() -> None:
-    client, server = pair(proposal(BATCH + "4"))
-    client.send("a", b"")
-    safe(server, pump(client, server)[1])
-    snapshot = server.snapshot()
-    assert snapshot["state"] == "ESTABLISHED"
-    assert snapshot["extensions"] == ["batch-ack"]
-    assert (snapshot["received"], snapshot["safe"], snapshot["acknowledged"]) == (1, 1, 0)
-    assert client.snapshot()["in_flight"] == 1
-    assert Client().snapshot()["count"] is None
 
 
 # ── every split, and fuzz ───────────────────────────────────────────────────────────────────────
