@@ -18,7 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from tests.tools.frames import windows_apart
+from tests.lumberjack.frames import encode_ack, encode_json, encode_window, windows
 from twisted_msgproto.core.errors import (
     ConfigurationError,
     ConnectionClosed,
@@ -27,23 +27,11 @@ from twisted_msgproto.core.errors import (
     Refused,
     TimedOut,
 )
-from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.core.window import SendWindow
 from twisted_msgproto.lumberjack import (
     LumberjackClient,
     LumberjackClientFactory,
     LumberjackShipper,
 )
-from twisted_msgproto.lumberjack.protocol import SHIPPER_LIMITS
-from twisted_msgproto.lumberjack.wire import (
-    VERSION_1,
-    Decoder,
-    encode_ack,
-    encode_data,
-    encode_json,
-    encode_window,
-)
-from twisted_msgproto.net.comeback import Backoff
 
 PEER = IPv4Address("TCP", "192.0.2.9", 5044)
 
@@ -84,19 +72,7 @@ class Transport(StringTransport):
         """The bodies (or pairs) of each window which was written since the last call."""
         octets = self.value()
         self.clear()
-        return bodies(octets)
-
-
-def bodies(octets):
-    windows = []
-    for frame in windows_apart(Decoder().feed(octets)):
-        if hasattr(frame, "size"):
-            windows.append([])
-        elif hasattr(frame, "bodies"):
-            windows[-1] += frame.bodies
-        elif hasattr(frame, "pairs"):
-            windows[-1] += frame.pairs
-    return windows
+        return [events for _, _, events in windows(octets)]
 
 
 @implementer(IPushProducer)
@@ -160,17 +136,6 @@ class Sending(Case):
         self.assertIsNone(self.successResultOf(sent))
         self.lose(client)
 
-    def test_version_1_sends_mappings(self):
-        """LJ-21."""
-        client = self.connect(version=1)
-        client.send({"line": "hello"})
-        self.assertEqual(
-            self.transport.value(),
-            encode_window(1, VERSION_1) + encode_data([1], [{"line": "hello"}], VERSION_1),
-        )
-        client.dataReceived(encode_ack(1, VERSION_1))
-        self.lose(client)
-
     def test_the_wrong_kind_of_event_is_the_callers_fault(self):
         """LJ-21."""
         client = self.connect()
@@ -201,11 +166,6 @@ class Sending(Case):
         self.successResultOf(sent)
         self.lose(client)
 
-    def test_a_batch_of_nothing_is_done(self):
-        client = self.connect()
-        self.successResultOf(client.sendBatch([]))
-        self.lose(client)
-
     def test_an_event_above_a_limit_fails_and_is_never_written(self):
         """LJ-18, LJ-17: nor is what shares its batch; others are."""
         client = self.connect({"json-octets": 3})
@@ -215,17 +175,6 @@ class Sending(Case):
         client.send(b"123")
         self.assertEqual(self.transport.take(), [[b"123"]])
         client.dataReceived(encode_ack(1))
-        self.lose(client)
-
-    def test_what_waits_is_bounded(self):
-        """LJ-09."""
-        client = self.connect({"unsent-events": 2})
-        sent = [client.send(b"%d" % number) for number in range(4)]
-        self.failureResultOf(sent.pop(), LimitExceeded)
-        client.dataReceived(encode_ack(1))
-        client.dataReceived(encode_ack(2))
-        for deferred in sent:
-            self.successResultOf(deferred)
         self.lose(client)
 
     def test_what_callbacks_send_shares_a_window(self):
@@ -240,55 +189,6 @@ class Sending(Case):
         self.assertEqual(self.transport.take(), [[b"bb"]])
         client.dataReceived(encode_ack(1))
         self.lose(client)
-
-    def test_with_pipelining_several_windows_leave_in_one_write(self):
-        """LJ-18."""
-        client = self.connect(window=2, pipelining=2)
-        sent = client.sendBatch([b"1", b"2", b"3", b"4", b"5"])
-        self.assertEqual(len(self.transport.writes), 1)
-        self.assertEqual(self.transport.take(), [[b"1", b"2"], [b"3", b"4"]])
-        client.dataReceived(encode_ack(2))
-        self.assertEqual(self.transport.take(), [[b"5"]])
-        client.dataReceived(encode_ack(2) + encode_ack(1))
-        self.successResultOf(sent)
-        self.lose(client)
-
-    def test_the_socket_neither_delays_nor_forgets(self):
-        """LJ-18: TCP_NODELAY and keep-alive are set."""
-        self.connect()
-        self.assertEqual(self.transport.set, {"nodelay": True, "keepalive": True})
-        self.transport.lose()
-
-
-class Reading(Case):
-    def test_one_read_brings_few_enough_acks__NB_07(self):
-        """10,922 of them needed 209 ms where a window had 65,536 events of their own."""
-        client = self.connect(window=4)
-        for _ in range(20):  # quick ones, so that reads would grow
-            client.dataReceived(encode_ack(0) * (client._stretch // 6 + 1))
-        self.assertLessEqual(self.transport.bufferSize, 16 << 10)
-        self.assertLessEqual(client._stretch, 16 << 10)
-
-    def test_an_ack_costs_the_same_however_many_windows_are_in_flight__NB_07(self):
-        """With 10,922 windows in flight 64 KiB of acks needed 3.6 s, since each copied all."""
-        looked = []
-
-        class Flights(SendWindow):
-            def messages(self):
-                looked.append(len(self))
-                return super().messages()
-
-            def sequences(self):
-                looked.append(len(self))
-                return super().sequences()
-
-        client = self.connect(window=1, pipelining=50)
-        client.machine._flights = Flights(50)
-        sent = [client.send(b"{}") for _ in range(50)]
-        client.dataReceived(encode_ack(1) * 50)
-        for one in sent:
-            self.successResultOf(one)
-        self.assertEqual(looked, [])
 
 
 class Cancelling(Case):
@@ -305,37 +205,8 @@ class Cancelling(Case):
         client.dataReceived(encode_ack(1))
         self.lose(client)
 
-    def test_a_cancelled_event_in_flight_is_acknowledged_to_nobody(self):
-        """LJ-09: neither its ack nor the end of the connection is an error."""
-        client = self.connect()
-        sent = client.send(b"1")
-        sent.cancel()
-        self.failureResultOf(sent, CancelledError)
-        client.dataReceived(encode_ack(1))
-        sent = client.send(b"1")
-        sent.cancel()
-        self.failureResultOf(sent, CancelledError)
-        self.lose(client)
-
 
 class Ending(Case):
-    def test_a_lost_connection_fails_what_is_unacknowledged(self):
-        """LJ-15: typed, in order, with the reason."""
-        client = self.connect()
-        order = []
-        waiting = []
-        for number in range(3):
-            sent = client.send(b"%d" % number)
-            sent.addErrback(lambda failure, n=number: order.append(n) or failure)
-            waiting.append(sent)
-        self.transport.lose(ConnectionLost())
-        for sent in waiting:
-            error = self.failureResultOf(sent, ConnectionClosed).value
-            self.assertIn("the connection was lost: ", str(error))
-        self.assertEqual(order, [0, 1, 2])
-        self.failureResultOf(client.send(b"4"), ConnectionClosed)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
     def test_a_reader_which_breaks_the_protocol_is_left(self):
         """LJ-15, LJ-16: a line, a counter, a typed error."""
         client = self.connect()
@@ -364,26 +235,6 @@ class Ending(Case):
         self.assertEqual(self.factory.counters["fault:timeout"], 1)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_an_idle_connection_may_stay_for_ever(self):
-        """LJ-15: the timeout is for windows in flight."""
-        client = self.connect({"timeout": 5})
-        client.send(b"1")
-        client.dataReceived(encode_ack(1))
-        self.clock.advance(1000)
-        self.assertFalse(self.transport.aborted)
-        self.lose(client)
-
-    def test_octets_after_we_have_left_mean_nothing(self):
-        """LJ-15."""
-        client = self.connect()
-        sent = client.send(b"1")
-        self.transport.protocol = None  # the end is not told yet
-        client.dataReceived(b"x")
-        client.dataReceived(encode_ack(1))
-        self.assertNoResult(sent)
-        client.connectionLost(Failure(ConnectionDone()))
-        self.failureResultOf(sent, ProtocolViolation)
-
     def test_stop_awaits_the_acks_of_all_and_closes(self):
         """LJ-09: also of what was not written yet; nothing new is taken."""
         client = self.connect(window=1)
@@ -403,13 +254,6 @@ class Ending(Case):
         self.successResultOf(stopped)
         self.successResultOf(again)
         self.successResultOf(client.close())
-
-    def test_stop_closes_an_idle_connection_at_once(self):
-        client = self.connect()
-        stopped = client.close()
-        self.assertTrue(self.transport.disconnecting)
-        self.lose(client)
-        self.successResultOf(stopped)
 
     def test_a_connection_is_replaced_after_its_ttl(self):
         """LJ-15: what is in flight is awaited, no further window is sent."""
@@ -442,15 +286,6 @@ class Ending(Case):
         self.clock.advance(8)
         self.assertIn("took no octets", str(self.failureResultOf(sent, TimedOut).value))
         self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_the_counters_outlive_the_connection(self):
-        client = self.connect()
-        client.sendBatch([b"1", b"2"]).addErrback(lambda _: None)
-        client.dataReceived(encode_ack(0) + encode_ack(1))
-        self.lose(client)
-        counters = self.factory.counters
-        self.assertEqual((counters["events"], counters["acknowledged"]), (2, 1))
-        self.assertEqual((counters["connections_total"], counters["keepalives"]), (1, 1))
 
 
 class Hooks(Case):
@@ -497,28 +332,6 @@ class Producing(Case):
         self.assertEqual(len(self.lines), 5)
         self.assertIn("an event was not sent: the connection was lost", self.lines[0])
 
-    def test_what_a_producer_writes_when_resumed_shares_the_next_window(self):
-        """LJ-18."""
-        client = self.connect(window=2)
-        producer = Producer()
-        producer.resumeProducing = lambda: [client.write(b"3"), client.write(b"4")]
-        client.registerProducer(producer, True)
-        client.sendBatch([b"1", b"2"])
-        client.dataReceived(encode_ack(2))
-        self.assertEqual(self.transport.take(), [[b"1", b"2"], [b"3", b"4"]])
-        self.assertEqual(producer.calls, ["pause", "pause"])
-        client.dataReceived(encode_ack(1))
-        client.unregisterProducer()
-        self.lose(client)
-
-    def test_the_end_stops_the_producer(self):
-        client = self.connect()
-        producer = Producer()
-        client.registerProducer(producer, True)
-        self.assertRaises(RuntimeError, client.registerProducer, Producer(), True)
-        self.lose(client)
-        self.assertEqual(producer.calls, ["stop"])
-
     def test_a_producer_which_fails_does_not_stop_the_others_events(self):
         """What it raises is its own; the connection goes on."""
         client = self.connect(window=1)
@@ -532,11 +345,6 @@ class Producing(Case):
         self.assertEqual(self.transport.take(), [[b"1"], [b"2"]])
         client.dataReceived(encode_ack(1))
         self.successResultOf(sent)
-        self.lose(client)
-
-    def test_pull_producers_are_refused(self):
-        client = self.connect()
-        self.assertRaises(ValueError, client.registerProducer, Producer(), False)
         self.lose(client)
 
 
@@ -644,46 +452,6 @@ class Shipping(Logged):
         self.successResultOf(last)
         self.stop()
 
-    def test_events_of_one_window_come_back_in_order(self):
-        """LJ-15, LJ-10."""
-        (host,) = self.hosts("a")
-        shipper = self.ship([host])
-        shipper.send(b"1")
-        for number in range(2, 6):
-            shipper.send(b"%d" % number)
-        host.ack(1)
-        host.transport.lose()
-        shipper.send(b"6")
-        self.clock.advance(1.0)
-        self.assertEqual(host.take(), [[b"2", b"3", b"4", b"5", b"6"]])
-        host.ack(5)
-        self.stop()
-
-    def test_a_batch_of_many_windows_is_acknowledged_with_its_last_event(self):
-        """LJ-09."""
-        (host,) = self.hosts("a")
-        shipper = self.ship([host], window=2)
-        sent = shipper.sendBatch([b"1", b"2", b"3", b"4", b"5"])
-        for count in (2, 2):
-            host.ack(count)
-            self.assertNoResult(sent)
-        host.ack(1)
-        self.successResultOf(sent)
-        self.stop()
-
-    def test_a_reader_which_breaks_the_protocol_is_left_and_tried_again(self):
-        """LJ-15: an ack beyond what was sent means: reconnect."""
-        (host,) = self.hosts("a")
-        shipper = self.ship([host])
-        sent = shipper.send(b"1")
-        host.ack(2)
-        self.assertTrue(host.transport.aborted)
-        self.clock.advance(1.0)
-        self.assertEqual(host.take(), [[b"1"]])
-        host.ack(1)
-        self.successResultOf(sent)
-        self.stop()
-
     def test_waits_grow_exponentially_and_up_to_a_most(self):
         """LJ-15."""
         (host,) = self.hosts("a")
@@ -696,17 +464,6 @@ class Shipping(Logged):
             self.clock.advance(0.02)
             self.assertEqual(len(self.trace), before + 1)
         self.stop()
-
-    def test_waits_are_spread_by_chance(self):
-        """LJ-15: down to half of the wait."""
-        backoff = Backoff(1.0, 60.0, lambda: 1.0)
-        self.assertEqual([backoff.next() for _ in range(3)], [0.5, 1.0, 2.0])
-        backoff = Backoff(1.0, 60.0, lambda: 0.5)
-        self.assertEqual(backoff.next(), 0.75)
-        for _ in range(2000):
-            self.assertLessEqual(backoff.next(), 60.0)
-        backoff.reset()
-        self.assertEqual(backoff.next(), 0.75)
 
     def test_a_reader_which_only_accepts_and_hangs_up_is_waited_for_longer_and_longer(self):
         """LJ-15: only an ack ends the waiting."""
@@ -835,17 +592,6 @@ class Shipping(Logged):
         self.assertEqual(self.trace, ["a", "b", "a"])
         self.stop()
 
-    def test_with_pipelining_the_whole_window_of_windows_is_filled(self):
-        """LJ-18."""
-        (host,) = self.hosts("a")
-        shipper = self.ship([host], window=2, pipelining=3)
-        shipper.sendBatch([b"%d" % number for number in range(8)]).addErrback(lambda _: None)
-        self.assertEqual(len(host.take()), 3)
-        self.assertEqual(shipper.unsent, 2)
-        for _ in range(4):
-            host.ack(2)
-        self.stop()
-
     def test_what_waits_is_bounded(self):
         """LJ-09."""
         (host,) = self.hosts("a")
@@ -922,6 +668,19 @@ class Shipping(Logged):
         self.successResultOf(again)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
+    def test_a_service_that_stops_ends_when_its_last_event_is_cancelled(self):
+        """LJ-09: at once, and not at its deadline."""
+        (host,) = self.hosts("a")
+        host.up = False
+        shipper = self.ship([host])
+        sent = shipper.send(b"1")
+        stopped = shipper.stopService()
+        self.assertNoResult(stopped)
+        sent.cancel()
+        self.failureResultOf(sent, CancelledError)
+        self.successResultOf(stopped)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_stop_waits_no_longer_than_its_deadline(self):
         """LJ-15: then what is in flight and what waits fails, in one clear way."""
         (host,) = self.hosts("a")
@@ -986,39 +745,3 @@ class Shipping(Logged):
         host.transport.lose()
         self.assertIn("the connection has ended: the connection was lost", self.lines[-1])
         self.stop()
-
-    def test_whenConnected_gives_the_client(self):
-        (host,) = self.hosts("a")
-        shipper = self.ship([host])
-        client = self.successResultOf(shipper.whenConnected())
-        self.assertIs(client.machine, host.transport.protocol.machine)
-        self.stop()
-
-    def test_a_factory_of_ones_own_makes_the_connections(self):
-        """Its protocol may be a subclass with hooks."""
-
-        class Protocol(LumberjackClient):
-            def sessionEstablished(self):
-                self.factory.told.append(self.peer)
-
-        factory = LumberjackClientFactory(
-            limits=Limits.of(SHIPPER_LIMITS), clock=self.clock, compress=0
-        )
-        factory.protocol, factory.told = Protocol, []
-        (host,) = self.hosts("a")
-        self.shipper = LumberjackShipper(self.clock, [host], factory=factory)
-        self.shipper.startService()
-        self.assertEqual(factory.told, ["192.0.2.9:5044"])
-        self.stop()
-
-    def test_endpoint_strings_are_taken_too(self):
-        """LJ-01: any Twisted client endpoint."""
-        from twisted.internet.testing import MemoryReactorClock
-
-        reactor = MemoryReactorClock()
-        shipper = LumberjackShipper(reactor, ["unix:/tmp/nowhere"])
-        shipper.startService()
-        self.assertEqual(reactor.unixClients[0][0], "/tmp/nowhere")
-        stopped = shipper.stopService()
-        reactor.advance(60)
-        self.successResultOf(stopped)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.error import ConnectionDone, ConnectionRefusedError
+from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -15,10 +15,8 @@ from tests.lumberjack.test_client import Host
 from tests.tools.endpoints import reserved
 from tests.tools.processes import Launcher
 from twisted_msgproto.cli.send import deliver
-from twisted_msgproto.cli.waiting import ALIVE_FACTOR, PATIENCE_SECONDS
-from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, TimedOut
+from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.lumberjack import command
-from twisted_msgproto.lumberjack.wire import encode_ack
 from twisted_msgproto.net.clients.shapes import SendOptions
 from twisted_msgproto.queue import QueueReader
 
@@ -146,15 +144,6 @@ class Sending(SynchronousTestCase):
         self.ended()
         self.successResultOf(sending)
 
-    def test_long_lines_are_no_matter(self):
-        """LJ-18: what is read ahead may weigh more than a shipper holds by default."""
-        lines = [b"x" * (12 << 20)] * 7
-        sending = self.send(Given(lines, []))
-        for _ in range(7):
-            self.host.ack(1)
-        self.ended()
-        self.successResultOf(sending)
-
     def test_compression_is_what_was_asked_for_or_3(self):
         """LJ-18."""
         for level, kind in ((None, b"2C"), (0, b"2J"), (9, b"2C")):
@@ -229,34 +218,6 @@ class Sending(SynchronousTestCase):
         error = self.failureResultOf(self.send(Given([]), hosts=("b",)), ConfigurationError).value
         self.assertEqual(str(error), "HOST:PORT expected, not 'b'")
 
-    def test_a_reader_which_only_keeps_alive_is_not_waited_for_for_ever(self):
-        """LJ-15: it says that it is at work, and never shows for it."""
-        sending = self.send(Given([b"1"], []))
-        for _ in range(ALIVE_FACTOR + 2):
-            self.clock.advance(PATIENCE_SECONDS - 1)
-            if not sending.called:
-                self.host.transport.protocol.dataReceived(encode_ack(0))
-        self.clock.pump([1.0] * 60)
-        self.failureResultOf(sending, TimedOut)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_the_first_refused_connection_ends_it(self):
-        self.host.up = False
-        sending = self.send(Given([b"{}"], []))
-        self.clock.advance(0)
-        self.failureResultOf(sending, ConnectionRefusedError)
-        self.assertEqual(self.progress.told, [])
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_a_reader_which_hangs_up_without_an_ack_ends_it(self):
-        sending = self.send(Given([b"{}"], []))
-        self.host.transport.protocol.dataReceived(encode_ack(0))
-        self.host.transport.lose(ConnectionDone())
-        self.clock.advance(0)
-        self.failureResultOf(sending, ConnectionClosed)
-        self.assertEqual(self.progress.told, [("sent", 1), "alive"])
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
     def test_a_connection_lost_after_an_ack_is_made_again(self):
         """LJ-15: and what was not acknowledged is sent again."""
         sending = self.send(Given([b"1", b"2", b"3"], []))
@@ -275,29 +236,6 @@ class Sending(SynchronousTestCase):
         self.assertEqual(
             self.progress.told, [("sent", 3), ("acknowledged", 1), ("acknowledged", 2)]
         )
-
-    def test_silence_ends_it(self):
-        """LJ-15: a connection which only stands is no sign of life, a keep-alive is."""
-        sending = self.send(Given([b"1", b"2"], []))
-        self.host.ack(1)
-        for _ in range(10):
-            self.clock.advance(PATIENCE_SECONDS - 1)
-            self.host.transport.protocol.dataReceived(encode_ack(0))
-        self.assertNoResult(sending)
-        self.clock.pump([1.0] * int(PATIENCE_SECONDS + 1))
-        self.failureResultOf(sending, TimedOut)
-        self.clock.advance(100)
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_waiting_for_input_is_no_silence(self):
-        sending = self.send(Given())
-        self.clock.pump([PATIENCE_SECONDS] * 5)
-        self.assertNoResult(sending)
-        self.messages.give([b"{}"])
-        self.host.ack(1)
-        self.messages.give([])
-        self.ended()
-        self.successResultOf(sending)
 
     def test_a_dead_server_ends_it_although_no_line_comes(self):
         """The wait for input is broken off, not the next line awaited."""

@@ -10,10 +10,10 @@ import zlib
 import pytest
 
 from tests.chaos.gateways import LISTEN, bodies, most_resident, needs_proc, resident, served
+from tests.lumberjack.frames import compressed, encode_ack, encode_json, encode_window
 from tests.tools.bombs import deflated
 from tests.tools.processes import PATIENCE_SECONDS
 from tests.tools.turns import turn_warn
-from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
 
 pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.usefixtures("short_turns")]
 
@@ -27,10 +27,6 @@ SLICES_MAX = 24 * MEBI
 
 def frame(kind, *numbers, version=b"2"):
     return version + kind + struct.pack(f">{len(numbers)}I", *numbers)
-
-
-def compressed(payload):
-    return frame(b"C", len(payload)) + payload
 
 
 def nested(depth, inner):

@@ -1,121 +1,112 @@
-"""The reader's machine: every state and event, windows, acks, idle times, keep-alives, captures."""
+"""The reader's machine: windows, acks, what is safe, idle times, keep-alives, ends, captures."""
 
 import random
-import struct
 import tracemalloc
-from itertools import product
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.doubles import due, unanswered
-from tests.tools.events import flatten, splits
-from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.core.machine import IllegalTransition, Machine, events
-from twisted_msgproto.core.packed import PACKED_MIN
-from twisted_msgproto.lumberjack.machine import Reader
-from twisted_msgproto.lumberjack.terms import READER, READER_LIMITS, DataReceived, Reading
-from twisted_msgproto.lumberjack.wire import (
-    VERSION_1,
-    VERSION_2,
-    Ack,
+from tests.lumberjack.frames import (
+    V1,
+    V2,
+    Session,
     encode_ack,
     encode_compressed,
     encode_data,
     encode_json,
     encode_window,
+    events_of,
+    limits,
 )
+from tests.tools.events import splits
+from tests.tools.figures import Figures
+from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.lumberjack import Reader
 
-pytestmark = pytest.mark.usefixtures("form")
-
-V1, V2 = VERSION_1, VERSION_2
 CAPTURES = Path(__file__).parent.parent / "data" / "lumberjack"
 
 
-def limits(**changes):
-    return Limits.of(READER_LIMITS).replace(
-        {name.replace("_", "-"): value for name, value in changes.items()}
-    )
+# ── Windows ─────────────────────────────────────────────────────────────────────────────────────
+
+CONVERSATIONS = {
+    "LJ-07: before any window each event is a window": [(events_of(8, 9), [(2, 8), (2, 9)])],
+    "LJ-06: the last frame in order of arrival is named, never a count or a maximum": [
+        (encode_window(3) + events_of(0xFFFFFFFE, 0xFFFFFFFF, 0), [(2, 0)]),
+        (events_of(7, 3, 0x80000000), [(2, 0x80000000)]),
+        (events_of(9, 5, 4), [(2, 4)]),
+    ],
+    **{
+        f"LJ-11, LJ-12: numbers may start at {start}": [
+            (encode_window(2) + events_of(*((start + n) % 2**32 for n in range(4))), acks)
+        ]
+        for start, acks in (
+            (0, [(2, 1), (2, 3)]),
+            (17, [(2, 18), (2, 20)]),
+            (2**32 - 3, [(2, 2**32 - 2), (2, 0)]),
+        )
+    },
+    "LJ-07: one window frame holds for ever": [
+        (encode_window(4) + events_of(*range(1, 11)), [(2, 4), (2, 8)]),
+        (events_of(11, 12), [(2, 12)]),
+    ],
+    "LJ-07, LJ-13: a new window closes the short one first, then counting starts anew": [
+        (encode_window(5) + events_of(1, 2), []),
+        (encode_window(3), [(2, 2)]),
+        (events_of(1, 2), []),
+        (events_of(3), [(2, 3)]),
+    ],
+    "LJ-07: a new window just replaces one of which nothing is unacknowledged": [
+        (encode_window(5) + encode_window(2), []),
+        (events_of(1, 2), [(2, 2)]),
+    ],
+    "LJ-07: an empty window is answered on version 2 alone and changes nothing": [
+        (encode_window(3) + events_of(1, 2), []),
+        (encode_window(0, V1), []),
+        (encode_window(0, V2), [(2, 0)]),
+        (events_of(3), [(2, 3)]),
+    ],
+    "LJ-02: the ack has the version of the window's last data frame": [
+        (encode_window(2, V2) + events_of(1, version=V2) + events_of(2, version=V1), [(1, 2)]),
+        (events_of(3, version=V1) + events_of(4, version=V2), [(2, 4)]),
+    ],
+    "LJ-08: a window may span compressed frames, and stand in them": [
+        (encode_compressed(encode_window(3) + events_of(1, 2)), []),
+        (encode_compressed(events_of(3)), [(2, 3)]),
+    ],
+    "LJ-07, LJ-08: an empty window in a compressed frame is answered in line": [
+        (encode_compressed(encode_window(2) + events_of(1, 2) + encode_window(0)), [(2, 2), (2, 0)])
+    ],
+    "LJ-07, LJ-13: windows which share a read have an ack each, the short one as well": [
+        (
+            encode_window(2)
+            + events_of(1, 2)
+            + encode_window(5)
+            + events_of(1, 2)
+            + encode_window(1)
+            + events_of(9, 3)
+            + encode_window(4),
+            [(2, 2), (2, 2), (2, 9), (2, 3)],
+        )
+    ],
+}
 
 
-class Session:
-    """A reader whose sink is safe when told to; a transcript of what went in and came out."""
-
-    def __init__(self, safe_at_once=True, **changes):
-        self.reader = Reader(limits(**changes))
-        self.now = 0.0
-        self.safe_at_once = safe_at_once
-        self.events = []
-        self.waiting = []
-
-    def receive(self, octets):
-        """Read ``octets``; the acks which that gave out, as (version, sequence)."""
-        events = self.reader.receive(octets, self.now)
-        while self.reader.unfinished:
-            events += self.reader.receive(b"", self.now)
-        self.events += events
-        self.waiting += [event.place for event in events if not isinstance(event, Fault)]
-        return self.safe() if self.safe_at_once else self.acks()
-
-    def safe(self, count=None):
-        """The sink has made the oldest ``count`` batches safe (None: all)."""
-        count = len(self.waiting) if count is None else count
-        for _ in range(count):
-            self.reader.made_safe(self.waiting.pop(0), self.now)
-        return self.acks()
-
-    def acks(self):
-        octets = self.reader.outputs()
-        assert len(octets) % 6 == 0
-        acks = []
-        for at in range(0, len(octets), 6):
-            version, kind, sequence = struct.unpack_from(">BBI", octets, at)
-            assert kind == ord("A")
-            acks.append((version - 0x30, sequence))
-        return acks
-
-    def wait(self, seconds):
-        """Let time pass as a timer would: act at each deadline on the way."""
-        end = self.now + seconds
-        given = []
-        _, deadline = due(self.reader, self.now)
-        while deadline is not None and deadline <= end:
-            self.now = max(self.now, deadline)
-            _, deadline = due(self.reader, self.now)
-            given += self.acks()
-        self.now = end
-        self.reader.advance(end)
-        return given + self.acks()
-
-    @property
-    def flat(self):
-        return flatten(self.events)
-
-
-def events_of(*numbers, version=V2):
-    return encode_json(numbers, [b"%d" % number for number in numbers], version)
-
-
-# ── The table ───────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(("state", "event"), list(product(Reading, [*events(READER), Ack])))
-def test_every_state_and_event_is_decided(state, event):
-    """LJ-05, LJ-16: what the table does not name is refused, an Ack everywhere."""
-    machine = Machine(READER, state)
-    if event in READER[state]:
-        machine.step(event)
-        assert machine.state is READER[state][event]
-    else:
-        with pytest.raises(IllegalTransition):
-            machine.step(event)
-        assert machine.state is state
-
-
-def test_no_state_lets_a_writer_acknowledge():
-    """LJ-05."""
-    assert all(Ack not in row for row in READER.values())
+@pytest.mark.parametrize("reads", CONVERSATIONS.values(), ids=CONVERSATIONS)
+def test_each_window_gets_its_ack_however_its_octets_are_cut(reads):
+    """LJ-20."""
+    session = Session()
+    for octets, acks in reads:
+        assert session.receive(octets) == acks
+    stream = b"".join(octets for octets, _ in reads)
+    for pieces in splits(stream):
+        again = Session()
+        given = [ack for piece in pieces for ack in again.receive(piece)]
+        assert given == [ack for _, acks in reads for ack in acks]
+        assert again.flat == session.flat
 
 
 def test_an_ack_from_a_writer_closes_without_ack():
@@ -123,56 +114,21 @@ def test_an_ack_from_a_writer_closes_without_ack():
     session = Session()
     assert session.receive(encode_window(2) + events_of(1, 2) + encode_ack(2, V1)) == []
     assert session.flat[-1] == ("fault", "wrong-role")
-    assert session.reader.state is Reading.FAILED
+    assert session.state == "FAILED"
     fault = session.reader.fault
-    assert fault.text == "a frame 'A' from a writer (Ack is not allowed in state EMPTY)"
+    assert fault.text.startswith("a frame 'A' from a writer")
     assert fault.octets == encode_ack(2, V1)
 
 
-# ── Windows ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_before_any_window_each_event_is_a_window():
-    """LJ-07."""
-    session = Session()
-    assert session.receive(events_of(8, 9)) == [(2, 8), (2, 9)]
-
-
-def test_the_ack_names_the_last_frame_in_order_of_arrival():
-    """LJ-06, LJ-11: never a count, never a maximum, never signed."""
-    session = Session()
-    assert session.receive(encode_window(3) + events_of(0xFFFFFFFE, 0xFFFFFFFF, 0)) == [(2, 0)]
-    assert session.receive(events_of(7, 3, 0x80000000)) == [(2, 0x80000000)]
-    assert session.receive(events_of(9, 5, 4)) == [(2, 4)]
-
-
-@pytest.mark.parametrize("start", [0, 1, 17, 2**32 - 3])
-def test_any_numbering_is_acknowledged(start):
-    """LJ-11, LJ-12: restart at 1, start at 0, any start, roll-over."""
-    session = Session()
-    numbers = [(start + step) % 2**32 for step in range(6)]
-    assert session.receive(encode_window(2) + events_of(*numbers)) == [
-        (2, numbers[1]),
-        (2, numbers[3]),
-        (2, numbers[5]),
-    ]
-
-
-def test_one_window_frame_holds_for_ever():
-    """LJ-07: windows follow each other; frames beyond the window belong to the next."""
-    session = Session()
-    assert session.receive(encode_window(4) + events_of(*range(1, 11))) == [(2, 4), (2, 8)]
-    assert session.reader.unacknowledged == 2
-    assert session.receive(events_of(11, 12)) == [(2, 12)]
-
-
-def test_a_new_window_in_the_middle_closes_the_short_one_first():
-    """LJ-07, LJ-13: its tail is acked on its own, then counting starts anew."""
-    session = Session()
-    session.receive(encode_window(5) + events_of(1, 2))
-    assert session.receive(encode_window(3)) == [(2, 2)]
-    assert session.receive(events_of(1, 2)) == []
-    assert session.receive(events_of(3)) == [(2, 3)]
+@pytest.mark.parametrize(
+    "behind", [events_of(1), encode_window(1), encode_window(0), encode_ack(1)]
+)
+def test_nothing_behind_a_frame_of_the_wrong_role_is_read__LJ_16(behind):
+    reader = Reader()
+    (fault,) = reader.receive(encode_ack(1) + behind, 0.0)
+    assert (fault.reason, fault.octets, reader.fault) == ("wrong-role", encode_ack(1), fault)
+    assert (reader.counters.events, reader.outputs()) == (0, b"")
+    assert reader.snapshot()["state"] == "FAILED"
 
 
 def test_the_tail_of_a_short_window_that_is_safe_does_not_wait_for_the_window_behind_it():
@@ -184,83 +140,11 @@ def test_the_tail_of_a_short_window_that_is_safe_does_not_wait_for_the_window_be
     assert session.safe() == [(2, 3)]
 
 
-def test_a_new_window_while_nothing_is_unacknowledged_just_replaces_the_old_one():
-    """LJ-07: no ack."""
-    session = Session()
-    assert session.receive(encode_window(5) + encode_window(2)) == []
-    assert session.receive(events_of(1, 2)) == [(2, 2)]
-
-
-def test_an_empty_window_is_answered_on_version_2_alone_and_changes_nothing():
-    """LJ-07."""
-    session = Session()
-    session.receive(encode_window(3) + events_of(1, 2))
-    assert session.receive(encode_window(0, V1)) == []
-    assert session.receive(encode_window(0, V2)) == [(2, 0)]
-    assert session.reader.state is Reading.FILLING
-    assert session.receive(events_of(3)) == [(2, 3)]
-
-
 def test_the_answer_to_an_empty_window_stands_in_line():
     """LJ-07, LJ-13: acks leave in order."""
     session = Session(safe_at_once=False)
     assert session.receive(encode_window(1) + events_of(4) + encode_window(0)) == []
     assert session.safe() == [(2, 4), (2, 0)]
-
-
-def test_a_window_above_the_limit_closes():
-    """LJ-07, LJ-17."""
-    session = Session(window=10)
-    session.receive(encode_window(11))
-    assert session.flat == [("fault", "window-limit")]
-
-
-def test_the_ack_carries_the_version_of_the_windows_last_data_frame():
-    """LJ-02: some shippers mix versions."""
-    session = Session()
-    assert session.receive(
-        encode_window(2, V2) + events_of(1, version=V2) + events_of(2, version=V1)
-    ) == [(1, 2)]
-    assert session.receive(events_of(3, version=V1) + events_of(4, version=V2)) == [(2, 4)]
-
-
-def test_json_is_read_in_both_versions_verbatim():
-    """LJ-04: it is not parsed on the receive path."""
-    session = Session()
-    session.receive(encode_json([1], [b"\xff not json"], V1) + encode_json([2], [b"{}"], V2))
-    assert session.flat == [("JsonReceived", 1, b"\xff not json"), ("JsonReceived", 2, b"{}")]
-
-
-def test_json_and_data_keep_their_order_as_batches():
-    """LJ-10: order is kept across kinds."""
-    session = Session()
-    acks = session.receive(
-        encode_window(4) + events_of(1) + encode_data([2, 3], [{"a": "b"}, {}], V2) + events_of(4)
-    )
-    assert session.flat == [
-        ("JsonReceived", 1, b"1"),
-        ("DataReceived", 2, {"a": "b"}),
-        ("DataReceived", 3, {}),
-        ("JsonReceived", 4, b"4"),
-    ]
-    assert acks == [(2, 4)]
-
-
-def test_one_read_gives_one_batch_whatever_windows_end_in_it():
-    session = Session()
-    octets = b"".join(encode_window(2) + events_of(1, 2) for _ in range(5))
-    session.receive(octets + b"".join(encode_data([n], [{}]) for n in (1, 2)))
-    assert [len(event.sequences) for event in session.events] == [10, 2]
-    split = Session()
-    split.receive(encode_data([1], [{}]) + encode_window(1) + encode_data([2], [{}]))
-    assert [type(event) for event in split.events] == [DataReceived]
-
-
-def test_windows_inside_of_compressed_frames_and_windows_over_several_of_them():
-    """LJ-08: a shipper puts W inside; one window may span several C."""
-    session = Session()
-    assert session.receive(encode_compressed(encode_window(3) + events_of(1, 2))) == []
-    assert session.receive(encode_compressed(events_of(3))) == [(2, 3)]
 
 
 def test_a_compressed_frame_which_turns_out_partial_acknowledges_nothing_of_it():
@@ -325,7 +209,7 @@ def test_an_empty_window_inside_of_a_compressed_frame_waits_for_its_end():
     assert Session().receive(encode_compressed(encode_window(0))) == [(2, 0)]
 
 
-# ── Safe and acknowledged ───────────────────────────────────────────────────────────────────────
+# ── Safe and acknowledged ─────────────────────────────────────────────────────────────────────────
 
 
 def test_events_are_given_out_as_they_arrive_and_acked_when_all_are_safe():
@@ -361,14 +245,218 @@ def test_nothing_is_acked_after_a_fault_or_after_the_connection_is_lost():
         assert session.reader.receive(events_of(2), 0.0) == []
 
 
-def test_losing_the_connection_twice_changes_nothing():
-    session = Session()
+def test_acks_of_a_connection_that_is_lost_are_not_written__LJ_16():
+    session = Session(safe_at_once=False)
+    session.receive(encode_window(1) + events_of(1))
+    session.reader.made_safe(session.waiting[0], 0.0)
     session.reader.lost(0.0)
-    session.reader.lost(0.0)
-    assert session.reader.state is Reading.CLOSED
+    assert (session.reader.outputs(), session.reader.deadline) == (b"", None)
 
 
-# ── Time ────────────────────────────────────────────────────────────────────────────────────────
+def test_what_never_will_be_safe_is_not_acknowledged_nor_what_follows__LJ_13():
+    session = Session(safe_at_once=False)
+    session.receive(events_of(1, 2))
+    (first,) = session.waiting
+    session.reader.not_safe(first, 0.0)
+    assert session.acks() == []
+    assert session.state != "FAILED"
+    assert session.reader.finished
+    assert session.reader.receive(events_of(3), 1.0) == []
+
+
+def test_octets_of_a_frame_that_is_not_whole_are_held__NB_02():
+    reader = Reader()
+    octets = events_of(1)
+    assert (reader.held, reader.whole) == (0, True)
+    reader.receive(octets[:-1], 0.0)
+    assert (reader.held, reader.whole) == (len(octets) - 1, False)
+    reader.receive(octets[-1:], 0.0)
+    assert (reader.held, reader.whole) == (0, True)
+
+
+def test_a_reader_counts_and_shows_each_step__LJ_07__LJ_13__LJ_14() -> None:
+    reader = Reader()
+
+    def figures() -> dict[str, Any]:
+        own = {name: getattr(reader, name) for name in ("unacknowledged", "finished", "whole")}
+        return {**asdict(reader.counters), **reader.snapshot(), **own}
+
+    counts = ("events", "windows", "acks", "keepalives", "received", "safe", "acknowledged")
+    assert figures() == {
+        **dict.fromkeys((*counts, "held_octets", "unacknowledged"), 0),
+        **{"state": "EMPTY", "window": 1, "paused": False, "finished": False, "whole": True},
+    }
+    changed = Figures(figures)
+    places: list[int] = []
+
+    def receive(octets: bytes, now: float) -> None:
+        places.extend(event.place for event in reader.receive(octets, now))  # type: ignore[union-attr]
+
+    steps: list[tuple[Callable[[], object], dict[str, Any], bytes]] = [
+        (lambda: receive(encode_window(3), 1.0), {"window": 3}, b""),
+        (
+            lambda: receive(encode_json([7, 8], [b"a", b"b"]), 2.0),
+            {"events": 2, "received": 2, "unacknowledged": 2, "state": "FILLING"},
+            b"",
+        ),
+        (
+            lambda: receive(encode_json([9], [b"c"]) + b"2W", 3.0),
+            {
+                **{"events": 3, "received": 3, "windows": 1, "unacknowledged": 3},
+                **{"state": "EMPTY", "held_octets": 2, "whole": False},
+            },
+            b"",
+        ),
+        (lambda: reader.made_safe(places[0], 4.0), {"safe": 2}, b""),
+        (lambda: reader.advance(8.0), {"keepalives": 1}, encode_ack(0)),
+        (lambda: reader.advance(13.0), {"keepalives": 2}, encode_ack(0)),
+        (
+            lambda: reader.made_safe(places[1], 24.0),
+            {"acks": 1, "safe": 3, "acknowledged": 3, "unacknowledged": 0},
+            encode_ack(9),
+        ),
+        (lambda: reader.paused(25.0), {"paused": True}, b""),
+        (lambda: reader.resumed(26.0), {"paused": False}, b""),
+        (
+            lambda: receive(encode_window(0)[2:], 27.0),
+            {"acks": 2, "held_octets": 0, "whole": True},
+            encode_ack(0),
+        ),
+        (
+            lambda: receive(encode_json([1], [b"d"]), 28.0),
+            {"events": 4, "received": 4, "unacknowledged": 1, "state": "FILLING"},
+            b"",
+        ),
+        (lambda: reader.made_safe(places[2], 28.0), {"safe": 4}, b""),
+        (
+            lambda: reader.advance(30.0),
+            {"acks": 3, "acknowledged": 4, "unacknowledged": 0, "state": "EMPTY"},
+            encode_ack(1),
+        ),
+        (lambda: reader.advance(99.0), {}, b""),
+        (lambda: reader.drain(99.0), {"state": "DRAINING", "finished": True}, b""),
+        (lambda: reader.lost(99.0), {"state": "CLOSED"}, b""),
+    ]
+    for number, (step, expected, octets) in enumerate(steps):
+        assert (changed(step()), reader.outputs()) == (expected, octets), f"step {number}"
+
+
+def test_windows_of_one_read_are_counted_each__LJ_07() -> None:
+    """Whole ones, those behind each other without a W frame, and not the short one."""
+    whole = encode_window(2) + encode_json([1, 2], [b"a", b"b"])
+    for octets, windows, events in (
+        (whole, 1, 2),
+        (whole * 3, 3, 6),
+        (whole + encode_json([3, 4, 5], [b"a"] * 3), 2, 5),
+        (encode_window(3) + encode_json([1, 2], [b"a", b"b"]), 0, 2),
+    ):
+        reader = Reader()
+        reader.receive(octets, 0.0)
+        assert (reader.counters.windows, reader.counters.events) == (windows, events)
+
+
+# ── Time ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+TIMES = {"idle-ack": 5.0, "keepalive": 3.0, "idle-close": 60.0}
+
+
+WINDOW = encode_window(3)
+
+
+TAIL = WINDOW + events_of(1, 2)
+
+
+CUT = encode_compressed(encode_window(2) + events_of(1, 2))[:-3]
+
+
+ACK, FAULT, LONELY = "5 ack 2", "60 fault", "-"
+
+
+ALIVE = "3 alive, 6 alive"
+
+
+SILENCES: dict[str, tuple[list[bytes], bool, tuple[str, str, str, str, str]]] = {
+    # reads, a second apart; whether all is safe; what happens as it is, while the connection is
+    # not read, and without idle-ack, keepalive or idle-close
+    "nothing": ([WINDOW], True, (LONELY,) * 5),
+    "a short window": ([TAIL], True, (ACK, LONELY, FAULT, ACK, ACK)),
+    "two reads": (
+        [WINDOW + events_of(1), events_of(2)],
+        True,
+        ("6 ack 2", LONELY, "61 fault", "6 ack 2", "6 ack 2"),
+    ),
+    "not safe": (
+        [TAIL],
+        False,
+        ("8 alive, 11 alive", LONELY, FAULT, LONELY, "8 alive, 11 alive"),
+    ),
+    "full and not safe": (
+        [encode_window(2) + events_of(1, 2)],
+        False,
+        (ALIVE, ALIVE, ALIVE, LONELY, ALIVE),
+    ),
+    "full and not safe, version 1": (
+        [encode_window(2, V1) + events_of(1, 2, version=V1)],
+        False,
+        (LONELY,) * 5,
+    ),
+    "full, then short": (
+        [encode_window(2) + events_of(1, 2), encode_window(2) + events_of(3)],
+        False,
+        (ALIVE, ALIVE, ALIVE, LONELY, ALIVE),
+    ),
+    "version 1, then 2": (
+        [encode_window(1, V1) + events_of(1, version=V1), encode_window(1) + events_of(2)],
+        False,
+        (LONELY,) * 5,
+    ),
+    "version 2, then 1": (
+        [encode_window(1) + events_of(1), encode_window(1, V1) + events_of(2, version=V1)],
+        False,
+        (LONELY,) * 5,
+    ),
+    "a head": ([b"2W"], True, (FAULT, LONELY, FAULT, FAULT, LONELY)),
+    "a short window and a head": (
+        [WINDOW + events_of(1) + b"2J"],
+        True,
+        (FAULT, LONELY, FAULT, FAULT, LONELY),
+    ),
+    "a compressed frame": ([CUT], True, (ALIVE, ALIVE, ALIVE, FAULT, ALIVE)),
+    "a compressed frame, version 1": (
+        [b"1" + CUT[1:]],
+        True,
+        (FAULT, LONELY, FAULT, FAULT, LONELY),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SILENCES)
+def test_what_happens_in_silence_and_when__LJ_13__LJ_14__LJ_17__NB_10(name: str) -> None:
+    reads, safe, expected = SILENCES[name]
+    told: list[str] = []
+    for without in (None, "paused", *TIMES):
+        changes = {limit: 0.0 if limit == without else value for limit, value in TIMES.items()}
+        reader = Reader(limits(changes))
+        now = 0.0
+        for now, octets in enumerate(reads):
+            for event in reader.receive(octets, now):
+                if safe:
+                    reader.made_safe(event.place, now)  # type: ignore[union-attr]
+        if without == "paused":
+            reader.paused(now)
+        happened: list[str] = []
+        while (at := reader.deadline) is not None and at < 70 and len(happened) < 2:
+            reader.advance(at)
+            out = reader.outputs()
+            if reader.fault is not None:
+                happened.append(f"{at:g} fault")
+            elif out:
+                happened.append(
+                    f"{at:g} alive" if out == encode_ack(0) else f"{at:g} ack {out[-1]}"
+                )
+        told.append(", ".join(happened) or LONELY)
+    assert tuple(told) == expected
 
 
 def test_a_window_which_stays_short_is_acked_after_the_idle_time_and_counting_goes_on():
@@ -390,25 +478,6 @@ def test_the_idle_ack_covers_a_tail_once_even_if_a_new_window_follows():
     assert session.receive(encode_window(2) + events_of(1, 2)) == [(2, 2)]
 
 
-def test_each_octet_puts_the_idle_ack_off():
-    """LJ-13."""
-    session = Session()
-    session.receive(encode_window(9) + events_of(1))
-    session.wait(0.9)
-    session.receive(events_of(2))
-    assert session.wait(0.9) == []
-    assert session.wait(0.2) == [(2, 2)]
-
-
-def test_no_idle_ack_while_an_incomplete_frame_is_buffered():
-    """LJ-13."""
-    session = Session()
-    session.receive(encode_window(5) + events_of(1) + events_of(2)[:-1])
-    assert session.wait(100) == []
-    assert session.receive(events_of(2)[-1:]) == []
-    assert session.wait(1.1) == [(2, 2)]
-
-
 def test_no_idle_ack_while_reading_is_paused():
     """LJ-13: silence of a writer whom nobody reads means nothing."""
     session = Session()
@@ -418,25 +487,6 @@ def test_no_idle_ack_while_reading_is_paused():
     session.reader.resumed(session.now)
     assert session.wait(0.9) == []
     assert session.wait(0.2) == [(2, 1)]
-
-
-def test_the_idle_ack_waits_for_the_sink_too():
-    """LJ-13."""
-    session = Session(safe_at_once=False, keepalive=0)
-    session.receive(encode_window(5) + events_of(1))
-    assert session.wait(10) == []
-    assert session.safe() == [(2, 1)]
-
-
-def test_idle_zero_turns_the_idle_ack_off_and_a_window_that_stays_open_closes():
-    """LJ-13, LJ-17: 120 s with unacknowledged frames and the idle ack off."""
-    session = Session(idle_ack=0)
-    session.receive(encode_window(5) + events_of(1))
-    assert session.wait(119) == []
-    assert session.reader.fault is None
-    session.wait(2)
-    assert session.reader.fault.reason == "idle"
-    assert session.reader.state is Reading.FAILED
 
 
 def test_an_incomplete_frame_may_be_silent_for_the_idle_time_only():
@@ -451,19 +501,6 @@ def test_an_incomplete_frame_may_be_silent_for_the_idle_time_only():
     assert session.reader.fault is None
     session.wait(2)
     assert session.reader.fault.reason == "idle"
-
-
-def test_a_connection_with_nothing_open_may_stay_for_ever():
-    """LJ-17: also when closing is off, also in mid-frame."""
-    session = Session()
-    session.receive(encode_window(2) + events_of(1, 2))
-    session.wait(10_000)
-    assert session.reader.fault is None
-    assert due(session.reader, session.now)[1] is None
-    patient = Session(idle_close=0)
-    patient.receive(b"2")
-    patient.wait(10_000)
-    assert patient.reader.fault is None
 
 
 def test_a_slow_sink_is_bridged_with_keepalives_on_version_2():
@@ -487,23 +524,43 @@ def test_a_keepalive_is_due_after_the_last_ack():
     assert session.wait(1.1) == [(2, 0)]
 
 
-@pytest.mark.parametrize("versions", [(V1, V1), (V1, V2), (V2, V1)])
-def test_version_1_never_hears_a_keepalive(versions):
-    """LJ-14: a v1 client takes it for the ack of its batch; nor does one that mixes."""
-    session = Session(safe_at_once=False)
-    for number, version in enumerate(versions):
-        session.receive(encode_window(1, version) + events_of(number, version=version))
-    assert session.wait(60) == []
+def test_the_time_of_a_keep_alive_runs_from_when_an_ack_begins_to_wait__LJ_14() -> None:
+    """Half a frame behind what is acknowledged waits for nobody."""
+    reader = Reader(limits(TIMES))
+    (event,) = reader.receive(encode_window(1) + events_of(1) + b"2", 0.0)
+    reader.made_safe(event.place, 0.0)  # type: ignore[union-attr]
+    assert reader.outputs() == encode_ack(1)
+    reader.receive(encode_window(1)[1:] + events_of(1), 10.0)
+    told = []
+    while (at := reader.deadline) is not None and at < 17.0:
+        reader.advance(at)
+        told += [at] if reader.outputs() else []
+    assert told == [13.0, 16.0]
 
 
-def test_keepalive_zero_is_off():
-    """LJ-14: one v2 client takes any six octets for its ack."""
-    session = Session(safe_at_once=False, keepalive=0)
-    session.receive(encode_window(1) + events_of(1))
-    assert session.wait(60) == []
+def test_octets_of_a_compressed_frame_that_trickle_in_do_not_put_a_keep_alive_off__NB_10() -> None:
+    reader = Reader(limits(TIMES))
+    told = []
+    for at, octet in enumerate(CUT[:12]):
+        reader.receive(bytes([octet]), float(at))
+        reader.advance(float(at))
+        told += [at] if reader.outputs() else []
+    assert told == [4, 7, 10]
 
 
-# ── Half-close ──────────────────────────────────────────────────────────────────────────────────
+def test_nothing_is_sent_in_the_moment_in_which_silence_ends_a_connection__LJ_14__LJ_17() -> None:
+    """A keep-alive is due as well."""
+    changes = {"idle-ack": 0.0, "keepalive": 3.0, "idle-close": 6.0}
+    reader = Reader(limits(changes))
+    reader.receive(encode_window(1) + events_of(1) + b"2W", 0.0)
+    told = []
+    while (at := reader.deadline) is not None:
+        events = reader.advance(at)
+        told.append((at, len(events), reader.outputs()))
+    assert told == [(3.0, 0, encode_ack(0)), (6.0, 1, b"")]
+
+
+# ── Ends ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_half_closed_writer_gets_its_tail_acked_at_once():
@@ -511,7 +568,7 @@ def test_a_half_closed_writer_gets_its_tail_acked_at_once():
     session = Session(idle_ack=0, safe_at_once=False)
     session.receive(encode_window(5) + events_of(1, 2) + events_of(3)[:-1])
     session.reader.ended(0.0)
-    assert session.reader.state is Reading.DRAINING
+    assert session.state == "DRAINING"
     assert not session.reader.finished
     assert session.safe() == [(2, 2)]
     assert session.reader.finished
@@ -519,18 +576,23 @@ def test_a_half_closed_writer_gets_its_tail_acked_at_once():
     assert session.reader.fault is None
 
 
-def test_a_half_close_with_nothing_owed_is_drained_at_once():
-    """LJ-19."""
-    session = Session()
-    session.receive(encode_window(1) + events_of(1))
-    session.reader.ended(0.0)
-    assert session.reader.finished
-    assert session.acks() == []
-    session.reader.ended(0.0)
-    assert session.receive(events_of(2)) == []
-
-
-# ── Stopping ────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("safe_before", [True, False])
+def test_who_shuts_its_side_is_acknowledged_as_far_as_all_is_safe__LJ_19(
+    safe_before: bool,
+) -> None:
+    """In the call after which both are true, and not after a time."""
+    reader = Reader()
+    (event,) = reader.receive(encode_window(5) + encode_json([1, 2], [b"a", b"b"]), 0.0)
+    assert not isinstance(event, Fault)
+    if safe_before:
+        reader.made_safe(event.place, 0.0)
+        assert reader.outputs() == b""
+        reader.ended(0.0)
+    else:
+        reader.ended(0.0)
+        assert (reader.outputs(), reader.finished) == (b"", False)
+        reader.made_safe(event.place, 0.0)
+    assert (reader.outputs(), reader.finished) == (encode_ack(2), True)
 
 
 def test_a_reader_which_stops_acks_whole_windows_and_no_part_of_another():
@@ -538,7 +600,7 @@ def test_a_reader_which_stops_acks_whole_windows_and_no_part_of_another():
     session = Session(safe_at_once=False)
     session.receive(encode_window(2) + events_of(1, 2, 3))
     session.reader.drain(0.0)
-    assert session.reader.state is Reading.DRAINING
+    assert session.state == "DRAINING"
     assert not session.reader.finished
     assert session.receive(events_of(4)) == []
     assert session.safe() == [(2, 2)]
@@ -549,7 +611,7 @@ def test_a_reader_which_stops_acks_whole_windows_and_no_part_of_another():
 
 def test_a_reader_which_stops_owes_nothing_for_a_compressed_frame_which_it_has_not_finished():
     """LJ-08."""
-    reader = Reader(limits(slice_octets=500))
+    reader = Reader(limits({"slice_octets": 500}))
     windows = (encode_window(1) + events_of(1)) * 50
     events = reader.receive(encode_compressed(windows), 0.0)
     while not events:
@@ -561,22 +623,7 @@ def test_a_reader_which_stops_owes_nothing_for_a_compressed_frame_which_it_has_n
     assert reader.outputs() == b""
 
 
-def test_the_snapshot_tells_where_the_reader_stands():
-    session = Session(safe_at_once=False)
-    session.receive(encode_window(5) + events_of(1, 2) + b"2")
-    assert session.reader.snapshot() == {
-        "state": "FILLING",
-        "window": 5,
-        "received": 2,
-        "safe": 0,
-        "acknowledged": 0,
-        "held_octets": 1,
-        "paused": False,
-    }
-    assert session.reader.counters.events == 2
-
-
-# ── Splits and captures ─────────────────────────────────────────────────────────────────────────
+# ── Captures, and what holds of any stream ────────────────────────────────────────────────────────
 
 
 def captured(name):
@@ -584,6 +631,8 @@ def captured(name):
 
 
 NAMES = sorted(path.name.removesuffix(".c2s.bin") for path in CAPTURES.glob("*.c2s.bin"))
+
+
 FLOWING = [name for name in NAMES if "keepalive" not in name]
 
 
@@ -692,6 +741,24 @@ def test_random_sessions_ack_every_window_once_and_only_what_is_safe():
         assert got == expected, seed
 
 
+# ── What is given out together, and what it holds ─────────────────────────────────────────────────
+
+
+def test_json_and_data_keep_their_order_as_batches():
+    """LJ-10: order is kept across kinds."""
+    session = Session()
+    acks = session.receive(
+        encode_window(4) + events_of(1) + encode_data([2, 3], [{"a": "b"}, {}], V2) + events_of(4)
+    )
+    assert session.flat == [
+        ("JsonReceived", 1, b"1"),
+        ("DataReceived", 2, {"a": "b"}),
+        ("DataReceived", 3, {}),
+        ("JsonReceived", 4, b"4"),
+    ]
+    assert acks == [(2, 4)]
+
+
 def test_short_windows_of_one_read_are_one_event_and_hold_nothing_else_of_it():
     """LJ-17: what an event holds is what it weighs, not the read or the C frame around it."""
     session = Session()
@@ -711,74 +778,11 @@ def test_a_short_run_does_not_keep_a_long_read_in_memory():
 
 def test_long_runs_are_events_of_their_own():
     """LJ-13: they are not copied to be put together; those between them are."""
-    bodies = [b"x"] * PACKED_MIN
-    window = encode_window(PACKED_MIN) + encode_json(range(PACKED_MIN), bodies)
+    count = 64
+    window = encode_window(count) + encode_json(range(count), [b"x"] * count)
     short = encode_window(1) + encode_json([7], [b"y"])
     session = Session()
     # Empty batches stand between, because windows of documents alone are one run anyway.
     session.receive(encode_window(0).join([short, short, window, short, window]))
-    assert [len(event.sequences) for event in session.events] == [2, PACKED_MIN, 1, PACKED_MIN]
+    assert [len(event.sequences) for event in session.events] == [2, count, 1, count]
     assert [event.place for event in session.events] == [2, 66, 67, 131]
-
-
-def test_windows_which_follow_each_other_in_a_read_are_one_event():
-    """LJ-07, LJ-13: each has its ack, the short one as well, and they share a batch."""
-    session = Session()
-    octets = encode_window(2) + encode_json([1, 2], [b"a", b"b"])
-    octets += encode_window(5) + encode_json([1, 2], [b"c", b"d"])  # stays short
-    octets += encode_window(1) + encode_json([9], [b"e"]) + encode_json([3], [b"f"])
-    acks = session.receive(octets + encode_window(4))
-    (event,) = session.events
-    assert (event.sequences, event.place) == ([1, 2, 1, 2, 9, 3], 6)
-    assert acks == [(2, number) for number in (2, 2, 9, 3)]
-    assert session.reader.snapshot()["window"] == 4
-    assert session.reader.counters.windows == 3
-
-
-def test_a_deadline_is_never_later_than_what_is_due():
-    """LJ-13, LJ-14: what whoever keeps the reader's timer relies on."""
-    pieces = [
-        encode_window(2),
-        encode_window(0),
-        encode_json([1], [b"{}"]),
-        encode_json([1], [b"{}"], V1),
-        encode_data([2], [{"a": "b"}]),
-        encode_json([1], [b"{}"])[:7],
-        encode_compressed(encode_json([1, 2, 3], [b""] * 3)),
-    ]
-    for seed in range(400):
-        source = random.Random(seed)
-        changes = {
-            name: source.choice((0, 1, 2, 5)) for name in ("idle_ack", "keepalive", "idle_close")
-        }
-        session = Session(safe_at_once=False, **changes)
-        reader = session.reader
-        steps = [source.choice(("read", "safe", "pause", "resume", "eof")) for _ in range(30)]
-        for step in steps:
-            session.now += source.choice((0, 0.5, 0.75, 1, 4))
-            reader.advance(session.now)
-            if reader.fault is not None:
-                break
-            reader.outputs()
-            if step == "read":
-                session.receive(source.choice(pieces))
-            elif step == "safe" and session.waiting:
-                reader.made_safe(session.waiting.pop(0), session.now)
-            elif step == "pause":
-                reader.paused(session.now)
-            elif step == "resume":
-                reader.resumed(session.now)
-            elif step == "eof" and source.random() < 0.1:
-                reader.ended(session.now)
-            if reader.fault is not None:
-                break
-            reader.outputs()
-            promised = reader.deadline
-            # Before that, a look would find nothing to do.
-            reader.deadlines.set("look", session.now)
-            early = session.now if promised is None else max(session.now, promised - 0.01)
-            assert reader.advance(early) == [], seed
-            assert (reader.outputs(), reader.fault) == (b"", None), seed
-            deadline = reader.deadline
-            assert deadline is None or promised is not None, seed
-            assert deadline is None or early < deadline, seed

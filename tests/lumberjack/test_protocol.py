@@ -5,25 +5,21 @@ import struct
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IHalfCloseableProtocol, ITCPTransport
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
-from zope.interface import implementer
 
-from tests.tools.sinks import HeldSink, SafeSink
-from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactory
-from twisted_msgproto.lumberjack.protocol import READ_OCTETS
-from twisted_msgproto.lumberjack.wire import (
-    VERSION_1,
+from tests.lumberjack.frames import (
     encode_ack,
     encode_compressed,
     encode_data,
     encode_json,
     encode_window,
 )
+from tests.tools.sinks import HeldSink
+from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactory
 
 PEER = IPv4Address("TCP", "192.0.2.7", 54321)
 
@@ -105,16 +101,6 @@ class Ingest(Case):
         self.assertEqual(len(self.sink.messages), 1)
         self.assertEqual(transport.value(), b"")
 
-    def test_acks_which_fall_due_together_leave_in_one_write(self):
-        """LJ-13."""
-        writes = []
-        self.patch(StringTransport, "write", lambda transport, octets: writes.append(octets))
-        server, _ = self.connect()
-        server.dataReceived(encode_window(1) + encode_json([1, 2], [b"{}", b"{}"]))
-        self.sink.safe()
-        self.assertEqual(writes, [encode_ack(1) + encode_ack(2)])
-        self.lose(server)
-
     def test_a_batch_which_will_never_be_safe_closes_without_ack(self):
         """LJ-13: nor is anything after it acked."""
         server, transport = self.connect()
@@ -127,42 +113,6 @@ class Ingest(Case):
         self.assertEqual(len(self.flushLoggedErrors(OSError)), 1)
         self.assertEqual(self.factory.counters["unsafe_batches"], 1)
         self.lose(server)
-
-    def test_without_a_sink_acknowledged_means_accepted(self):
-        server, transport = self.connect()
-        self.factory.sink = None
-        server.dataReceived(encode_json([1], [b"{}"]))
-        self.assertEqual(transport.value(), encode_ack(1))
-        self.lose(server)
-
-
-@implementer(ITCPTransport)
-class TCPStringTransport(StringTransport):
-    """A string transport which is TCP's, for what only TCP has."""
-
-    nagle = True
-    keepAlive = False
-
-    def setTcpNoDelay(self, enabled):
-        self.nagle = not enabled
-
-    def setTcpKeepAlive(self, enabled):
-        self.keepAlive = enabled
-
-
-class OnTCP(Case):
-    def test_acks_do_not_wait_for_nagle(self):
-        """LJ-13: TCP_NODELAY is set; and reads become large."""
-        self.connect()
-        server = self.factory.buildProtocol(PEER)
-        transport = TCPStringTransport(peerAddress=PEER)
-        transport.protocol = server
-        server.makeConnection(transport)
-        self.assertFalse(transport.nagle)
-        self.assertTrue(transport.keepAlive)
-        while (octets := transport.bufferSize) < READ_OCTETS:
-            server.dataReceived(encode_window(0) * (octets // 6 + 1))
-            self.assertGreater(transport.bufferSize, octets)
 
 
 class Hooks(Case):
@@ -218,18 +168,6 @@ class RaisingBatchHook(Case):
         self.lose(server)
 
 
-class LosingBatchHook(Case):
-    class protocol(LumberjackServer):
-        def batchReceived(self, batch):
-            self.connectionLost(Failure(ConnectionDone()))
-
-    def test_a_connection_which_is_lost_while_it_is_read_leaves_no_timer(self):
-        server, transport = self.connect()
-        server.dataReceived(encode_window(2) + encode_json([1], [b"a"]))
-        self.assertEqual(transport.value(), b"")
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
-
 class Faults(Case):
     def test_a_fault_closes_with_one_line_a_counter_and_no_ack(self):
         """LJ-16: peer address, reason, first octets in hex."""
@@ -258,28 +196,6 @@ class Faults(Case):
         self.assertEqual(transport.value(), b"")
         self.lose(server)
 
-    def test_the_next_client_is_served(self):
-        """LJ-16."""
-        server, _ = self.connect()
-        server.dataReceived(b"\x16\x03\x01")
-        self.lose(server)
-        server, transport = self.another()
-        server.dataReceived(encode_json([1], [b"{}"]))
-        self.sink.safe()
-        self.assertEqual(transport.value(), encode_ack(1))
-        self.lose(server)
-
-    def test_a_frame_left_in_the_middle_closes_after_the_idle_time(self):
-        """LJ-17."""
-        server, transport = self.connect(idle_close=10)
-        server.dataReceived(b"2J")
-        self.clock.advance(9)
-        self.assertFalse(transport.disconnecting)
-        self.clock.advance(2)
-        self.assertTrue(transport.disconnecting)
-        self.assertEqual(self.factory.counters["fault:idle"], 1)
-        self.lose(server)
-
     def test_a_peer_which_does_not_let_itself_be_closed_is_cut_off(self):
         """FAULTS: unread output is bounded in time."""
         server, transport = self.connect(unread_seconds=5)
@@ -287,24 +203,6 @@ class Faults(Case):
         self.assertFalse(transport.disconnected)
         self.clock.advance(6)
         self.assertTrue(transport.disconnected)
-        self.lose(server)
-
-
-class Time(Case):
-    sink_class = SafeSink
-
-    def test_a_short_window_is_acked_after_the_idle_time(self):
-        """LJ-13."""
-        server, transport = self.connect()
-        server.dataReceived(encode_window(9) + encode_json([4], [b"{}"]))
-        self.clock.advance(0.5)
-        server.dataReceived(encode_json([5], [b"{}"]))
-        self.clock.advance(0.9)
-        self.assertEqual(transport.value(), b"")
-        self.clock.advance(0.2)
-        self.assertEqual(transport.value(), encode_ack(5))
-        self.clock.pump([1] * 100)
-        self.assertEqual(transport.value(), encode_ack(5))
         self.lose(server)
 
 
@@ -330,15 +228,6 @@ class KeepAlives(Case):
         self.assertEqual(transport.value(), encode_ack(0) * 2 + encode_ack(1))
         server.connectionLost(Failure(ConnectionDone()))
         self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_version_1_hears_none(self):
-        """LJ-14."""
-        server, transport = self.connect()
-        server.dataReceived(encode_json([4], [b"{}"], VERSION_1))
-        self.clock.pump([0.5] * 100)
-        self.assertEqual(transport.value(), b"")
-        self.sink.safe()
-        self.lose(server)
 
 
 class BackPressure(Case):
@@ -380,20 +269,6 @@ class BackPressure(Case):
         self.assertEqual(self.factory.budget.waiting, 0)
         self.lose(server)
 
-    def test_a_peer_which_does_not_read_our_acks_is_not_read_and_then_cut_off(self):
-        """FAULTS: unread output."""
-        server, transport = self.connect(unread_seconds=30)
-        transport.producer.pauseProducing()
-        self.assertEqual(transport.producerState, "paused")
-        transport.producer.resumeProducing()
-        self.assertEqual(transport.producerState, "producing")
-        transport.producer.pauseProducing()
-        transport.producer.pauseProducing()
-        self.clock.advance(31)
-        self.assertTrue(transport.disconnected)
-        self.assertEqual(self.factory.counters["fault:unread"], 1)
-        self.lose(server)
-
     def test_a_large_compressed_frame_is_decoded_over_several_turns(self):
         """LJ-13: and what waits for the sink holds the decoding back too."""
         server, transport = self.connect(slice_octets=10_000, unsafe_octets=20_000)
@@ -413,23 +288,9 @@ class BackPressure(Case):
         self.assertEqual(transport.producerState, "producing")
         self.lose(server)
 
-    def test_a_connection_lost_in_the_middle_of_a_large_frame_leaves_no_timer(self):
-        server, _ = self.connect(slice_octets=1000)
-        server.dataReceived(encode_compressed(encode_json(range(60), [b"x" * 900] * 60)))
-        self.lose(server)
-        self.sink.safe()
-
 
 class Unfinished(Case):
     """FAULTS: what all connections hold of unfinished frames is bounded in all."""
-
-    def test_what_was_cut_off_keeps_nothing_and_is_not_cut_off_again(self):
-        server, transport = self.connect(process_held_octets=10)
-        server.dataReceived(encode_json([1], [b"x" * 90])[:50])
-        self.assertTrue(transport.disconnected)
-        server.dataReceived(b"x")
-        self.assertEqual(self.factory.counters["faults"], 1)
-        self.lose(server)
 
     def test_pairs_without_end_are_cut_off_and_a_good_writer_is_acknowledged__NB_02(self):
         """NB-02: a thousand pairs of a D frame take ten times the octets that have come."""
@@ -468,9 +329,6 @@ class Refused(Case):
 
 
 class TheEnd(Case):
-    def test_the_protocol_takes_half_closes(self):
-        self.assertTrue(IHalfCloseableProtocol.implementedBy(LumberjackServer))
-
     def test_a_half_closed_writer_gets_its_acks_then_the_close(self):
         """LJ-19: no idle wait; an incomplete frame is dropped."""
         server, transport = self.connect()
@@ -499,12 +357,6 @@ class TheEnd(Case):
         self.assertTrue(transport.disconnecting)
         self.lose(server)
 
-    def test_a_peer_which_shuts_its_reading_side_is_cut_off(self):
-        server, transport = self.connect()
-        server.writeConnectionLost()
-        self.assertTrue(transport.disconnected)
-        self.lose(server)
-
     def test_draining_reads_no_more_acks_whole_windows_and_closes(self):
         """ECOSYSTEM: stopService stops reading, flushes and acks, then drops."""
         server, transport = self.connect()
@@ -520,16 +372,6 @@ class TheEnd(Case):
         self.successResultOf(drained)
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.assertIsNone(self.factory.buildProtocol(PEER))
-
-    def test_draining_in_mid_window_closes_without_an_ack(self):
-        """LJ-13: a writer may take any ack for that of its window, and lose the rest of it."""
-        server, transport = self.connect()
-        server.dataReceived(encode_window(4) + encode_json([1, 2], [b"{}", b"{}"]))
-        self.sink.safe()
-        self.factory.drain()
-        self.assertTrue(transport.disconnecting)
-        server.connectionLost(Failure(ConnectionDone()))
-        self.assertEqual(transport.value(), b"")
 
     def test_draining_acks_nothing_of_a_compressed_frame_which_was_not_read_to_its_end(self):
         """LJ-08: nobody knows yet whether it ends well; this one ends with a partial frame."""

@@ -9,12 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.frames import windows_apart
-from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.lumberjack.machine import Writer
-from twisted_msgproto.lumberjack.terms import WRITER_LIMITS, KeptAlive, WindowAcknowledged
-from twisted_msgproto.lumberjack.wire import Decoder, Json, Window
+from tests.lumberjack.frames import frames_of
+from twisted_msgproto.lumberjack import Writer
 
 CAPTURES = Path(__file__).parent.parent / "data" / "lumberjack"
 
@@ -29,15 +25,9 @@ RECORDED = {
 
 def frames(octets):
     """Windows and documents as they were sent, compressed or not."""
-    found = []
-    for item in windows_apart(Decoder().feed(octets)):
-        assert not isinstance(item, Fault), item
-        if isinstance(item, Window):
-            found.append(("W", item.version, item.size))
-        elif isinstance(item, Json):
-            rows = zip(item.sequences, item.bodies, strict=True)
-            found += [("J", item.version, number, body) for number, body in rows]
-    return found
+    return [
+        inner for frame in frames_of(octets) for inner in (frame[2] if frame[0] == "C" else [frame])
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(RECORDED))
@@ -47,18 +37,17 @@ def test_a_foreign_readers_answers_are_understood(name):
     recorded = (CAPTURES / f"{name}.c2s.bin").read_bytes()
     answers = (CAPTURES / f"{name}.s2c.bin").read_bytes()
     bodies = [body for kind, *_, body in frames(recorded) if kind == "J"]
-    writer = Writer(
-        Limits.of(WRITER_LIMITS), window=window, compress=compress, pipelining=pipelining
-    )
+    writer = Writer(window=window, compress=compress, pipelining=pipelining)
     writer.send(bodies)
     writer.flush(0.0)
     sent = writer.outputs()
     acknowledged = kept_alive = 0
     for at in range(0, len(answers), 6):
         for event in writer.receive(answers[at : at + 6], 1.0):
-            assert isinstance(event, WindowAcknowledged | KeptAlive), event
-            acknowledged += isinstance(event, WindowAcknowledged)
-            kept_alive += isinstance(event, KeptAlive)
+            said = type(event).__name__
+            assert said in ("WindowAcknowledged", "KeptAlive"), event
+            acknowledged += said == "WindowAcknowledged"
+            kept_alive += said == "KeptAlive"
         writer.flush(1.0)
         sent += writer.outputs()
         if not writer.unacknowledged:

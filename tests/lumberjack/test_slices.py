@@ -1,31 +1,26 @@
 """NB-10: large compressed frames are checked to their end first, and handed on in slices second."""
 
 import functools
-import struct
 import tracemalloc
 import zlib
 from random import Random
 
 import pytest
 
-from tests.fuzz.targets import LUMBERJACK_LIMITS, lumberjack_flat, lumberjack_stream
-from tests.lumberjack.test_machine import Session, events_of
-from tests.tools.events import splits
-from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.lumberjack.terms import READER_LIMITS
-from twisted_msgproto.lumberjack.wire import (
-    VERSION_1,
-    Decoder,
+from tests.fuzz.targets import lumberjack_stream
+from tests.lumberjack.frames import (
+    V1,
+    Session,
+    compressed,
     encode_ack,
     encode_compressed,
     encode_data,
     encode_json,
     encode_window,
+    events_of,
 )
-from twisted_msgproto.lumberjack.wire.inflating import Inflation, Level
-
-pytestmark = pytest.mark.usefixtures("form")
+from tests.tools.events import splits
+from twisted_msgproto.core.errors import Fault
 
 MEBI = 1 << 20
 SLICE = 4 * MEBI
@@ -49,14 +44,6 @@ def batch(bodies):
     )
 
 
-def read_in_turns(reader, octets, piece=MEBI):
-    """What each turn brings, as a server reads: a turn of decoding between others."""
-    for start in range(0, len(octets), piece):
-        yield reader.receive(octets[start : start + piece], 0.0)
-        while reader.unfinished:
-            yield reader.receive(b"", 0.0)
-
-
 BATCHES = {
     "2048 varied lines of 40 KB": lambda: [
         line for source in [Random(1)] for line in [varied(40_000, source) for _ in range(64)] * 32
@@ -66,23 +53,19 @@ BATCHES = {
 }
 
 
-@functools.cache
-def made(name):
-    """The octets of a batch, how many lines they are, the lines' octets, and the first line."""
-    bodies = BATCHES[name]()
-    return batch(bodies), len(bodies), sum(map(len, bodies)), bodies[0]
-
-
 @pytest.mark.parametrize("name", BATCHES)
 def test_large_batches_land_whole_with_the_memory_of_the_compressed_octets_and_slices(name):
     """NB-10, LJ-17: what filebeat sends at its defaults is acknowledged; nothing else is held."""
-    octets, count, total, first = made(name)
+    bodies = BATCHES[name]()
+    octets, count, total, first = batch(bodies), len(bodies), sum(map(len, bodies)), bodies[0]
+    del bodies
     session = Session()
     reader = session.reader
     landed = landed_octets = held = 0
     tracemalloc.start()
     try:
-        for events in read_in_turns(reader, octets):
+        pieces = [octets[at : at + MEBI] for at in range(0, len(octets), MEBI)]
+        for events in (turn for piece in pieces for turn in session.turns(piece)):
             for event in events:
                 assert not isinstance(event, Fault), event
                 assert landed or event.bodies[0] == first
@@ -127,7 +110,7 @@ def test_a_bomb_is_refused_early_and_nothing_of_it_is_stored():
     payload = bomb()
     assert 350_000 < len(payload) < 450_000
     session = Session()
-    session.receive(b"2C" + struct.pack(">I", len(payload)) + payload)
+    session.receive(compressed(payload))
     (fault,) = session.events
     assert fault.reason == "inflated-limit"
     assert fault.text.endswith("; inflated-ratio is 500")
@@ -144,45 +127,29 @@ def test_beyond_64_mib_a_frame_may_inflate_to_500_times_its_octets():
     assert strict.events[-1].text.endswith("; inflated-octets is 67108864")
 
 
-@pytest.mark.parametrize("slice_octets", [300, SLICE])
-def test_more_windows_than_may_end_in_one_frame_are_refused_with_nothing_of_them(slice_octets):
-    """LJ-17: the acks which wait for the end of a C frame are bounded; the text says by what."""
-    changes = {"slice_octets": slice_octets, "compressed_windows": 40}
-    session = Session(**changes)
-    assert session.receive(encode_compressed(events_of(*range(40)))) == [
-        (2, number) for number in range(40)
-    ]
-    session = Session(**changes)
-    session.receive(encode_compressed(events_of(*range(41))))
-    (fault,) = session.events
-    assert fault.reason == "compressed-windows-limit"
-    assert fault.text.endswith("; compressed-windows is 40")
-    # What stands before the frame counts: the window in force, and how much of it is here.
-    session = Session(**changes)
-    before = encode_window(50) + events_of(1)
-    session.receive(before + encode_compressed(events_of(*range(2, 80))))
-    assert len(session.flat) == 79
-    session = Session(**changes)
-    session.receive(encode_compressed(encode_window(0) * 41))
-    assert [event.reason for event in session.events] == ["compressed-windows-limit"]
-    session = Session(**changes)
-    session.receive(encode_compressed(encode_window(5) * 41))
-    assert [event.reason for event in session.events] == ["compressed-windows-limit"]
-
-
-def test_nested_frames_have_bounds_of_their_own():
-    """LJ-17: a fourth of inflated-octets compressed, and all of it inflated, within one C frame."""
-    inner = encode_compressed(encode_json([1], [b"a" * 5000]))
-    random = encode_compressed(encode_json([1], [Random(7).randbytes(2000)]))
-    for frame, value in ((random, 16_800), (inner, 10_200)):
-        changes = {"inflated_octets": value}
-        session = Session(**changes)
-        session.receive(encode_compressed(frame * 2))
-        assert len(session.flat) == 2, session.events
-        session = Session(**changes)
-        session.receive(encode_compressed(frame * 3))
-        fault = session.events[-1]
-        assert fault.text.endswith(f"; inflated-octets is {value}")
+@pytest.mark.parametrize(
+    ("inner", "windows"),
+    [
+        (encode_window(0) * 5, 5),
+        (encode_window(3) * 5, 5),
+        ((encode_window(1) + events_of(1)) * 5, 5),
+        (encode_window(1) + events_of(*range(1, 6)), 5),
+        (encode_window(1) + events_of(1, 2, 3) + encode_window(0) * 2, 5),
+        ((encode_window(2) + events_of(1) + encode_window(0)) * 2, 4),
+        (encode_window(2) + events_of(*range(5)) + encode_window(3) + events_of(6, 7, 8), 4),
+        ((encode_window(1) + events_of(1)) * 400, 400),
+    ],
+)
+def test_a_compressed_frame_may_end_as_many_windows_as_the_limit__LJ_17__NB_10(inner, windows):
+    """Announced or ended, whichever are more; a short one ends with the next."""
+    for limit, faults in ((windows, 0), (windows - 1, 1)):
+        for slice_octets in (1000, SLICE):
+            session = Session(slice_octets=slice_octets, compressed_windows=limit)
+            session.receive(encode_compressed(inner))
+            found = [event for event in session.events if isinstance(event, Fault)]
+            assert [fault.octets for fault in found] == [encode_compressed(inner)[:16]] * faults
+            assert all(fault.text.endswith(f"compressed-windows is {limit}") for fault in found)
+            assert not faults or len(session.events) == 1
 
 
 def test_acks_wait_for_the_good_end_of_a_large_frame():
@@ -191,7 +158,7 @@ def test_acks_wait_for_the_good_end_of_a_large_frame():
     frames = encode_window(10) + encode_json(range(1, 101), [b"x" * 900] * 100)
     reader = session.reader
     acks = []
-    for turn in read_in_turns(reader, encode_compressed(frames)):
+    for turn in session.turns(encode_compressed(frames)):
         assert not acks, "they come with the last turn"
         for event in turn:
             reader.made_safe(event.place, 0.0)
@@ -199,7 +166,7 @@ def test_acks_wait_for_the_good_end_of_a_large_frame():
     assert acks == [(2, number) for number in range(10, 101, 10)]
 
 
-# ── Keep-alives ─────────────────────────────────────────────────────────────────────────────────
+# ── Keep-alives ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_keep_alives_run_from_the_first_octets_of_a_compressed_frame():
@@ -224,8 +191,8 @@ def test_keep_alives_run_from_the_first_octets_of_a_compressed_frame():
 
 def test_a_version_1_writer_gets_no_keep_alives_while_it_sends_a_compressed_frame():
     """LJ-14: it would take them for the ack of its batch."""
-    frame = encode_compressed(encode_data(range(9), [{"a": "b" * 900}] * 9, VERSION_1))
-    first = bytes([VERSION_1]) + frame[1:]
+    frame = encode_compressed(encode_data(range(9), [{"a": "b" * 900}] * 9, V1))
+    first = bytes([V1]) + frame[1:]
     session = Session(keepalive=3)
     session.receive(first[:20])
     assert session.wait(10) == []
@@ -244,24 +211,34 @@ def test_keep_alives_end_with_a_compressed_frame_that_fills_no_window():
     assert session.wait(20) == []
 
 
-# ── However it is cut, and in whatever slices ───────────────────────────────────────────────────
+def test_a_compressed_frame_of_which_the_rest_is_to_come_gets_keep_alives__LJ_14__LJ_17():
+    """Also where everything before it was acknowledged, and never where nothing is to come."""
+    for rest, alive in ((2, True), (0, False)):
+        session = Session(safe_at_once=False)
+        behind = encode_compressed(encode_window(1) + events_of(1))
+        session.receive(encode_window(1) + events_of(1) + behind[: len(behind) - rest])
+        for place in session.waiting:
+            session.reader.made_safe(place, 0.0)
+        session.waiting.clear()
+        assert session.acks()[:1] == [(2, 1)]
+        assert bool(session.wait(60)) is alive
+
+
+# ── However it is cut, and in whatever slices ─────────────────────────────────────────────────────
 
 
 def read_with(pieces, **changes):
-    limits = LUMBERJACK_LIMITS.replace(
-        {name.replace("_", "-"): value for name, value in changes.items()}
+    session = Session(
+        **{"compressed-octets": 2000, "inflated-octets": 5000, "inflated-ratio": 1},
+        **{"nested-compressed-octets": 2000, "nested-inflated-octets": 4000, "json-octets": 2000},
+        **{"pairs": 16, "key-octets": 100, "value-octets": 500, "data-octets": 2000},
+        **changes,
     )
-    decoder = Decoder(limits)
-    items = []
-    for piece in pieces:
-        items += decoder.feed(piece)
-        while decoder.unfinished:
-            items += decoder.feed(b"")
-    return lumberjack_flat(items), (decoder.trailing_octets, decoder.invalid_texts)
+    return [ack for piece in pieces for ack in session.receive(piece)], session.flat
 
 
 def is_fault(flat):
-    return [item[0] for item in flat if isinstance(item, tuple)] == ["fault"]
+    return [item[0] for item in flat] == ["fault"]
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -269,71 +246,23 @@ def test_reading_twice_gives_what_reading_once_gives(part):
     """NB-10: the differential test; a fault may be another one of the same C frame, no more."""
     for seed in range(part * 60, part * 60 + 60):
         stream = lumberjack_stream(Random(seed))
-        (once, oddities), *others = [
+        (acks, once), *others = [
             read_with([stream], slice_octets=octets) for octets in (SLICE, 3000, 500, 60)
         ]
-        for twice, counted in others:
+        for acks_twice, twice in others:
             if is_fault(once[-1:]):
                 assert is_fault(twice[-1:]), seed
                 assert twice[:-1] == once[:-1], seed
             else:
-                assert (twice, counted) == (once, oddities), seed
-
-
-def test_a_frame_of_few_turns_is_read_once_and_one_of_many_is_checked_first__NB_10():
-    for documents, checked in ((30, False), (70, True)):
-        inspected = []
-        limits = Limits.of(READER_LIMITS).replace({"slice-octets": 10_000})
-        decoder = Decoder(limits, lambda frames, seen=inspected: seen.extend(frames))
-        for _ in range(10):
-            assert len(decoder.feed(encode_window(1))) == 1
-        found = decoder.feed(
-            encode_compressed(b"".join([events_of(1), encode_window(1)]) * documents)
-        )
-        while decoder.unfinished:
-            found += decoder.feed(b"")
-        assert (sum(map(bool, inspected)) > 0) is checked
-        assert not any(isinstance(one, Fault) for one in found)
-
-
-def test_what_is_inflated_of_an_inner_frame_counts_before_it_is_whole_and_after__NB_02():
-    text = Random(5).randbytes(600)
-    inflation = Inflation(VERSION_1, (memoryview(zlib.compress(text)),), b"")
-    level = Level(inflation=inflation)
-    level.want(500)
-    assert level.held_octets == 0
-    level.add(inflation.more(200), 200, inflation.ended)
-    assert (level.held_octets, level.wanted, level.octets) == (200, 300, b"")
-    level.add(inflation.more(300), 300, inflation.ended)
-    assert (level.held_octets, level.wanted, level.octets) == (500, 0, text[:500])
-    level.want(600)
-    assert (level.held_octets, level.wanted) == (500, 100)
-    assert Level(octets=b"12345", position=2).held_octets == 3  # the connection's own stream
+                assert (acks_twice, twice) == (acks, once), seed
 
 
 def test_every_split_of_a_frame_read_twice_gives_the_same_events():
     """LJ-20, NB-10."""
     nested = encode_compressed(encode_json([4, 5], [b"n" * 300] * 2))
     inner = events_of(1, 2) + encode_window(2) + encode_data([3], [{"k": "v" * 400}]) + nested
-    octets = encode_window(3) + encode_compressed(inner) + b"2J\0\0\0\6\0\0\0\1x" + nested
+    octets = encode_window(3) + encode_compressed(inner) + encode_json([1], [b""]) + nested
     whole = read_with([octets], slice_octets=200)
-    assert len([item for item in whole[0] if isinstance(item, tuple)]) == 8
+    assert len(whole[1]) == 8
     for pieces in splits(octets):
         assert read_with(pieces, slice_octets=200) == whole
-
-
-def test_oddities_of_a_frame_read_twice_are_counted_once():
-    """LJ-03, LJ-08."""
-    frames = encode_data([1, 2], [{"k": "\udcff" + "v" * 300}] * 2)
-    payload = zlib.compress(frames) + b"tail"
-    frame = b"2C" + struct.pack(">I", len(payload)) + payload
-    assert read_with([frame], slice_octets=100)[1] == (4, 2)
-
-
-def test_defaults_are_those_of_the_ruling():
-    """LJ-17."""
-    limits = Limits.of(READER_LIMITS)
-    assert limits["compressed-octets"] == limits["inflated-octets"] == 64 * MEBI
-    assert limits["json-octets"] == 16 * MEBI
-    assert limits["window"] == limits["compressed-windows"] == 65_536
-    assert limits["inflated-ratio"] == 500

@@ -6,10 +6,10 @@ from random import Random
 import pytest
 
 from tests.chaos.gateways import LISTEN, bodies, most_resident, needs_proc, resident
+from tests.lumberjack.frames import encode_ack
 from tests.lumberjack.test_slices import batch, varied
 from tests.tools.processes import PATIENCE_SECONDS
 from tests.tools.turns import turn_warn
-from twisted_msgproto.lumberjack.wire import encode_ack
 
 pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.usefixtures("short_turns")]
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from twisted.application.service import IServiceMaker
 from twisted.internet import reactor, ssl
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import (
@@ -12,15 +13,15 @@ from twisted.internet.endpoints import (
     serverFromString,
     wrapClientTLS,
 )
-from twisted.internet.interfaces import IStreamServerEndpointStringParser
 from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import capturedLogs, formatEvent
 from twisted.plugin import getPlugins
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from tests.lumberjack.frames import encode_json, encode_window
 from tests.tools.certificates import Authority
 from tests.tools.directories import temporary
-from tests.tools.processes import Launcher, launching
+from tests.tools.processes import Launcher
 from tests.tools.sinks import SafeSink
 from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
 from twisted_msgproto.lumberjack import (
@@ -29,8 +30,6 @@ from twisted_msgproto.lumberjack import (
     LumberjackServerFactory,
     LumberjackShipper,
 )
-from twisted_msgproto.lumberjack.service import Options
-from twisted_msgproto.lumberjack.wire import encode_json, encode_window
 from twisted_msgproto.queue import QueueReader
 
 
@@ -209,22 +208,11 @@ class ClientCertificates(Case):
             await self.refused(Authority(self.directory, "stranger").client())
         self.told(events, "certificate verify failed")
 
-    async def test_a_servers_certificate_is_no_clients(self):
-        """LJ-01."""
-        await self.listen(f"mtls:0:{self.files('force_peer')}")
-        await self.refused(self.server)
-
     async def test_peer_takes_who_shows_none(self):
         """LJ-01."""
         await self.listen(f"mtls:0:{self.files('peer')}")
         await self.exchange()
         self.assertEqual(self.client_ids, [None])
-
-    async def test_peer_takes_a_good_one(self):
-        """LJ-01."""
-        await self.listen(f"mtls:0:{self.files('peer')}")
-        await self.exchange(self.client)
-        self.assertEqual(self.client_ids, ["O=Example,CN=web-1"])
 
     async def test_peer_turns_away_a_bad_one(self):
         """LJ-01."""
@@ -356,6 +344,11 @@ class Failing(Case):
         self.assertEqual(self.factory.counters["faults"], 0)
 
 
+def usage_of_twistd():
+    (maker,) = [one for one in getPlugins(IServiceMaker) if one.tapname == "lumberjack"]
+    return maker.options()
+
+
 class Strings(SynchronousTestCase):
     """What an operator may get wrong about ``mtls:`` is one line, before anything listens."""
 
@@ -371,7 +364,7 @@ class Strings(SynchronousTestCase):
             key=self.pair.key, cert=self.pair.cert, ca=self.ca, other=self.other.key
         )
         with self.assertRaises(SystemExit) as caught:
-            Options().parseOptions(["-e", text])
+            usage_of_twistd().parseOptions(["-e", text])
         line = str(caught.exception)
         self.assertNotIn("\n", line)
         return line
@@ -402,29 +395,11 @@ class Strings(SynchronousTestCase):
             self.assertIn("bad endpoint 'mtls", line)
             self.assertIn(words, line)
 
-    def test_the_plugin_is_found(self):
-        """LJ-01."""
-        prefixes = [parser.prefix for parser in getPlugins(IStreamServerEndpointStringParser)]
-        self.assertEqual(prefixes.count("mtls"), 1)
-
-    def test_a_good_string_passes_the_options(self):
-        """LJ-01."""
-        options = Options()
-        text = f"mtls:0:privateKey={self.pair.key}:certKey={self.pair.cert}:caCerts={self.ca}"
-        options.parseOptions(["-e", text])
-        self.assertEqual(options["endpoints"], [text])
-
 
 LOCKED_KEY = b"""-----BEGIN ENCRYPTED PRIVATE KEY-----
 MIGjMF8GCSqGSIb3DQEFDTBSMDEGCSqGSIb3DQEFDDAkBBCa
 -----END ENCRYPTED PRIVATE KEY-----
 """
-
-
-@pytest.fixture
-def launch(tmp_path):
-    with launching(tmp_path) as launcher:
-        yield launcher
 
 
 @pytest.mark.slow

@@ -1,78 +1,42 @@
-"""The writer's machine: every state and event, windows, acks, limits, resending, time."""
+"""The writer's machine: windows, acks, limits, what is given back, time."""
 
 import random
+import tracemalloc
+import weakref
 import zlib
-from itertools import product
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
 
 import pytest
 
 from tests.doubles import due, unanswered
-from tests.tools.events import splits
-from tests.tools.frames import windows_apart
-from twisted_msgproto.core.errors import Fault, LimitExceeded
-from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.core.machine import IllegalTransition, Machine, events
-from twisted_msgproto.lumberjack.machine import Packer, Writer
-from twisted_msgproto.lumberjack.terms import (
-    WRITER,
-    WRITER_LIMITS,
-    KeptAlive,
-    Parcel,
-    PartAcknowledged,
-    WindowAcknowledged,
-    Writing,
-)
-from twisted_msgproto.lumberjack.wire import (
-    VERSION_1,
-    VERSION_2,
-    Ack,
-    AckDecoder,
-    Compressed,
-    Data,
-    Decoder,
-    Json,
-    Window,
+from tests.lumberjack.frames import (
+    V1,
+    V2,
     encode_ack,
     encode_compressed,
     encode_data,
     encode_json,
     encode_window,
+    windows,
+    writer,
 )
-
-V1, V2 = VERSION_1, VERSION_2
-
-
-def limits(**changes):
-    return Limits.of(WRITER_LIMITS).replace(
-        {name.replace("_", "-"): value for name, value in changes.items()}
-    )
+from tests.tools.events import splits
+from tests.tools.figures import Figures
+from twisted_msgproto.core.errors import Fault, LimitExceeded
+from twisted_msgproto.core.machine import IllegalTransition
+from twisted_msgproto.lumberjack import Writer
 
 
 def documents(count, start=1):
     return [b"%d" % number for number in range(start, start + count)]
 
 
-def writer(changes=None, **settings):
-    """A plain writer (no compression) unless the settings say otherwise."""
-    return Writer(limits(**(changes or {})), **{"compress": 0, "window": 10, **settings})
-
-
 def sent(machine, now=0.0):
     """Flush; the windows which went out, as (announced size, sequences, payloads)."""
     machine.flush(now)
     return windows(machine.outputs())
-
-
-def windows(octets):
-    found = []
-    for frame in windows_apart(Decoder().feed(octets)):
-        assert not isinstance(frame, Fault), frame
-        if isinstance(frame, Window):
-            found.append((frame.size, [], []))
-        elif not isinstance(frame, Compressed):
-            found[-1][1].extend(frame.sequences)
-            found[-1][2].extend(frame.bodies if isinstance(frame, Json) else frame.pairs)
-    return found
 
 
 def flat(events_):
@@ -89,36 +53,16 @@ def flat(events_):
     ]
 
 
-# ── The table ───────────────────────────────────────────────────────────────────────────────────
+def in_flight(count, **settings):
+    """A writer with one window of ``count`` single events in flight, tokens 1 …"""
+    machine = writer(**settings)
+    for number in range(1, count + 1):
+        machine.send([b"%d" % number], number)
+    sent(machine)
+    return machine
 
 
-@pytest.mark.parametrize(
-    ("state", "event"), list(product(Writing, [*events(WRITER), Window, Json, Data, Compressed]))
-)
-def test_every_state_and_event_is_decided(state, event):
-    """LJ-05, LJ-09: what the table does not name is refused, a reader's data frames everywhere."""
-    machine = Machine(WRITER, state)
-    if event in WRITER[state]:
-        machine.step(event)
-        assert machine.state is WRITER[state][event]
-    else:
-        with pytest.raises(IllegalTransition):
-            machine.step(event)
-        assert machine.state is state
-
-
-def test_every_state_can_be_reached_and_left_for_closed():
-    """LJ-15: whatever happens, a lost connection gives everything back."""
-    reached, waiting = set(), [Writing.IDLE]
-    while waiting:
-        state = waiting.pop()
-        if state not in reached:
-            reached.add(state)
-            waiting += WRITER[state].values()
-    assert reached == set(Writing)
-
-
-# ── Windows ─────────────────────────────────────────────────────────────────────────────────────
+# ── Windows ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_what_is_queued_when_the_writer_may_send_forms_the_window():
@@ -134,12 +78,12 @@ def test_nothing_is_written_while_the_window_is_unacknowledged():
     machine = writer()
     machine.send(documents(2))
     sent(machine)
-    assert machine.state is Writing.BLOCKED
+    assert machine.snapshot()["state"] == "BLOCKED"
     machine.send(documents(3, 3))
     assert sent(machine) == []
     assert (machine.in_flight, machine.unsent, machine.unacknowledged) == (2, 3, 5)
     machine.receive(encode_ack(2), 1.0)
-    assert machine.state is Writing.IDLE
+    assert machine.snapshot()["state"] == "IDLE"
     assert sent(machine) == [(3, [1, 2, 3], documents(3, 3))]
 
 
@@ -152,59 +96,19 @@ def test_a_window_has_at_most_so_many_events():
     assert sent(machine) == [(2, [1, 2], documents(2, 5))]
 
 
-def test_a_window_has_at_most_so_many_octets():
-    """LJ-18: 4 MiB of frames by default, here 50; a larger event goes alone."""
-    machine = writer({"window_octets": 50})
-    machine.send([b"x" * 15, b"y" * 15])  # 25 octets each as frames: just enough
-    machine.send([b"z" * 200, b"v" * 5])
-    assert [w[2] for w in sent(machine)] == [[b"x" * 15, b"y" * 15]]
-    machine.receive(encode_ack(2), 0.0)
-    assert [w[2] for w in sent(machine)] == [[b"z" * 200]]
-    machine.receive(encode_ack(1), 0.0)
-    assert [w[2] for w in sent(machine)] == [[b"v" * 5]]
-    assert machine.unsent_octets == 0
-
-
-def test_a_parcel_is_cut_just_where_the_octets_end():
-    """LJ-18: what is just enough still goes."""
-    machine = writer({"window_octets": 50})
-    machine.send([b"x" * 15, b"y" * 15, b"z" * 15])
-    assert [w[2] for w in sent(machine)] == [[b"x" * 15, b"y" * 15]]
-    machine.receive(encode_ack(2), 0.0)
-    assert [w[2] for w in sent(machine)] == [[b"z" * 15]]
-
-
-def test_a_parcel_is_cut_where_the_octets_end_even_behind_another():
-    """LJ-18."""
-    machine = writer({"window_octets": 50})
-    machine.send([b"x" * 10])
-    machine.send([b"y" * 15, b"z" * 15])
-    machine.send([b"v"])
-    assert [w[2] for w in sent(machine)] == [[b"x" * 10, b"y" * 15]]
-    machine.receive(encode_ack(2), 0.0)
-    assert [w[2] for w in sent(machine)] == [[b"z" * 15, b"v"]]
-
-
-def test_a_parcel_which_does_not_fit_at_all_waits_for_the_next_window():
-    """LJ-18."""
-    machine = writer({"window_octets": 50})
-    machine.send([b"x" * 30])
-    machine.send([b"y" * 30])
-    assert [w[2] for w in sent(machine)] == [[b"x" * 30]]
-    machine.receive(encode_ack(1), 0.0)
-    assert [w[2] for w in sent(machine)] == [[b"y" * 30]]
-
-
-def test_the_default_bounds_of_a_window():
-    """LJ-18: 2048 events and 4 MiB."""
-    machine = Writer()
-    machine.send([b"x"] * 5000)
-    assert [w[0] for w in sent(machine)] == [2048]
-    machine = Writer(compress=0)
-    machine.send([b"x" * (1 << 20)] * 5)
-    machine.flush(0.0)
-    assert len(machine.outputs()) <= (4 << 20) + 6
-    assert machine.in_flight == 3
+@pytest.mark.parametrize(
+    ("octets", "sizes"), [(36, [3, 1]), (35, [2, 2]), (11, [1] * 4), (1, [1] * 4)]
+)
+def test_a_window_ends_before_it_has_too_many_octets__LJ_18(octets, sizes):
+    """However the events were handed in; one which is larger goes alone."""
+    for cuts in ([4], [1, 1, 2], [3, 1], [1] * 4):
+        machine = writer({"window_octets": octets}, pipelining=9)
+        documents = [b"1", b"22", b"333", b"4444"]
+        for cut in cuts:
+            machine.send(documents[:cut])
+            del documents[:cut]
+        assert [window[0] for window in sent(machine)] == sizes
+        assert (machine.unsent, machine.unsent_octets) == (0, 0)
 
 
 @pytest.mark.parametrize("level", [1, 3, 9])
@@ -218,15 +122,6 @@ def test_a_window_is_one_compressed_frame(level):
     assert octets == encode_window(5) + encode_compressed(frames, level)
     assert machine.counters.octets == len(octets)
     assert machine.counters.octets_uncompressed == 6 + len(frames)
-
-
-def test_level_0_writes_plain_frames():
-    """LJ-18."""
-    machine = writer(compress=0)
-    machine.send(documents(2))
-    machine.flush(0.0)
-    assert machine.outputs() == encode_window(2) + encode_json([1, 2], documents(2))
-    assert machine.counters.octets == machine.counters.octets_uncompressed
 
 
 def test_what_would_be_above_the_readers_limits_when_compressed_is_written_plain():
@@ -245,14 +140,6 @@ def test_what_would_be_above_the_readers_limits_when_compressed_is_written_plain
     machine.send([b"x" * 100])
     machine.flush(0.0)
     assert machine.outputs()[6:8] == b"2J"
-
-
-def test_version_2_writes_json_frames_only():
-    """LJ-21: the default; every version octet is 2."""
-    machine = Writer(compress=0)
-    machine.send([b'{"a": 1}'])
-    machine.flush(0.0)
-    assert machine.outputs() == b"2W\0\0\0\1" + b"2J\0\0\0\1\0\0\0\x08" + b'{"a": 1}'
 
 
 def test_version_1_writes_data_frames_only():
@@ -278,16 +165,7 @@ def test_version_1_compresses_with_its_own_version_octet():
     )
 
 
-# ── Acks ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def in_flight(count, **settings):
-    """A writer with one window of ``count`` single events in flight, tokens 1 …"""
-    machine = writer(**settings)
-    for number in range(1, count + 1):
-        machine.send([b"%d" % number], number)
-    sent(machine)
-    return machine
+# ── Acks ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("version", [V1, V2])
@@ -314,7 +192,7 @@ def test_a_partial_ack_is_progress_and_does_not_end_the_window():
     machine = in_flight(5)
     machine.send([b"6"], 6)
     assert flat(machine.receive(encode_ack(2), 0.0)) == [("PartAcknowledged", 2, [1, 2])]
-    assert machine.state is Writing.BLOCKED
+    assert machine.snapshot()["state"] == "BLOCKED"
     assert sent(machine) == []
     assert flat(machine.receive(encode_ack(3) + encode_ack(5), 0.0)) == [
         ("PartAcknowledged", 1, [3]),
@@ -367,7 +245,7 @@ def test_an_ack_beyond_what_was_sent_is_a_protocol_error(sequence):
     (fault,) = machine.receive(encode_ack(sequence), 0.0)
     assert (fault.reason, fault.octets) == ("ack", encode_ack(sequence))
     assert fault.text == f"an ack of {sequence} of a window of 5"
-    assert machine.state is Writing.FAILED
+    assert machine.snapshot()["state"] == "FAILED"
     assert machine.fault is fault
     assert [parcel.token for parcel in unanswered(machine)] == [1, 2, 3, 4, 5]
 
@@ -411,19 +289,7 @@ def test_a_reader_sends_acks_and_nothing_else(octets, reason):
         machine = in_flight(3)
         events_ = [event for piece in pieces for event in machine.receive(piece, 0.0)]
         assert flat(events_) == [("PartAcknowledged", 2, [1, 2]), ("Fault", reason)]
-        assert machine.state is Writing.FAILED
-
-
-def test_a_wrong_octet_is_seen_as_soon_as_it_is_there():
-    """LJ-17: a hostile reader makes a writer hold five octets at most."""
-    decoder = AckDecoder()
-    assert decoder.feed(b"2A\0\0\0") == []
-    (ack, fault) = decoder.feed(b"\1" + b"J")
-    assert ack == Ack(V2, 1)
-    assert (fault.reason, fault.octets) == ("version", b"J")
-    assert decoder.feed(encode_ack(1)) == []
-    (fault,) = AckDecoder().feed(b"2J")
-    assert (fault.reason, fault.text) == ("wrong-role", "a frame 'J' from a reader")
+        assert machine.snapshot()["state"] == "FAILED"
 
 
 def test_a_writer_says_what_it_holds_of_an_ack_and_keeps_none_of_it__LJ_21__NB_02():
@@ -442,28 +308,7 @@ def test_a_writer_says_what_it_holds_of_an_ack_and_keeps_none_of_it__LJ_21__NB_0
         assert (writer.held, writer.whole) == (0, True)
 
 
-def test_every_split_of_acks_gives_the_same_events():
-    """LJ-20."""
-    octets = b"".join(map(encode_ack, [0, 1, 3, 3, 0, 4]))
-    expected = None
-    for pieces in splits(octets):
-        machine = in_flight(4)
-        events_ = flat(event for piece in pieces for event in machine.receive(piece, 0.0))
-        expected = expected or events_
-        assert events_ == expected
-    assert expected[-1] == ("WindowAcknowledged", 1, [4])
-
-
-# ── Pipelining ──────────────────────────────────────────────────────────────────────────────────
-
-
-def test_with_pipelining_more_windows_are_in_flight():
-    """LJ-18: and no more than that."""
-    machine = writer(window=2, pipelining=3)
-    machine.send(documents(9))
-    assert [w[2] for w in sent(machine)] == [documents(2), documents(2, 3), documents(2, 5)]
-    assert machine.state is Writing.BLOCKED
-    assert (machine.capacity, machine.in_flight, machine.full) == (6, 6, True)
+# ── Pipelining ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_acks_belong_to_the_oldest_window_in_flight():
@@ -474,14 +319,14 @@ def test_acks_belong_to_the_oldest_window_in_flight():
     sent(machine)
     assert flat(machine.receive(encode_ack(1), 0.0)) == [("PartAcknowledged", 1, [1])]
     assert flat(machine.receive(encode_ack(2), 0.0)) == [("WindowAcknowledged", 1, [2])]
-    assert machine.state is Writing.FLOWING
+    assert machine.snapshot()["state"] == "FLOWING"
     assert [w[2] for w in sent(machine)] == [[b"5"]]
-    assert machine.state is Writing.BLOCKED
+    assert machine.snapshot()["state"] == "BLOCKED"
     assert flat(machine.receive(encode_ack(2) + encode_ack(1), 0.0)) == [
         ("WindowAcknowledged", 2, [3, 4]),
         ("WindowAcknowledged", 1, [5]),
     ]
-    assert machine.state is Writing.IDLE
+    assert machine.snapshot()["state"] == "IDLE"
 
 
 def test_a_window_may_follow_while_another_is_in_flight():
@@ -489,7 +334,7 @@ def test_a_window_may_follow_while_another_is_in_flight():
     machine = writer(window=5, pipelining=2)
     machine.send(documents(2))
     sent(machine)
-    assert machine.state is Writing.FLOWING
+    assert machine.snapshot()["state"] == "FLOWING"
     assert machine.wanted == 5
     machine.send([b"x"])
     assert machine.wanted == 4
@@ -499,66 +344,31 @@ def test_a_window_may_follow_while_another_is_in_flight():
     assert flat(machine.receive(encode_ack(0) + encode_ack(3), 0.0))[-1] == ("Fault", "ack")
 
 
-# ── Limits ──────────────────────────────────────────────────────────────────────────────────────
+# ── Limits ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    ("version", "event", "text"),
+    ("name", "most", "events"),
     [
-        (2, b"x" * 101, "a document of 101 octets, at most 100"),
-        (1, {str(n): "" for n in range(1025)}, "1025 pairs, at most 1024"),
-        (1, {"k" * 1025: ""}, "a key of 1025 octets, at most 1024"),
-        (1, {"ü" * 513: ""}, "a key of 1026 octets, at most 1024"),
-        (1, {"k": "v" * 20_001}, "a value of 20001 octets, at most 20000"),
-        (1, {"k": "v" * 9000, "l": "v" * 10_990}, "pairs of 20012 octets, at most 20000"),
+        ("json-octets", 5, [b"12345", b"1"]),
+        ("unsent-events", 3, [b"1", b"1", b"1"]),
+        ("unsent-octets", 36, [b"1", b"22", b"333"]),
+        ("pairs", 2, [{"a": "1", "b": "2"}]),
+        ("key-octets", 4, [{"äö": "1"}]),
+        ("value-octets", 4, [{"a": "äö"}]),
+        ("data-octets", 23, [{"a": "äö"}]),
     ],
 )
-def test_an_event_above_a_limit_is_never_written(version, event, text):
-    """LJ-18, LJ-17: nor is the rest of its parcel."""
-    changes = {
-        "json_octets": 100,
-        "data_octets": 20_000,
-    }
-    machine = writer(changes, version=version)
-    good = {"a": "b"} if version == 1 else b"{}"
-    with pytest.raises(LimitExceeded, match=text):
-        machine.send([good, event])
-    assert sent(machine) == []
-    assert machine.unsent == 0
-    machine.send([good])
-    assert machine.unsent == 1
-
-
-@pytest.mark.parametrize(
-    ("version", "event"),
-    [
-        (2, b"x" * 100),
-        (1, {str(n): "" for n in range(1024)}),
-        (1, {"k" * 1024: "v" * 30, "ü" * 512: ""}),
-        (1, {"k": "v" * 9000, "l": "v" * 10_972}),
-    ],
-)
-def test_an_event_at_its_limits_is_written_and_read(version, event):
-    """LJ-17: both sides agree on what is just enough."""
-    changes = {
-        "json_octets": 100,
-        "data_octets": 20_000,
-    }
-    machine = writer(changes, version=version)
-    machine.send([event])
-    machine.flush(0.0)
-    frames = Decoder(limits(**changes)).feed(machine.outputs())
-    run = frames[-1]
-    assert (run.bodies if version == 2 else run.pairs) == [event]
-
-
-def test_the_size_of_a_data_frame_is_counted_as_the_reader_counts_it():
-    """LJ-17."""
-    event = {"k": "v" * 20}
-    size = len(encode_data([1], [event]))
-    Packer(limits(data_octets=size), 1).pack([event])
+def test_what_is_at_a_limit_may_be_sent_and_one_more_may_not__LJ_17__LJ_18(name, most, events):
+    version = 2 if isinstance(events[0], bytes) else 1
+    machine = writer({name: most}, version=version)
+    machine.send(events)
+    assert [window[2] for window in sent(machine)] == [events]
+    assert machine.unsent_octets == 0
+    machine = writer({name: most - 1}, version=version)
     with pytest.raises(LimitExceeded):
-        Packer(limits(data_octets=size - 1), 1).pack([event])
+        machine.send(events)
+    assert (machine.unsent, machine.unsent_octets) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -612,7 +422,7 @@ def test_what_waits_is_bounded():
     assert machine.unsent_octets == 24
 
 
-# ── Lost connections ────────────────────────────────────────────────────────────────────────────
+# ── Lost connections ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_lost_connection_gives_back_everything_unacknowledged_in_order():
@@ -628,7 +438,7 @@ def test_a_lost_connection_gives_back_everything_unacknowledged_in_order():
     parcels = unanswered(machine)
     assert [(parcel.token, parcel.acknowledged) for parcel in parcels] == [("b", 2), ("c", 0)]
     assert (machine.unsent, machine.unsent_octets, machine.in_flight) == (0, 0, 0)
-    assert machine.state is Writing.CLOSED
+    assert machine.snapshot()["state"] == "CLOSED"
     assert unanswered(machine) == []
     assert machine.outputs() == b""
 
@@ -650,38 +460,16 @@ def test_what_is_formed_and_not_written_yet_is_given_back_too():
     assert machine.outputs() == b""
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_whatever_is_lost_every_event_arrives_in_order_at_last(seed):
-    """LJ-15: at least once; the first arrivals are in order, and no event is missing."""
-    chance = random.Random(seed)
-    arrived, done = [], []
-    parcels = []
-    number = 0
-    for token in range(20):
-        events_ = documents(chance.randint(1, 7), number)
-        number += len(events_)
-        parcels.append(Packer(limits(), 2).pack(events_, token))
-    for _ in range(500):
-        machine = writer(window=chance.randint(1, 6), pipelining=chance.randint(1, 3))
-        for parcel in parcels:
-            machine.submit(parcel)
-        for _ in range(chance.randint(0, 4)):
-            for size, _, payloads in sent(machine):
-                kept = chance.randint(0, size)
-                arrived += payloads[:kept]
-                if chance.random() < 0.7 and kept:
-                    for event in machine.receive(encode_ack(kept), 0.0):
-                        done += [parcel.token for parcel in event.parcels]
-                if kept < size:
-                    break
-            if machine.in_flight:
-                break
-        parcels = unanswered(machine)
-        if not parcels:
-            break
-    assert not parcels
-    assert done == list(range(20))
-    assert list(dict.fromkeys(arrived)) == documents(number, 0)
+def test_a_writer_that_is_lost_keeps_nothing_of_what_it_had_not_sent__NB_02():
+    class Token:
+        pass
+
+    machine, token = writer(), Token()
+    alive = weakref.ref(token)
+    machine.send(documents(3), token)
+    assert len(unanswered(machine)) == 1
+    del token
+    assert alive() is None
 
 
 def test_a_parcel_can_be_withdrawn_while_nothing_of_it_is_in_flight():
@@ -714,7 +502,7 @@ def test_a_failed_or_closed_writer_takes_and_reads_nothing():
     """LJ-15."""
     machine = in_flight(2)
     machine.receive(b"x", 0.0)
-    assert machine.state is Writing.FAILED
+    assert machine.snapshot()["state"] == "FAILED"
     with pytest.raises(IllegalTransition):
         machine.send([b"3"])
     assert machine.receive(encode_ack(2), 0.0) == []
@@ -722,12 +510,12 @@ def test_a_failed_or_closed_writer_takes_and_reads_nothing():
     assert due(machine, 1e9)[1] is None
     with pytest.raises(IllegalTransition):
         machine.drain(0.0)
-    machine.lost(0.0)
+    (parcel, *_) = unanswered(machine)
     with pytest.raises(IllegalTransition):
-        machine.submit(Parcel([b"3"], 11))
+        machine.submit(parcel)
 
 
-# ── Draining ────────────────────────────────────────────────────────────────────────────────────
+# ── Draining ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_draining_writer_awaits_what_is_in_flight_and_sends_no_more():
@@ -751,26 +539,7 @@ def test_a_draining_writer_awaits_what_is_in_flight_and_sends_no_more():
     assert [parcel.token for parcel in unanswered(machine)] == ["b"]
 
 
-def test_an_idle_writer_is_drained_at_once():
-    """LJ-15, ttl."""
-    machine = writer()
-    machine.drain(0.0)
-    assert machine.finished
-
-
-def test_a_draining_writer_with_several_windows_is_drained_after_the_last():
-    """LJ-15, LJ-18."""
-    machine = writer(window=1, pipelining=2)
-    machine.send(documents(2))
-    sent(machine)
-    machine.drain(0.0)
-    machine.receive(encode_ack(1), 0.0)
-    assert not machine.finished
-    machine.receive(encode_ack(1), 0.0)
-    assert machine.finished
-
-
-# ── Time ────────────────────────────────────────────────────────────────────────────────────────
+# ── Time ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_reader_which_stays_silent_is_left():
@@ -785,7 +554,7 @@ def test_a_reader_which_stays_silent_is_left():
     assert due(machine, 1030.0)[1] is None
     assert machine.fault.reason == "timeout"
     assert machine.fault.text == "no ack for 30 s"
-    assert machine.state is Writing.FAILED
+    assert machine.snapshot()["state"] == "FAILED"
     assert [parcel.token for parcel in unanswered(machine)] == ["a"]
 
 
@@ -832,67 +601,133 @@ def test_silence_means_nothing_while_our_octets_have_not_left():
     assert due(machine, 100.0)[1] == 130.0
 
 
-# ── What it tells ───────────────────────────────────────────────────────────────────────────────
+def test_a_writer_that_waits_for_nothing_has_no_time_when_the_transport_goes_on__LJ_15():
+    machine = writer()
+    machine.paused(1.0)
+    machine.resumed(2.0)
+    assert machine.deadline is None
+    machine.send(documents(1))
+    sent(machine, 2.0)
+    assert machine.deadline == 32.0
+    machine.paused(3.0)
+    machine.resumed(4.0)
+    machine.advance(32.0)
+    assert (machine.deadline, machine.fault) == (34.0, None)
+    machine.advance(34.0)
+    assert machine.fault is not None
 
 
-def test_a_snapshot_is_plain_values():
-    machine = writer(window=2)
-    machine.send(documents(3))
-    sent(machine)
-    machine.receive(encode_ack(1), 0.0)
-    assert machine.snapshot() == {
-        "state": "BLOCKED",
-        "window": 2,
-        "windows_in_flight": 1,
-        "in_flight": 1,
-        "unsent": 1,
-        "unsent_octets": 11,
-        "acknowledged": 1,
+# ── What it counts and shows ──────────────────────────────────────────────────────────────────────
+
+
+def test_a_writer_counts_and_shows_each_step__LJ_06__LJ_09__LJ_12() -> None:
+    writer = Writer(window=2, compress=0, pipelining=2)
+
+    def figures() -> dict[str, Any]:
+        names = ("unacknowledged", "full", "wanted", "finished", "deadline")
+        own = {name: getattr(writer, name) for name in names}
+        return {**asdict(writer.counters), **writer.snapshot(), **own}
+
+    counts = ("events", "windows", "acknowledged", "acks", "keepalives", "octets")
+    assert figures() == {
+        **dict.fromkeys((*counts, "octets_uncompressed", "windows_in_flight"), 0),
+        **dict.fromkeys(("in_flight", "unsent", "unsent_octets", "unacknowledged"), 0),
+        **{"state": "IDLE", "window": 2, "wanted": 2, "deadline": None},
+        **{"full": False, "finished": False},
     }
+    changed = Figures(figures)
+    parcels: list[Any] = []
+
+    def send(*events: bytes) -> None:
+        parcels.append(writer.send(events))
+
+    steps: list[tuple[Callable[[], object], dict[str, Any], int]] = [
+        (
+            lambda: send(b"1", b"22", b"333"),
+            {"unsent": 3, "unsent_octets": 36, "unacknowledged": 3, "wanted": 0},
+            0,
+        ),
+        (
+            lambda: send(b"4444", b"5"),
+            {"unsent": 5, "unsent_octets": 61, "unacknowledged": 5, "full": True},
+            0,
+        ),
+        (lambda: send(b"6"), {"unsent": 6, "unsent_octets": 72, "unacknowledged": 6}, 0),
+        (
+            lambda: writer.withdraw(parcels[2]),
+            {"unsent": 5, "unsent_octets": 61, "unacknowledged": 5},
+            0,
+        ),
+        (
+            lambda: writer.flush(1.0),
+            {
+                **{"events": 4, "windows": 2, "octets": 62, "octets_uncompressed": 62},
+                **{"state": "BLOCKED", "windows_in_flight": 2, "in_flight": 4, "unsent": 1},
+                **{"unsent_octets": 11, "deadline": 31.0},
+            },
+            62,
+        ),
+        (lambda: writer.flush(1.5), {}, 0),
+        (lambda: writer.withdraw(parcels[1]), {}, 0),
+        (lambda: writer.receive(encode_ack(0), 2.0), {"keepalives": 1}, 0),
+        (
+            lambda: writer.receive(encode_ack(1), 3.0),
+            {"acknowledged": 1, "acks": 1, "in_flight": 3, "unacknowledged": 4},
+            0,
+        ),
+        (lambda: writer.receive(encode_ack(1), 4.0), {"keepalives": 2}, 0),
+        (
+            lambda: writer.receive(encode_ack(2), 5.0),
+            {
+                **{"acknowledged": 2, "acks": 2, "windows_in_flight": 1, "in_flight": 2},
+                **{"unacknowledged": 3, "state": "FLOWING", "full": False, "wanted": 1},
+            },
+            0,
+        ),
+        (
+            lambda: writer.flush(6.0),
+            {
+                **{"events": 5, "windows": 3, "octets": 79, "octets_uncompressed": 79},
+                **{"state": "BLOCKED", "windows_in_flight": 2, "in_flight": 3, "unsent": 0},
+                **{"unsent_octets": 0, "wanted": 0},
+            },
+            17,
+        ),
+        (
+            lambda: writer.receive(encode_ack(2), 7.0),
+            {
+                **{"acknowledged": 4, "acks": 3, "windows_in_flight": 1, "in_flight": 1},
+                **{"unacknowledged": 1, "state": "FLOWING", "wanted": 2},
+            },
+            0,
+        ),
+        (lambda: writer.paused(8.0), {}, 0),
+        (lambda: writer.resumed(9.0), {"deadline": 39.0}, 0),
+        (lambda: writer.advance(38.9), {}, 0),
+        (lambda: writer.drain(38.9), {"state": "DRAINING", "wanted": 0}, 0),
+        (
+            lambda: writer.receive(encode_ack(1), 38.9),
+            {
+                **{"acknowledged": 5, "acks": 4, "windows_in_flight": 0, "in_flight": 0},
+                **{"unacknowledged": 0, "finished": True, "deadline": None},
+            },
+            0,
+        ),
+        (lambda: writer.lost(39.0), {"state": "CLOSED"}, 0),
+    ]
+    for number, (step, expected, octets) in enumerate(steps):
+        assert (changed(step()), len(writer.outputs())) == (expected, octets), f"step {number}"
 
 
-def test_the_counters_count_what_was_written_and_acknowledged():
-    machine = writer(window=2)
-    machine.send(documents(3))
+def test_an_ack_costs_the_same_however_many_windows_are_in_flight__NB_07():
+    """Each copied all of them: with 10,922 windows in flight 64 KiB of acks needed 3.6 s."""
+    machine = writer(window=1, pipelining=20_000)
+    machine.send([b"{}"] * 20_000)
     sent(machine)
-    machine.receive(encode_ack(0) + encode_ack(1) + encode_ack(2), 0.0)
-    sent(machine)
-    counters = machine.counters
-    assert (counters.events, counters.windows, counters.acks) == (3, 2, 2)
-    assert (counters.acknowledged, counters.keepalives) == (2, 1)
-
-
-def test_full_says_when_a_producer_must_wait():
-    """LJ-09: in flight and queued count alike."""
-    machine = writer(window=3)
-    machine.send([b"1"])
-    sent(machine)
-    machine.send([b"2"])
-    assert not machine.full
-    machine.send([b"3"])
-    assert machine.full
     machine.receive(encode_ack(1), 0.0)
-    assert not machine.full
-
-
-def test_flush_tells_how_many_windows_it_formed():
-    machine = writer(window=1, pipelining=2)
-    machine.send(documents(3))
-    assert machine.flush(0.0) == 2
-    assert machine.flush(0.0) == 0
-
-
-def test_events_are_plain_and_comparable():
-    assert PartAcknowledged(1, []) == PartAcknowledged(1, [])
-    assert WindowAcknowledged(1, []) != WindowAcknowledged(2, [])
-    assert KeptAlive() == KeptAlive()
-
-
-def test_the_event_of_a_silent_reader_is_its_fault():
-    """LJ-15: a connection closes for what the machine returns."""
-    machine = writer({"timeout": 30})
-    machine.send([b"1"])
-    sent(machine, 0.0)
-    assert machine.advance(29.0) == []
-    assert machine.advance(30.0) == [machine.fault]
-    assert machine.advance(31.0) == []
+    tracemalloc.start()
+    try:
+        machine.receive(encode_ack(1), 0.0)
+        assert tracemalloc.get_traced_memory()[1] < 20_000
+    finally:
+        tracemalloc.stop()

@@ -7,31 +7,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.micromsg2 import machine as machines
-from twisted_msgproto.micromsg2 import wire
-from twisted_msgproto.micromsg2.machine import (
-    Client,
-    MessagesAcknowledged,
-    MessagesReceived,
-    Proposal,
-    Server,
-    Session,
-)
-from twisted_msgproto.micromsg2.wire import (
-    Decoder,
+from tests.micromsg2.layouts import (
     Error,
-    Frame,
+    ExtensionFrame,
     Handshake,
-    Messages,
-    Offer,
+    decode,
     encode_address,
     encode_extension,
     encode_handshake,
     encode_message,
-    read_extensions,
+    read_offers,
 )
+from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.micromsg2 import Client, Offer, Proposal, Server
+from twisted_msgproto.micromsg2.machine import MessagesAcknowledged, MessagesReceived, Session
+from twisted_msgproto.micromsg2.terms import LIMITS
 
 CAPTURE = Path(__file__).parent / "captures" / "reference_no_extensions.hex"
 """What a client and a server of the reference implementation said to each other."""
@@ -39,11 +30,11 @@ CAPTURE = Path(__file__).parent / "captures" / "reference_no_extensions.hex"
 
 def limits(**changes: object) -> Limits:
     named = {name.replace("_", "-"): value for name, value in changes.items()}
-    return Limits.of(machines.LIMITS).replace(named)
+    return Limits.of(LIMITS).replace(named)
 
 
 def offers(text: str) -> tuple[Offer, ...]:
-    return read_extensions(text.encode(), 64)
+    return read_offers(text)
 
 
 def proposal(required: str = "", optional: str = "", **rest: object) -> Proposal:
@@ -69,8 +60,7 @@ def message(
     *,
     continued: bool = False,
 ) -> bytes:
-    (frame,) = encode_message(sequence, encode_address(destination, properties), payload)
-    return bytes((frame[0] | 16,)) + frame[1:] if continued else frame
+    return encode_message(sequence, encode_address(destination, properties), payload, continued)
 
 
 def messages(first: int, count: int, payload: bytes = b"x") -> bytes:
@@ -97,26 +87,6 @@ def cuts(octets: bytes, seed: int = 7, times: int = 6) -> Iterator[list[bytes]]:
         places = sorted(rng.sample(range(1, max(2, len(octets))), min(count, len(octets) - 1)))
         edges = [0, *places, len(octets)]
         yield [octets[a:b] for a, b in pairwise(edges)]
-
-
-def decode(chunks: Iterable[bytes], handshakes: int = 0, **changes: object) -> list[object]:
-    """Frames of a stream, runs of messages taken apart."""
-    decoder = Decoder(limits(**changes), handshakes)
-    found: list[object] = []
-    for chunk in chunks:
-        found += flat_frames(decoder.feed(chunk))
-    return found
-
-
-def flat_frames(frames: Iterable[Frame | Fault]) -> Iterator[object]:
-    for frame in frames:
-        if isinstance(frame, Messages):
-            columns = (frame.sequences, frame.destinations, frame.properties, frame.payloads)
-            yield from zip(*columns, strict=True)
-        elif isinstance(frame, Fault):
-            yield frame.reason, frame.text
-        else:
-            yield frame
 
 
 def flatten(events: Iterable[object]) -> list[object]:
@@ -164,7 +134,7 @@ def acks_written(session: Session, index: int = 1) -> list[int]:
     return [
         int.from_bytes(frame.payload, "big")
         for frame in written(session)
-        if isinstance(frame, wire.ExtensionFrame) and frame.index == index
+        if isinstance(frame, ExtensionFrame) and frame.index == index
     ]
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.internet.defer import CancelledError, succeed
+from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectionDone
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from tests.micromsg2.cases import Case, Noting
+from tests.micromsg2.cases import PEER, Case
+from tests.micromsg2.layouts import encode_error
 from tests.micromsg2.streams import ack, decode, handshake, message, offers
 from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.core.errors import ConnectionClosed, Refused, TimedOut
-from twisted_msgproto.micromsg2 import MicroMsg2Client, MicroMsg2ClientFactory, Proposal
-from twisted_msgproto.micromsg2.wire import BadText, encode_command, encode_error
+from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, Proposal
 
 
 class ClientLife(Case):
@@ -89,7 +89,7 @@ class ClientLife(Case):
                 ("unsubscribe", {"destination": "q"}),
             ],
         )
-        self.failureResultOf(client.subscribe("a", "n<=Tx"), BadText)
+        self.failureResultOf(client.subscribe("a", "n<=Tx"), ValueError)
         self.lose(client)
         other, _ = self.client()
         self.failureResultOf(other.subscribe("a"), ValueError)
@@ -142,37 +142,6 @@ class ClientLife(Case):
         self.assertTrue(transport.disconnecting)
         self.lose(client)
 
-    def test_whoever_waits_for_a_session_or_its_end_may_cancel_another(self) -> None:
-        """HO-03"""
-        client, _ = self.client(extensions=None)
-        ones = [client.whenEstablished(), client.whenEstablished()]
-        ends = [client.leave(), client.leave()]
-        for first, second in (ones, ends):
-            first.addBoth(lambda _, second=second: second.cancel())
-            second.addErrback(lambda failure: failure.trap(CancelledError))
-        self.lose(client)
-        self.assertTrue(all(one.called for one in (*ones, *ends)))
-
-    def test_a_client_is_no_consumer_of_a_broker(self) -> None:
-        """MM-25: pub-sub commands of a peer are the application's on this side"""
-
-        class Seeing(MicroMsg2Client):
-            seen = ""
-
-            def commandReceived(self, name: str, parameters: Any) -> None:
-                self.seen = name
-
-        client, _ = self.client(Seeing, extensions="pub-sub")
-        client.dataReceived(encode_command("subscribe", {"destination": "a"}))
-        self.assertEqual(client.seen, "subscribe")
-        self.lose(client)
-
-    def test_a_machine_has_a_side(self) -> None:
-        from twisted_msgproto.micromsg2.protocol import MicroMsg2Protocol
-
-        with self.assertRaises(NotImplementedError):
-            MicroMsg2Protocol().makeMachine()
-
 
 class Both(Case):
     """Our client against our server, octets carried by hand."""
@@ -196,11 +165,12 @@ class Both(Case):
         factory = self.server_factory(sink=SafeSink())
         sides = []
         for extensions in ("json;batch-ack", "json;pub-sub;ack"):
-            client, one = self.client(extensions=None, proposal={})
-            client.factory.proposal = Proposal(required=offers(extensions))
-            client.machine = client.makeMachine()
-            one.clear()
-            client._settle()
+            ours = Proposal(required=offers(extensions))
+            client: Any = MicroMsg2ClientFactory(proposal=ours, clock=self.clock).buildProtocol(
+                PEER
+            )
+            one = StringTransport(peerAddress=PEER)
+            client.makeConnection(one)
             server, two = self.connect(factory)
             sides.append((client, one, server, two))
         self.carry(*sides)
@@ -222,15 +192,3 @@ class Both(Case):
             client.connectionLost(Failure(ConnectionDone()))
             server.connectionLost(Failure(ConnectionDone()))
         self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_succeed_is_not_waited_for(self) -> None:
-        """A hook's Deferred which has fired already costs no turn"""
-
-        class At(Noting):
-            def messageReceived(self, message: Any) -> Any:
-                return succeed(None)
-
-        server, transport = self.connect(self.server_factory(At, sink=None), "ack")
-        server.dataReceived(message(1))
-        self.assertEqual(transport.value(), ack(1))
-        self.lose(server)

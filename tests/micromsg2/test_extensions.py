@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.doubles import due
+from tests.micromsg2.layouts import Error, ExtensionFrame, encode_extension
 from tests.micromsg2.sessions import BATCH, broken, parts, receive
 from tests.micromsg2.streams import (
     ack,
@@ -13,7 +14,6 @@ from tests.micromsg2.streams import (
     cuts,
     fields_of,
     flatten,
-    limits,
     message,
     messages,
     offers,
@@ -25,23 +25,9 @@ from tests.micromsg2.streams import (
     server_with,
     written,
 )
-from twisted_msgproto.micromsg2.machine import (
-    STANDARD,
-    Client,
-    CommandReceived,
-    ErrorReceived,
-    Extension,
-    ExtensionReceived,
-    Proposal,
-    Server,
-)
-from twisted_msgproto.micromsg2.wire import (
-    BadText,
-    Error,
-    ExtensionFrame,
-    encode_extension,
-)
-from twisted_msgproto.micromsg2.wire.texts import SHORT_TEXTS, _short
+from twisted_msgproto.micromsg2 import STANDARD, Client, Extension, Proposal, Server
+from twisted_msgproto.micromsg2.machine import CommandReceived, ErrorReceived, ExtensionReceived
+from twisted_msgproto.micromsg2.wire import BadText
 
 # ── properties (MM-22) ──────────────────────────────────────────────────────────────────────────
 
@@ -67,14 +53,6 @@ def test_untyped_values_are_counted_each_time() -> None:
     other = server_with()
     receive(other, message(1, properties=b"a:jonas;b:Nils;", continued=True) + message(1))
     assert other.counters.untyped == 2
-
-
-def test_many_different_properties_are_not_remembered_for_ever() -> None:
-    """MM-32"""
-    server = server_with()
-    for number in range(SHORT_TEXTS + 100):
-        receive(server, message(1, properties=b"k:N%d;" % number))
-    assert _short.cache_info().currsize == SHORT_TEXTS
 
 
 # ── extension frames (MM-16, MM-33) ─────────────────────────────────────────────────────────────
@@ -184,27 +162,6 @@ def test_a_frame_is_sent_only_for_an_agreed_extension() -> None:
     client = client_with("json")
     with pytest.raises(ValueError, match="not agreed"):
         client.send_extension("dotnet", b"")
-
-
-def test_the_base_extension_has_no_opinion() -> None:
-    """MM-10: what a vendor does not override does nothing"""
-
-    class Plain(Extension):
-        name = "x-plain"
-
-    plain = Plain({}, limits())
-    assert plain.frame_received(b"a") == b"a"
-    assert plain.frame_before("a") is None
-    assert plain.fields() == {}
-    assert plain.objection(b"") is None
-    assert plain.encode("a") is None
-    assert plain.decode(b"a") is None
-    plain.command_received("a", {})
-    Plain.check({}, limits())
-    Plain.check_final({}, limits())
-    assert Plain.answer({"a": "1"}, {"a": "2"}, limits()) == {"a": "2"}
-    assert Plain.agree({"a": "1"}, {"a": "2"}, limits()) == {"a": "2"}
-    assert Plain.agree({"a": "1"}, None, limits()) == {"a": "1"}
 
 
 # ── json (MM-28) ────────────────────────────────────────────────────────────────────────────────

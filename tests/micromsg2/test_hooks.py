@@ -7,6 +7,13 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail
 
 from tests.micromsg2.cases import Case, Noting
+from tests.micromsg2.layouts import (
+    Error,
+    ExtensionFrame,
+    encode_command,
+    encode_error,
+    encode_extension,
+)
 from tests.micromsg2.streams import ack, message, messages
 from tests.tools.sinks import HeldSink
 from twisted_msgproto.micromsg2 import (
@@ -15,13 +22,6 @@ from twisted_msgproto.micromsg2 import (
     MessageRefused,
     MicroMsg2Server,
     Proposal,
-)
-from twisted_msgproto.micromsg2.wire import (
-    Error,
-    ExtensionFrame,
-    encode_command,
-    encode_error,
-    encode_extension,
 )
 
 
@@ -58,20 +58,6 @@ class Hooks(Case):
                 "ConnectionDone",
             ],
         )
-
-    def test_hooks_which_nobody_overrides_do_nothing(self) -> None:
-        """MM-33: a received ERROR is logged"""
-        known = STANDARD.plus(Vendor)
-        server, _ = self.connect(self.server_factory(proposal=Proposal(known=known)), "x-vendor")
-        octets = encode_command("x-go", {}) + encode_extension(1, b"") + encode_error("oh: \x07")
-        server.dataReceived(octets)
-        self.assertIn(r"said 'oh: \x07'", self.lines[-1])
-        self.lose(server)
-
-    def test_a_session_which_never_was_is_not_lost(self) -> None:
-        server, _ = self.connect(self.server_factory(Noting))
-        self.lose(server)
-        self.assertEqual(server.seen, [])
 
     def test_a_message_which_is_refused_is_settled_and_goes_nowhere(self) -> None:
         """MM-19: raised at once, or later"""
@@ -133,12 +119,6 @@ class Hooks(Case):
         self.assertEqual(transport.value(), b"")
         self.sink.safe()
         self.assertEqual(transport.value(), ack(2))
-        self.lose(server)
-
-    def test_messages_without_a_sink_wait_for_their_hook_only(self) -> None:
-        server, transport = self.connect(self.server_factory(Noting, sink=None), "ack")
-        server.dataReceived(message(1, b"1"))
-        self.assertEqual(transport.value(), ack(1))
         self.lose(server)
 
     def test_a_refused_batch_is_settled_message_by_message(self) -> None:

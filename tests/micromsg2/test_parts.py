@@ -6,6 +6,13 @@ import random
 
 import pytest
 
+from tests.micromsg2.layouts import (
+    Part,
+    encode_address,
+    encode_command,
+    encode_error,
+    encode_extension,
+)
 from tests.micromsg2.sessions import BATCH, at, broken, parts, receive
 from tests.micromsg2.streams import (
     ack,
@@ -26,18 +33,7 @@ from tests.micromsg2.streams import (
     written,
 )
 from twisted_msgproto.core.errors import LimitExceeded
-from twisted_msgproto.micromsg2.machine import (
-    CommandReceived,
-    ErrorReceived,
-    MessagesAcknowledged,
-)
-from twisted_msgproto.micromsg2.wire import (
-    Part,
-    encode_address,
-    encode_command,
-    encode_error,
-    encode_extension,
-)
+from twisted_msgproto.micromsg2.machine import CommandReceived, ErrorReceived, MessagesAcknowledged
 
 # ── parts (MM-14, MM-31) ────────────────────────────────────────────────────────────────────────
 

@@ -11,14 +11,10 @@ from itertools import pairwise
 
 import pytest
 
+from tests.micromsg2.layouts import Error, ExtensionFrame, encode_command
 from tests.micromsg2.streams import CAPTURE, ack, decode, handshake, message
 from tests.tools.processes import Launched, Launcher
 from tests.tools.queues import rows
-from twisted_msgproto.micromsg2.wire import (
-    Error,
-    ExtensionFrame,
-    encode_command,
-)
 
 pytestmark = pytest.mark.slow
 

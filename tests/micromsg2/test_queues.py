@@ -8,11 +8,10 @@ from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
 from tests.micromsg2.cases import Case
+from tests.micromsg2.layouts import encode_command, encode_extension
 from tests.micromsg2.streams import ack, message
 from tests.tools.sinks import SafeSink
-from twisted_msgproto.micromsg2 import Proposal
-from twisted_msgproto.micromsg2.machine import STANDARD, Extension
-from twisted_msgproto.micromsg2.wire import encode_command, encode_extension
+from twisted_msgproto.micromsg2 import STANDARD, Extension, Proposal
 
 
 class Fragile(Extension):

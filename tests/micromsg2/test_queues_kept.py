@@ -18,9 +18,9 @@ from twisted_msgproto.micromsg2 import (
     MicroMsg2ClientFactory,
     MicroMsg2Server,
     MicroMsg2ServerFactory,
+    Offer,
     Proposal,
 )
-from twisted_msgproto.micromsg2.wire import Offer
 from twisted_msgproto.net import DurableSink
 
 reactor: Any = installed

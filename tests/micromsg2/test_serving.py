@@ -9,10 +9,10 @@ from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
 from tests.micromsg2.cases import Case
+from tests.micromsg2.layouts import encode_command, encode_error, encode_extension
 from tests.micromsg2.streams import ack, handshake, message
 from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.core.broker import LETTER_OCTETS
-from twisted_msgproto.micromsg2.wire import encode_command, encode_error, encode_extension
 
 pytestmark = pytest.mark.usefixtures("short_turns")
 

@@ -8,6 +8,14 @@ import struct
 import pytest
 
 from tests.doubles import due
+from tests.micromsg2.layouts import (
+    Error,
+    ExtensionFrame,
+    encode_address,
+    encode_command,
+    encode_error,
+    encode_extension,
+)
 from tests.micromsg2.sessions import BATCH, at, broken, parts, receive
 from tests.micromsg2.streams import (
     ack,
@@ -15,10 +23,7 @@ from tests.micromsg2.streams import (
     bodies,
     client_with,
     cuts,
-    fault,
     flatten,
-    handshake,
-    limits,
     message,
     messages,
     pair,
@@ -31,30 +36,10 @@ from tests.micromsg2.streams import (
 )
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.micromsg2.machine import (
-    CLIENT,
-    SERVER,
-    Client,
     CommandReceived,
     ErrorReceived,
     MessagesAcknowledged,
     MessagesReceived,
-    Server,
-    Session,
-    Side,
-)
-from twisted_msgproto.micromsg2.terms import ERROR_CHARACTERS_MAX
-from twisted_msgproto.micromsg2.wire import (
-    Command,
-    Decoder,
-    Error,
-    ExtensionFrame,
-    Handshake,
-    Messages,
-    Part,
-    encode_address,
-    encode_command,
-    encode_error,
-    encode_extension,
 )
 
 # ── numbers (MM-12, MM-13) ──────────────────────────────────────────────────────────────────────
@@ -75,13 +60,6 @@ def test_a_message_has_its_columns() -> None:
     assert server.counters.received == 1
 
 
-def test_a_read_gives_one_event() -> None:
-    server = server_with(BATCH + "10")
-    (event,) = receive(server, messages(1, 5))
-    assert isinstance(event, MessagesReceived)
-    assert event.place == 5
-
-
 def test_each_direction_counts_from_1_on_its_own() -> None:
     """MM-13"""
     client, server = pair(proposal(BATCH + "3"))
@@ -90,15 +68,6 @@ def test_each_direction_counts_from_1_on_its_own() -> None:
     client_events, server_events = pump(client, server)
     assert [event.sequences for event in server_events] == [[1, 2]]  # type: ignore[attr-defined]
     assert [event.sequences for event in client_events] == [[1]]  # type: ignore[attr-defined]
-
-
-def test_65535_is_followed_by_1() -> None:
-    """MM-13: 0 is never used"""
-    client = client_with()
-    numbers = client.send_run(encode_address("a"), [b""] * 65537)
-    assert numbers[:2] == [1, 2]
-    assert numbers[65533:] == [65534, 65535, 1, 2]
-    assert 0 not in numbers
 
 
 @pytest.mark.parametrize("extension", ["ack", "batch-ack"])
@@ -129,13 +98,6 @@ def test_numbers_wrap_when_they_are_read() -> None:
         safe(fresh, events)
         assert acks_written(fresh) == [3]
     receive(server, octets)
-    broken(server, message(0))
-
-
-def test_0_after_65535_is_a_protocol_error() -> None:
-    """MM-13"""
-    server = server_with(BATCH + "5")
-    at(server, 65535)
     broken(server, message(0))
 
 
@@ -228,9 +190,9 @@ def test_an_error_of_ours_begins_with_a_code_and_is_bounded() -> None:
 def test_only_an_error_above_the_bound_is_cut(more: int, end: str) -> None:
     """MM-17"""
     server = server_with()
-    server.send_error("code", "x" * (ERROR_CHARACTERS_MAX - len("code: ") + more))
+    server.send_error("code", "x" * (200 - len("code: ") + more))
     (text,) = said(server)
-    assert (len(text), text[-1]) == (min(ERROR_CHARACTERS_MAX + more, ERROR_CHARACTERS_MAX), end)
+    assert (len(text), text[-1]) == (min(200 + more, 200), end)
 
 
 @pytest.mark.parametrize("flags", [3, 5, 6, 7, 32, 64, 128, 17, 18, 20])
@@ -280,18 +242,6 @@ def test_a_quiet_connection_may_stay() -> None:
     assert "idle" not in server.deadlines
 
 
-def test_the_idle_limit_can_be_turned_off() -> None:
-    """MM-32: also for a payload in the middle of which reading was paused"""
-    server = server_with(idle_close=0)
-    receive(server, b"\0", 10.0)
-    assert due(server, 10.0)[1] is None
-    server.paused(20.0)
-    server.resumed(30.0)
-    assert "idle" not in server.deadlines
-    assert due(server, 1000.0)[1] is None
-    assert server.fault is None
-
-
 def test_a_peer_which_never_acknowledges_is_left_if_the_limit_says_so() -> None:
     """MM-32"""
     patient = client_with(BATCH + "2")
@@ -314,81 +264,6 @@ def test_a_peer_which_never_acknowledges_is_left_if_the_limit_says_so() -> None:
 
 
 # ── the table, exhaustively ─────────────────────────────────────────────────────────────────────
-
-FRAMES: dict[type, bytes] = {
-    Handshake: handshake("batch-ack"),
-    Messages: message(1),
-    Part: message(1, continued=True),
-    Command: encode_command("fly", {}),
-    ExtensionFrame: encode_extension(1, b"\0\1"),
-    Error: encode_error("oops"),
-    Fault: b"\xff",
-}
-
-
-def side_in(role: str, state: Side) -> Session:
-    """A client or a server which stands in ``state``."""
-    client, server = Client(proposal("batch-ack")), Server()
-    both: dict[str, Session] = {"client": client, "server": server}
-    if state in (Side.ESTABLISHED, Side.FAILED, Side.CLOSED):
-        client.open()
-        pump(client, server)
-        if state is Side.FAILED:
-            both[role].break_off("test", "over")
-        elif state is Side.CLOSED:
-            both[role].lost(0.0)
-    elif state is Side.ANSWERED:
-        server.receive(handshake("batch-ack"), 0.0)
-    elif role == "client" and state is Side.OPENING:
-        client.open()
-    side = both[role]
-    side.outputs()
-    assert side.state is state
-    return side
-
-
-CASES = [
-    (role, state, frame)
-    for role, table in (("client", CLIENT), ("server", SERVER))
-    for state, row in table.items()
-    if row or state is Side.CLOSED
-    for frame in FRAMES
-]
-
-
-@pytest.mark.parametrize(("role", "state", "frame"), CASES)
-def test_every_frame_in_every_state_leads_where_the_table_says(
-    role: str, state: Side, frame: type
-) -> None:
-    """MM-17, MM-33: state x frame, on both sides; what the table lacks breaks the protocol"""
-    side = side_in(role, state)
-    # What the decoder takes the octets for is another matter: here it yields what it is asked to.
-    side.decoder = Decoder(limits(), 1 if frame is Handshake else 0)
-    table = CLIENT if role == "client" else SERVER
-    events = receive(side, FRAMES[frame])
-    if state in (Side.IDLE, Side.FAILED, Side.CLOSED):
-        assert (events, side.state) == ([], state)
-    elif frame in table[state]:
-        assert side.state is table[state][frame]
-        assert bool(side.fault) == (side.state is Side.FAILED)
-    else:
-        assert fault(events).reason == "protocol-error"
-        assert "not allowed in state" in fault(events).text
-        assert side.state is Side.FAILED
-    side.lost(0.0)
-    assert side.state is Side.CLOSED
-
-
-def test_a_snapshot_says_where_a_side_stands() -> None:
-    client, server = pair(proposal(BATCH + "4"))
-    client.send("a", b"")
-    safe(server, pump(client, server)[1])
-    snapshot = server.snapshot()
-    assert snapshot["state"] == "ESTABLISHED"
-    assert snapshot["extensions"] == ["batch-ack"]
-    assert (snapshot["received"], snapshot["safe"], snapshot["acknowledged"]) == (1, 1, 0)
-    assert client.snapshot()["in_flight"] == 1
-    assert Client().snapshot()["count"] is None
 
 
 # ── every split, and fuzz ───────────────────────────────────────────────────────────────────────
@@ -464,13 +339,6 @@ def test_every_split_of_a_session_gives_the_same(seed: int) -> None:
     whole = play([octets])
     for chunks in cuts(octets, seed, 3):
         assert play(chunks) == whole
-
-
-def test_random_octets_after_the_handshake_do_no_harm() -> None:
-    """Only documented events, whatever comes"""
-    rng = random.Random(5)
-    for _ in range(1500):
-        play([rng.randbytes(rng.randint(1, 60))])
 
 
 def test_what_never_will_be_safe_ends_the_session_without_an_ack() -> None:

@@ -1,0 +1,159 @@
+"""Lumberjack as these tests write and read it: by the grammar alone, without the product's code."""
+
+import struct
+import zlib
+
+from tests.doubles import due
+from tests.tools.events import flatten
+from twisted_msgproto.core.errors import Fault
+from twisted_msgproto.core.limits import Limits
+from twisted_msgproto.lumberjack import Reader, Writer
+from twisted_msgproto.lumberjack.terms import READER_LIMITS, WRITER_LIMITS
+
+V1, V2 = b"12"
+
+
+def encode_window(size, version=V2):
+    return struct.pack(">BcI", version, b"W", size)
+
+
+def encode_ack(sequence, version=V2):
+    return struct.pack(">BcI", version, b"A", sequence)
+
+
+def encode_json(sequences, bodies, version=V2):
+    return b"".join(
+        struct.pack(">BcII", version, b"J", sequence, len(body)) + body
+        for sequence, body in zip(sequences, bodies, strict=True)
+    )
+
+
+def encode_data(sequences, mappings, version=V1):
+    found = b""
+    for sequence, mapping in zip(sequences, mappings, strict=True):
+        found += struct.pack(">BcII", version, b"D", sequence, len(mapping))
+        for text in (text for pair in mapping.items() for text in pair):
+            octets = text.encode("utf-8", "surrogateescape")
+            found += struct.pack(">I", len(octets)) + octets
+    return found
+
+
+def compressed(payload, version=V2):
+    return struct.pack(">BcI", version, b"C", len(payload)) + payload
+
+
+def encode_compressed(frames, level=3, version=V2):
+    return compressed(zlib.compress(frames, level), version)
+
+
+def events_of(*numbers, version=V2):
+    return encode_json(numbers, [b"%d" % number for number in numbers], version)
+
+
+def frames_of(octets):
+    """Whole frames: ("W" or "A", version, number), ("J" or "D", version, number, what it holds)
+    and ("C", version, the frames within).
+    """
+    found, at = [], 0
+    while at < len(octets):
+        version, kind, number = struct.unpack_from(">BcI", octets, at)
+        at += 6
+        if kind == b"C":
+            found.append(("C", version, frames_of(zlib.decompress(octets[at : at + number]))))
+            at += number
+        elif kind in b"JD":
+            texts, count = [], 1
+            if kind == b"D":
+                count = 2 * int.from_bytes(octets[at : at + 4])
+                at += 4
+            for _ in range(count):
+                length = int.from_bytes(octets[at : at + 4])
+                texts.append(octets[at + 4 : at + 4 + length])
+                at += 4 + length
+            pairs = [text.decode("utf-8", "surrogateescape") for text in texts if kind == b"D"]
+            held = dict(zip(pairs[::2], pairs[1::2], strict=True)) if kind == b"D" else texts[0]
+            found.append((kind.decode(), version, number, held))
+        else:
+            assert kind in b"WA", kind
+            found.append((kind.decode(), version, number))
+    return found
+
+
+def windows(octets):
+    """What a writer wrote: (announced size, sequences, what the events hold) of each window."""
+    found = []
+    for name, _, number, *held in frames_of(octets):
+        if name == "W":
+            found.append((number, [], []))
+            continue
+        for _, _, sequence, event in number if name == "C" else [("J", 0, number, *held)]:
+            found[-1][1].append(sequence)
+            found[-1][2].append(event)
+    return found
+
+
+def limits(changes, of=READER_LIMITS):
+    return Limits.of(of).replace({name.replace("_", "-"): n for name, n in changes.items()})
+
+
+def writer(changes=None, **settings):
+    """A plain writer (no compression) unless the settings say otherwise."""
+    return Writer(limits(changes or {}, WRITER_LIMITS), **{"compress": 0, "window": 10, **settings})
+
+
+class Session:
+    """A reader whose sink is safe when told to; a transcript of what went in and came out."""
+
+    def __init__(self, safe_at_once=True, **changes):
+        self.reader = Reader(limits(changes))
+        self.now = 0.0
+        self.safe_at_once = safe_at_once
+        self.events = []
+        self.waiting = []
+
+    def turns(self, octets):
+        """Read ``octets``; the events of each turn that this takes."""
+        yield self.reader.receive(octets, self.now)
+        while self.reader.unfinished and self.reader.fault is None:
+            yield self.reader.receive(b"", self.now)
+
+    def receive(self, octets):
+        """Read ``octets``; the acks which that gave out, as (version, sequence)."""
+        events = [event for turn in self.turns(octets) for event in turn]
+        self.events += events
+        self.waiting += [event.place for event in events if not isinstance(event, Fault)]
+        return self.safe() if self.safe_at_once else self.acks()
+
+    def safe(self, count=None):
+        """The sink has made the oldest ``count`` batches safe (None: all)."""
+        count = len(self.waiting) if count is None else count
+        for _ in range(count):
+            self.reader.made_safe(self.waiting.pop(0), self.now)
+        return self.acks()
+
+    def acks(self):
+        octets = self.reader.outputs()
+        frames = frames_of(octets)
+        assert all(kind == "A" for kind, *_ in frames)
+        return [(version - V1 + 1, sequence) for _, version, sequence in frames]
+
+    def wait(self, seconds):
+        """Let time pass as a timer would: act at each deadline on the way."""
+        end = self.now + seconds
+        given = []
+        _, deadline = due(self.reader, self.now)
+        while deadline is not None and deadline <= end:
+            self.now = max(self.now, deadline)
+            _, deadline = due(self.reader, self.now)
+            given += self.acks()
+        self.now = end
+        self.reader.advance(end)
+        return given + self.acks()
+
+    @property
+    def state(self):
+        return self.reader.snapshot()["state"]
+
+    @property
+    def flat(self):
+        return flatten(self.events)
