@@ -119,40 +119,12 @@ def test_one_record_needs_one_call_to_be_decrypted__NB_11(ends: Ends, size: int)
     assert ends.reader.came == [piece, b"next"]
 
 
-def test_a_full_record_counts_among_the_large_buffers__NB_02(ends: Ends) -> None:
-    ends.server.dataReceived(ends.records(bytes(RECORD_OCTETS)))
-    assert b"".join(ends.reader.came) == bytes(RECORD_OCTETS)
-    assert ends.server in ends.server.factory.large
-
-
-def test_a_record_of_another_type_is_left_to_twisted__NB_11(ends: Ends) -> None:
-    """Only such a record may begin a new handshake, which Twisted's class knows."""
-    record = ends.records(b"x")
-    assert ends.server._is_one_record(record)
-    assert not ends.server._is_one_record(bytes([22]) + record[1:])
-
-
 def test_a_record_in_two_reads_and_two_records_in_one_arrive_whole__NB_11(ends: Ends) -> None:
     octets = ends.records(b"one", b"two", b"three")
     second = len(ends.records(b"one"))
     for data in (octets[:3], octets[3:second], octets[second:-1], octets[-1:]):
         ends.server.dataReceived(data)
     assert b"".join(ends.reader.came) == b"onetwothree"
-
-
-def test_what_looks_like_a_record_in_the_middle_of_one_is_none__NB_11(ends: Ends) -> None:
-    class Wants(Noted):
-        def recv(self, octets: int) -> bytes:
-            raise SSL.WantReadError
-
-    ends.server._tlsConnection = Wants(ends.handle)
-    looks_like_one = b"\x17\3\3\0\1x"
-    long = ends.records(bytes(500))
-    ends.server.dataReceived(long[:20])
-    assert not ends.server._is_one_record(looks_like_one)
-    ends.server.dataReceived(looks_like_one)
-    ends.server.dataReceived(long[26:])
-    assert ends.server._is_one_record(looks_like_one)  # the next record begins here
 
 
 def test_an_answer_of_openssl_to_a_record_leaves_at_once__NB_11(ends: Ends) -> None:

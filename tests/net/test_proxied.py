@@ -95,16 +95,6 @@ def test_the_limit_of_an_address_is_for_the_client_behind_the_proxy__NB_08() -> 
     assert balancer.hosts.count("198.51.100.1") == 1
 
 
-def test_whose_connection_it_is_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    balancer = Balancer()
-    asked: list[str] = []
-    monkeypatch.setattr(balancer.factory, "addressKnown", lambda link, host: not asked.append(host))
-    link, transport = balancer.connection("198.51.100.1", EVENT)
-    transport.protocol.dataReceived(EVENT)
-    link.dataReceived(b"")
-    assert asked == ["198.51.100.1"]
-
-
 @pytest.mark.parametrize(
     "header", ["UNKNOWN x", "TCP4 a\x1b[31m a 1 2", "TCP6 fe80::1%\x1b[31m a 1 2"]
 )
@@ -210,7 +200,6 @@ def test_a_header_with_extensions_is_read_and_not_kept__NB_02(extra: int) -> Non
     transport = served.receives(binary(extra) + bytes(extra // 2), bytes(extra - extra // 2), EVENT)
     assert transport.connected
     assert [batch.peer for batch in sink.batches] == ["192.0.2.9:1"]
-    assert transport.protocol._proxyInfo.header == b""
 
 
 def test_a_fault_of_the_server_is_not_the_proxys() -> None:

@@ -21,8 +21,8 @@ from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
-from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.lumberjack.service import Options, serve
 from twisted_msgproto.net.control.asking import GatewayBroker, _OverUnix
 from twisted_msgproto.net.control.site import CONNECTIONS_MAX, REQUEST_SECONDS

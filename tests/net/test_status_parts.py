@@ -19,7 +19,7 @@ from twisted_msgproto.net.status.bridging import (
     shown_bridge,
 )
 from twisted_msgproto.net.status.figures import _counters, _name_of, _state_of
-from twisted_msgproto.net.status.machines import drawing, drawings
+from twisted_msgproto.net.status.machines import drawings
 
 
 def test_an_address_and_a_reason_are_counted_together_and_networks_of_ipv6_are_one() -> None:
@@ -67,12 +67,6 @@ def test_every_protocol_has_its_machine_drawn_and_a_session_stands_in_one_of_its
         assert session.snapshot()["session"]
     finally:
         world.close()
-
-
-def test_states_of_the_other_side_alone_are_not_drawn() -> None:
-    from twisted_msgproto.micromsg2.terms import SERVER
-
-    assert "IDLE" not in drawing(SERVER)["states"]
 
 
 def test_faults_that_are_limits_are_limits_that_were_met() -> None:

@@ -5,8 +5,8 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
+from twisted_msgproto.net import DurableSink
 from twisted_msgproto.net.gateway import QUEUE_SECONDS_LEAST, STOP_SECONDS, Gateway
-from twisted_msgproto.net.sink import DurableSink
 
 
 class Ending(Service):

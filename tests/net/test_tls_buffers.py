@@ -135,33 +135,6 @@ def test_who_lost_a_large_buffer_is_served_on__NB_02(served: Served) -> None:
     assert list(served.tls.large) == [connection for connection, _ in pairs[-2:]]
 
 
-def test_a_buffer_of_which_some_was_not_read_stays(served: Served) -> None:
-    connection, encrypted = served.connection()
-    openssl = connection.getHandle()
-    openssl.bio_write(encrypted(b"event"))
-    tls.renew(openssl)
-    connection.dataReceived(encrypted(b" and") + encrypted(b" another"))
-    assert connection.wrappedProtocol.came == b"event and another"
-
-
-def test_without_what_pyopenssl_may_no_longer_have_nothing_is_renewed(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tls, "openssl", None)
-    connection, encrypted = served.connection()
-    tls.renew(connection.getHandle())
-    connection.dataReceived(encrypted(READ))
-    assert connection.wrappedProtocol.came == READ
-
-
-def test_who_has_left_has_no_place_among_the_large_buffers(served: Served) -> None:
-    connection, encrypted = served.connection()
-    connection.dataReceived(encrypted(READ))
-    assert list(served.tls.large) == [connection]
-    connection.connectionLost()
-    assert not served.tls.large
-
-
 class Another:
     """A peer of any protocol, as the ledger sees it."""
 
