@@ -16,17 +16,21 @@ from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.net.authentication import (
-    LOGIN_LIMITS,
     Authentication,
-    AuthenticationOptions,
     IdentityRealm,
     Passcode,
     portal_over,
     throttle,
 )
-from twisted_msgproto.net.authentication.throttle import LINE_MAX
+from twisted_msgproto.sabc import SabcServerFactory
+from twisted_msgproto.sabc.service import Options
+
+
+def limits_of(**changes):
+    """The limits of a server, as its factory has them."""
+    changes = {name.replace("_", "-"): value for name, value in changes.items()}
+    return SabcServerFactory(clock=Clock(), limits=changes).limits
 
 
 @implementer(ICredentialsChecker)
@@ -57,13 +61,10 @@ class Login(SynchronousTestCase):
         self.memory.requestAvatarId = counted
         self.counters = {}
 
-    def door(self, *checkers, line=LINE_MAX, **changes):
+    def door(self, *checkers, line=100, **changes):
         self.patch(throttle, "LINE_MAX", line)
-        limits = Limits.of(LOGIN_LIMITS).replace(
-            {name.replace("_", "-"): value for name, value in changes.items()}
-        )
         portal = portal_over(checkers or (self.memory,))
-        return Authentication(portal, self.clock, limits, counters=self.counters)
+        return Authentication(portal, self.clock, limits_of(**changes), counters=self.counters)
 
     def attempt(self, door, name, password, address="192.0.2.1"):
         return door.login(door.credentials(name, password), address, name)
@@ -261,7 +262,7 @@ class Login(SynchronousTestCase):
         door = Authentication(
             portal_over([self.memory]),
             self.clock,
-            Limits.of(LOGIN_LIMITS),
+            limits_of(),
             nameOf=lambda avatar: 1 / 0,
         )
         answer = self.attempt(door, "bob", "secret")
@@ -324,18 +325,6 @@ def test_a_passcode_is_compared_and_never_shown():
     assert "geheim" not in repr(passcode)
 
 
-def test_a_realm_gives_identities_only():
-    with pytest.raises(NotImplementedError):
-        IdentityRealm().requestAvatar("bob", None)
-
-
-class Options(AuthenticationOptions):
-    """Some server."""
-
-    protocolName = "some"
-    defaultEndpoint = "tcp:0"
-
-
 def test_checkers_come_from_the_command_line():
     """SA-08."""
     options = Options()
@@ -343,7 +332,7 @@ def test_checkers_come_from_the_command_line():
     portal = options.portal()
     assert portal is not None
     assert len(options.checkers) == 2
-    door = Authentication(portal, Clock(), Limits.of(LOGIN_LIMITS))
+    door = Authentication(portal, Clock(), limits_of())
     answers = []
     door.login(door.credentials("bob", "secret"), "here", "bob").addCallback(answers.append)
     assert [answer.name for answer in answers] == ["bob"]

@@ -14,7 +14,6 @@ from twisted.python.failure import Failure
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.limits import Limit
 from twisted_msgproto.net import MsgprotoServerFactory
-from twisted_msgproto.net.factory import SessionNames
 from twisted_msgproto.net.gateway import address_name
 
 
@@ -181,14 +180,6 @@ def test_limits_of_the_protocol_and_common_ones_can_be_changed_others_not():
     assert factory(size=7, handshake=1).limits["size"] == 7
     with pytest.raises(ConfigurationError, match="unknown limit 'sizes'"):
         factory(sizes=7)
-
-
-def test_session_names_are_unique_and_public():
-    names = SessionNames("umq", 1_700_000_000.0)
-    assert [names.next(), names.next()] == [
-        "umq-20231114T221320.000000Z-1",
-        "umq-20231114T221320.000000Z-2",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,10 @@ import pytest
 from twisted.internet import task
 from twisted.logger import capturedLogs
 
-from twisted_msgproto.net.wires.websocket.keepalive import (
-    PINGS_A_TURN,
-    STEP_SECONDS,
-    Keepalive,
-    Keepalives,
-)
+from twisted_msgproto.net.wires.websocket.keepalive import Keepalive, Keepalives
+
+PINGS_A_TURN, STEP_SECONDS = 200, 0.5
+
 
 CONNECTIONS = 30
 

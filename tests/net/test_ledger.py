@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from twisted_msgproto.net.ledger import (
-    LATE_SECONDS,
-    LOOK_SECONDS,
-    MIN_RATE,
-    READ_OCTETS,
-    Ledger,
-)
+from twisted_msgproto.net import OctetBudget
+
+LATE_SECONDS, LOOK_SECONDS = 5.0, 1.0
+MIN_RATE = 16 << 10  # octets a second that a peer must bring at least
+READ_OCTETS = 256 << 10
+
 
 LIMIT = 4_000_000
 SOFT = 3_000_000
@@ -25,7 +24,7 @@ class World:
 
     def __init__(self, limit: float = LIMIT) -> None:
         self.clock = Clock()
-        self.ledger = Ledger()
+        self.ledger = OctetBudget().held
         self.ledger.clock = self.clock
         self.ledger.limit = limit
         self.peers: list[Peer] = []

@@ -10,12 +10,9 @@ from twisted.python.failure import Failure
 from tests.tools.small_link import LineMachine, LinkCase, Sink
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import NotStored, ProtocolViolation, QueueError, TimedOut
-from twisted_msgproto.net.link import (
-    FIRST_READ_OCTETS,
-    PARTIAL_READ_OCTETS,
-    READ_OCTETS_MIN,
-)
-from twisted_msgproto.net.turns import TURN_SECONDS
+
+FIRST_READ_OCTETS, PARTIAL_READ_OCTETS, READ_OCTETS_MIN = 16 << 10, 64 << 10, 1 << 10
+TURN_SECONDS = 0.008
 
 
 class Links(LinkCase):

@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from twisted_msgproto.net.ledger import LATE_SECONDS, Ledger
-from twisted_msgproto.net.wires.output import SLICE_OCTETS, Output
+from twisted_msgproto.net import OctetBudget
+from twisted_msgproto.net.wires.output import Output
+
+LATE_SECONDS = 5.0
+SLICE_OCTETS = 64 << 10  # so much is with the transport at most
 
 
 class Transport:
@@ -58,7 +61,7 @@ class Transport:
 class Way:
     """An output with its transport, its clock, and what it said."""
 
-    def __init__(self, seconds: float = 30.0, most: int = 0, ledger: Ledger | None = None) -> None:
+    def __init__(self, seconds: float = 30.0, most: int = 0, ledger: Any = None) -> None:
         self.clock = Clock()
         self.transport = Transport()
         self.stalled = 0
@@ -214,7 +217,7 @@ def test_one_for_whom_too_much_waits_is_said_to_stall_once__NB_02():
 
 
 def test_what_waits_is_held_until_it_is_taken_or_the_peer_is_gone__NB_02():
-    ledger = Ledger()
+    ledger = OctetBudget().held
     way = Way(ledger=ledger)
     way.output.write(bytes(3 * SLICE_OCTETS))
     assert ledger.held == 2 * SLICE_OCTETS  # a slice is with the transport
@@ -229,7 +232,7 @@ def test_what_waits_is_held_until_it_is_taken_or_the_peer_is_gone__NB_02():
 def test_who_takes_nothing_while_memory_is_short_is_late_and_cut_off__NB_02():
     """A peer that takes a slice now and then is not late, however long all of it takes."""
     for takes in (False, True):
-        ledger = Ledger()
+        ledger = OctetBudget().held
         ledger.bound(5 * SLICE_OCTETS)
         way = Way(ledger=ledger)
         way.output.write(bytes(4 * SLICE_OCTETS))  # three of them wait

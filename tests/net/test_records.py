@@ -22,9 +22,11 @@ from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactor
 from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
 from twisted_msgproto.net import tls
 from twisted_msgproto.net.reloading import ServedEndpoint
-from twisted_msgproto.net.tls import RECORDS
-from twisted_msgproto.net.turns import TURN_SECONDS, TurnWatch
+from twisted_msgproto.net.turns import TurnWatch
 from twisted_msgproto.sabc import SabcServer, SabcServerFactory
+
+RECORDS, TURN_SECONDS = 16, 0.008
+
 
 reactor: Any = installed
 

@@ -21,7 +21,8 @@ from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactor
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
 from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, MicroMsg2ServerFactory
 from twisted_msgproto.net.reloading import ServedEndpoint
-from twisted_msgproto.net.tls import RECORD_OCTETS
+
+RECORD_OCTETS = 16 << 10
 
 
 class Writer(Protocol):

@@ -18,7 +18,6 @@ from twisted.internet.testing import StringTransport
 from tests.tools.certificates import Authority
 from tests.tools.small_link import MsgprotoServerFactoryOfLines, Sink
 from twisted_msgproto.net import tls
-from twisted_msgproto.net.ledger import SOFT_SHARE
 
 PEER = IPv4Address("TCP", "192.0.2.1", 4242)
 READ = bytes(range(256)) * 240
@@ -207,7 +206,7 @@ def test_all_whom_the_disk_kept_waiting_go_on_though_memory_is_short__NB_02(tmp_
     ledger = first.factory.budget.held
     ledger.limit = 8 * ledger.held + 1
     links = [first, *(one_more(served) for _ in range(7))]
-    assert ledger.held > SOFT_SHARE * ledger.limit
+    assert ledger.held > 0.75 * ledger.limit
     for _ in range(200):
         for waiting in sink.waiting:
             waiting.called or waiting.callback(None)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from itertools import islice
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -18,7 +19,6 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
 from tests.conformance.testees import TESTEES, client, server
-from twisted_msgproto.net.wires.websocket.quiet import PlainTimer
 
 UPGRADE = (
     b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -200,7 +200,9 @@ def answered(testee: str, octets: bytes, step: int) -> tuple[tuple[Frame, ...], 
     """What a testee sends back for ``octets``, read in pieces of ``step``."""
     clock = Clock()
     factory = server(testee, clock)
-    factory._batched_timer = PlainTimer(clock)  # bare autobahn would leave its timers behind
+    factory._batched_timer = SimpleNamespace(
+        call_later=clock.callLater
+    )  # bare autobahn would leave its timers behind
     connection = factory.buildProtocol(None)
     transport = Transport(lenient=True)
     connection.makeConnection(transport)

@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.net import test_websocket
 from tests.net.test_link_edges import Tcp
 from tests.net.test_websocket import (
+    SPEAKS_TLS,
     UPGRADE,
     after_head,
     client_frame,
@@ -22,9 +23,7 @@ from tests.net.test_websocket import (
     server_with,
 )
 from tests.net.test_websocket_cases import PONG, sent
-from twisted_msgproto.core.reasons import TLS_HERE
 from twisted_msgproto.net.wires.websocket import OctetWire
-from twisted_msgproto.net.wires.websocket.carrier import LONG_HEAD
 
 
 class Edges(SynchronousTestCase):
@@ -72,8 +71,8 @@ class Edges(SynchronousTestCase):
         foreign = UPGRADE % b"Origin: http://evil.example\r\n"
         for octets, upgraded, reason, text in (
             (b"\x1b\r\n\r\n", False, "upgrade", f'{begun}Bad HTTP request status line "\\x1b"'),
-            (b"x" * 20_000, False, "upgrade", f"{begun}{LONG_HEAD}"),
-            (b"\x16\x03\x01" + bytes(9), False, "tls", f"closed: {TLS_HERE}"),
+            (b"x" * 20_000, False, "upgrade", f"{begun}the HTTP head is too long"),
+            (b"\x16\x03\x01" + bytes(9), False, "tls", f"closed: {SPEAKS_TLS}"),
             (foreign, False, "origin", "refused: a web page from http://evil.example may not "
              "connect (--origin allows it)"),
             (b"x", True, "websocket", "dropped, autobahn failed: 'odd \\x1b'"),
