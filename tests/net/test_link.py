@@ -91,7 +91,7 @@ class Links(LinkCase):
     def test_a_message_that_does_not_end_is_read_in_smaller_pieces(self) -> None:
         """NB-02: a thousand of them would bring a gigabyte in one turn."""
         server, transport = self.link(readOctets=256 << 10)
-        for _ in range(20):
+        for _ in range(6):
             server.dataReceived(bytes(transport.bufferSize))
             self.assertLessEqual(transport.bufferSize, PARTIAL_READ_OCTETS)
         self.assertEqual(transport.bufferSize, PARTIAL_READ_OCTETS)

@@ -531,3 +531,40 @@ class Hooks(LinkCase):
         self.assertEqual(len(asked), 1)
         self.assertEqual(len(self.logged), 1)
         self.lose()
+
+    def test_the_answer_about_a_long_name_is_the_same_but_not_remembered__NB_02(self) -> None:
+        """NB-02: a thousand names of a mebi-character each took 4 GB of one session.
+
+        And 10,000 sessions with 1,024 names each took gigabytes: few names are remembered.
+        """
+        asked: list[str] = []
+
+        class OfEvenLength:
+            def allows(self, access: Any) -> bool:
+                asked.append(access.name)
+                return len(access.name) % 2 == 0
+
+        wide = "\U0001f600"
+        for name, times in (
+            ("", 1), ("x" * 255, 1), ("x" * 10_000, 3), ("x" * 10_001, 3), (wide * 50, 1),
+            (wide * 254, 3),
+        ):  # fmt: skip
+            server, _ = self.link()
+            server.clientId = "ada"
+            self.factory.authoriser = OfEvenLength()
+            for _ in range(3):
+                self.assertEqual(server.refuses("call", name), len(name) % 2 == 1)
+            self.assertEqual(asked, [name] * times)
+            self.assertEqual(self.factory.counters["not_allowed"], len(name) % 2 * 3)
+            asked.clear()
+            self.factory.peerLog.sum_up()
+            self.lose()
+        server, _ = self.link()
+        server.clientId = "ada"
+        self.factory.authoriser = OfEvenLength()
+        names = [f"{number}x{'y' * (number % 100)}" for number in range(200)]
+        for name in names * 2:
+            self.assertEqual(server.refuses("call", name), len(name) % 2 == 1)
+        self.assertEqual(asked, names * 2)
+        self.factory.peerLog.sum_up()
+        self.lose()

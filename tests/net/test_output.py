@@ -104,7 +104,7 @@ def test_whatever_is_written_arrives_whole_and_in_order_however_the_peer_reads(s
 
 def test_a_transport_holds_a_slice_however_much_is_written():
     way = Way()
-    way.output.write(bytes(16 << 20))
+    way.output.write(bytes(4 << 20))
     while way.transport.buffer:
         way.transport.take()
     assert way.transport.largest == SLICE_OCTETS

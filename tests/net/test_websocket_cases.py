@@ -200,9 +200,8 @@ def answered(testee: str, octets: bytes, step: int) -> tuple[tuple[Frame, ...], 
     """What a testee sends back for ``octets``, read in pieces of ``step``."""
     clock = Clock()
     factory = server(testee, clock)
-    factory._batched_timer = SimpleNamespace(
-        call_later=clock.callLater
-    )  # bare autobahn would leave its timers behind
+    # Bare autobahn would leave its timers behind.
+    factory._batched_timer = SimpleNamespace(call_later=clock.callLater)
     connection = factory.buildProtocol(None)
     transport = Transport(lenient=True)
     connection.makeConnection(transport)
