@@ -6,7 +6,6 @@ from collections.abc import Callable
 from itertools import pairwise
 from random import Random
 from typing import Any
-from weakref import ref
 
 import pytest
 from twisted.internet import task
@@ -220,32 +219,3 @@ def test_without_an_interval_nothing_is_sent() -> None:
     assert clock.getDelayedCalls() == []
     peer.keepalive.stop()
     assert peer.keepalive.ping is None
-
-
-class Referred(Keepalive):
-    """May be referred to weakly, as a test does."""
-
-    __slots__ = ("__weakref__",)
-
-
-def test_nothing_is_kept_of_the_last_ones_either_when_they_end_in_the_same_turn__NB_02() -> None:
-    clock = Clock()
-    every = Keepalives(clock, 10, 10)
-    first, second = (Referred(every, lambda: None, lambda: False) for _ in range(2))
-    first.start()
-    clock.advance(5)
-    second.start()
-    third = Referred(every, lambda: None, lambda: False)
-    third.start()
-    kept = [ref(one) for one in (first, second, third)]
-    ends = [first, second, third]
-
-    def end_all() -> None:
-        while ends:
-            ends.pop().stop()
-
-    first.ping = end_all
-    del first, second, third
-    clock.advance(5)
-    assert [one() for one in kept] == [None, None, None]
-    assert clock.getDelayedCalls() == []

@@ -197,33 +197,6 @@ def test_who_may_go_on_is_late_only_if_nothing_else_stands_in_its_way(disk_full:
     assert (second.cut, third.cut) == (0 if disk_full else 1, 0)
 
 
-def test_who_is_cut_off_while_it_is_held_back_is_never_told_to_go_on() -> None:
-    world = World()
-    eldest, latest = world.peer(), world.peer()
-    eldest.hold(1)
-    latest.hold(1_400_000)
-    eldest.grow(1_390_000)
-    latest.grow(300_000)
-    assert latest.held_back
-    eldest.grow(1_000_000)
-    assert (eldest.cut, latest.cut) == (0, 1)
-    eldest.hold(0)
-    assert latest.held_back
-    assert not world.clock.getDelayedCalls()
-
-
-def test_a_place_is_lost_after_more_than_the_time_and_not_before() -> None:
-    world = World()
-    still, new = world.peer(), world.peer()
-    still.hold(MIN_RATE)
-    world.clock.advance(1 + LATE_SECONDS)
-    new.hold(SOFT)
-    assert not still.cut
-    world.clock.advance(LOOK_SECONDS)
-    new.grow(1)
-    assert (still.cut, new.cut) == (1, 0)
-
-
 def test_when_the_eldest_stops_the_next_one_is_read_in_a_while() -> None:
     """Held back for ever would be a way to lock everybody out."""
     world = World()

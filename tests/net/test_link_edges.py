@@ -8,24 +8,16 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import ConnectionLost
 from twisted.internet.interfaces import ISSLTransport, ITCPTransport
-from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from tests.tools.small_link import LineMachine, LinkCase, Sink, Writes
-from twisted_msgproto import Message, MessageBatch
+from tests.tools.small_link import LinkCase, Sink, Writes
+from twisted_msgproto import Message
 from twisted_msgproto.core.errors import Fault, ProtocolViolation, QueueError, TimedOut
 from twisted_msgproto.net.counters import Places
 from twisted_msgproto.net.wires.output import Output
 
 SPEAKS_TLS = "it speaks TLS, and this endpoint does not"
-
-
-class Silent(LineMachine):
-    """Has no last words."""
-
-    def outputs(self) -> bytes:
-        return b""
 
 
 @implementer(ISSLTransport)
@@ -62,26 +54,6 @@ class Edges(LinkCase):
             self.assertEqual((counters["lines"], +counters.states), (lines, {state: 1}))
         self.lose()
         self.assertEqual((counters["lines"], counters.states.total()), (2, 0))
-
-    def test_what_the_last_words_count_is_counted__FC_03(self) -> None:
-        server, _ = self.link(counted=Places({"lines": "machine.counters.lines"}))
-        self.assertEqual(self.factory.counters["lines"], 0)
-
-        def outputs() -> bytes:
-            server.machine.counters.lines += 1
-            return b"bye"
-
-        server.machine.outputs = outputs
-        server.endNow()
-        self.assertEqual(self.factory.counters["lines"], 1)
-        self.lose()
-
-    def test_a_connection_may_say_its_figures_in_its_own_way__FC_03(self) -> None:
-        places = Places({"lines": "machine.counters.lines"})
-        server, _ = self.link(counted=places, connectionCounters=lambda self: {"pages": 7})
-        server.dataReceived(b"a\n")
-        self.assertEqual((self.factory.counters["pages"], self.factory.counters["lines"]), (7, 0))
-        self.lose()
 
     def test_who_gives_a_connection_up_tells_those_who_wait_why(self) -> None:
         server, transport = self.link()
@@ -133,16 +105,6 @@ class Edges(LinkCase):
         self.assertEqual(shown["not_read_because"], "process-held-octets, unread-output")
         self.lose()
 
-    def test_what_a_peer_did_is_news_and_no_fault(self) -> None:
-        server, _ = self.link()
-        with capturedLogs() as logged:
-            server.tellOf("{peer}: said {text}", "error", text="hm")
-        [event] = logged
-        self.assertEqual(formatEvent(event), f"{server.peer}: said hm")
-        self.assertEqual(event["log_level"], LogLevel.info)
-        self.assertEqual(self.factory.budget.offenders.worst(9), [])
-        self.lose()
-
     def test_what_comes_is_counted_for_the_connection_and_for_its_server(self) -> None:
         server, _ = self.link()
         self.assertEqual((server.messageCount, self.factory.counters["octets"]), (0, 0))
@@ -169,13 +131,6 @@ class Edges(LinkCase):
             server.dataReceived(b"!\n")
             self.assertEqual((type(server.ending), str(server.ending)), (kind, "a line '!'"))
             self.lose()
-
-    def test_a_paused_connection_that_closes_is_not_read_again(self) -> None:
-        server, transport = self.link()
-        server.wire.pauseProducing()
-        server.wire.close(False)
-        self.assertEqual(transport.producerState, "paused")
-        self.lose()
 
     def test_a_hook_which_fails_is_logged_and_ends_nothing(self) -> None:
         later: Deferred[None] = Deferred()
@@ -283,15 +238,6 @@ class Edges(LinkCase):
         self.assertEqual(held.held, 2)
         self.lose()
 
-    def test_so_little_is_held_that_it_is_not_counted__NB_02(self) -> None:
-        server, _ = self.link()
-        held = self.factory.budget.held
-        held.uncounted = 4
-        for more, counted in ((b"abcd", 0), (b"e", 5), (b"f", 6), (b"\n", 0), (b"wxyz", 0)):
-            server.dataReceived(more)
-            self.assertEqual(held.held, counted)
-        self.lose()
-
     def test_a_machine_hears_when_its_peer_is_not_read_and_when_it_is_again__NB_02(self) -> None:
         server, _ = self.link()
         told: list[Any] = []
@@ -362,15 +308,6 @@ class Edges(LinkCase):
         self.assertTrue(server.owes)
         self.lose()
 
-    def test_after_our_end_nothing_that_comes_or_pauses_reaches_the_machine(self) -> None:
-        server, _ = self.link()
-        server.abort()
-        server.machine.paused = server.machine.receive = None  # a call would raise
-        server.received(b"a\n")
-        server.dataReceived(b"a\n")
-        server.holdBack(True)
-        self.lose()
-
     def test_after_an_orderly_end_nothing_that_comes_reaches_the_machine__NB_08(self) -> None:
         """NB-08: the place of the connection is free when it is lost, and not before."""
         server, transport = self.link()
@@ -405,12 +342,6 @@ class Edges(LinkCase):
         sink.waiting[1].errback(Failure(QueueError("the disk is full")))
         self.assertEqual(transport.value(), b"")
         self.assertEqual(self.factory.counters["unsafe_batches"], 1)
-
-    def test_a_fault_of_a_machine_without_last_words_closes_and_writes_nothing(self) -> None:
-        server, transport = self.link(makeMachine=lambda self: Silent())
-        server.dataReceived(b"!\n")
-        self.assertEqual((transport.value(), transport.disconnecting), (b"", True))
-        self.lose()
 
     def test_who_is_given_up_is_not_told_of_as_unread(self) -> None:
         server, _ = self.link()
@@ -482,13 +413,6 @@ class Hooks(LinkCase):
         self.factory.sink = None
         server.dataReceived(b"a\nb\n")
         self.assertEqual(transport.value(), b"ok 1\nlost 2\n")
-        self.lose()
-
-    def test_a_batch_without_messages_is_safe_at_once(self) -> None:
-        server, _ = self.link(messageReceived=lambda self, message: None)
-        self.factory.sink = None
-        empty = MessageBatch("lines", "line", 0, server.peer, server.session, None, 0, 0, body=[])
-        self.assertIsNone(server.batchReceived(empty))
         self.lose()
 
     def test_the_log_of_sessions_has_the_beginning_and_the_end_of_one_that_stood(self) -> None:

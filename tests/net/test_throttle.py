@@ -312,18 +312,6 @@ def test_a_crowd_is_checked_together_until_one_of_it_fails() -> None:
     assert len(town.waited) == TOGETHER_MAX + 5
 
 
-def test_a_known_pair_has_no_endless_credit_while_its_checks_take_their_time() -> None:
-    town = Town(check=0.05)
-    town.arrive(HERE, "me", right=True)
-    town.pass_time(1)
-    town.arrive(HERE, "me")
-    town.pass_time(2)
-    for _ in range(50):
-        town.arrive(HERE, "me")
-    # four more of the pair, and the tokens of the address
-    assert len(town.checks) == 2 + (KNOWN_FAILURES_MAX - 1) + 5
-
-
 def test_who_has_gone_gives_its_place_back() -> None:
     town = Town()
     town.fail(THERE, "me", 5)
@@ -365,12 +353,6 @@ def test_the_wait_is_within_the_hand_shake() -> None:
     assert town.wait_of(town.arrive(HERE, "me", right=True)) == pytest.approx(4)
     # whoever lets its time run out before it asks gets no check by that
     assert town.wait_of(town.arrive(THERE, "me", right=True, within=2.0)) is None
-
-
-def test_without_time_to_wait_a_name_under_attack_is_not_checked() -> None:
-    town = Town(hand_shake=2.0)
-    fail_from(20, "me")(town)
-    assert town.wait_of(town.arrive(HERE, "me", right=True)) is None
 
 
 # ── what is remembered ──────────────────────────────────────────────────────────────────────────

@@ -83,13 +83,6 @@ class Ends(TestCase):
 
         self.assertEqual(await self.ended(end, clock), b"2A\0\0\0\1")
 
-    async def test_a_hook_may_abort_the_transport(self) -> None:
-        await self.ended(lambda server: server.transport.abortConnection())
-
-    async def test_a_hook_may_drain_the_server(self) -> None:
-        came = await self.ended(lambda server: server.factory.drain())
-        self.assertEqual(came, b"2A\0\0\0\1")
-
     async def test_a_server_that_drains_ends_with_its_peer_and_not_with_its_limit(self) -> None:
         """It reads no events any more, but what ends TLS: the clock of the limit stands still."""
         came = await self.ended(lambda server: server.factory.drain(), Clock())

@@ -252,27 +252,6 @@ class Reading(TestCase):
             lose(connection)
             self.assertEqual(self.turns(clock), 0)
 
-    def test_nothing_is_delivered_after_pause_and_all_of_it_after_resume(self):
-        """UM-21: autobahn alone goes on delivering what it has buffered."""
-        connection, transport, _ = server(alone=True)
-        notes = connection.session
-        notes.on_message = lambda notes: notes.wire.pauseProducing()
-        stream = b"".join(client_frame(b"%d" % number * 30) for number in range(100))
-        connection.dataReceived(stream)
-        self.assertEqual(len(notes.messages()), 1)
-        self.assertEqual(transport.producerState, "paused")
-        connection.dataReceived(client_frame(b"late"))
-        self.assertEqual(len(notes.messages()), 1)
-        notes.wire.resumeProducing()  # pauses again at the second message
-        self.assertEqual(len(notes.messages()), 2)
-        self.assertEqual(transport.producerState, "paused")
-        notes.on_message = None
-        notes.wire.established()
-        notes.wire.resumeProducing()
-        self.assertEqual(len(notes.messages()), 101)
-        self.assertEqual(transport.producerState, "producing")
-        self.assertEqual(notes.reads(), 3)
-
     def test_what_waits_while_reading_is_paused_is_held__NB_02(self):
         """NB-02: 10,000 paused connections held up to 64 KiB each, and nobody counted that."""
         connection, transport, _ = server()
@@ -340,17 +319,6 @@ class Reading(TestCase):
         self.assertEqual([kind for kind, _ in frames(after_head(transport))], [1, 8])
         lose(connection)
 
-    def test_octets_of_a_message_which_is_not_whole_are_told(self):
-        """NB-02"""
-        connection, _, _ = server()
-        whole = client_frame(b"x" * 50_000)
-        connection.dataReceived(whole[:30_000])
-        self.assertEqual(connection.session.seen, ["opened", "read"])
-        self.assertTrue(29_000 < connection.session.wire.held < 30_000)
-        connection.dataReceived(whole[30_000:])
-        self.assertEqual(connection.session.wire.held, 0)
-        self.assertEqual(connection.session.messages(), ["x" * 50_000])
-
     def turns(self, clock):
         """Let the reactor have its next turns; how many there were with something to do."""
         turns = 0
@@ -413,19 +381,6 @@ class Reading(TestCase):
         self.assertEqual(transport.producerState, "producing")
         lose(connection)
 
-    def test_many_tiny_messages_of_one_read_are_spread_over_turns__NB_07(self):
-        connection, transport, clock = server(clock=Passing())
-        numbers = [str(number) for number in range(5000)]
-        connection.dataReceived(b"".join(client_frame(text.encode()) for text in numbers))
-        self.assertEqual(transport.producerState, "paused")
-        self.assertLess(len(connection.session.messages()), 2100)
-        connection.dataReceived(client_frame(b"and what TLS had already"))
-        self.assertTrue(self.turns(clock))
-        self.assertEqual(connection.session.messages(), [*numbers, "and what TLS had already"])
-        self.assertGreater(connection.session.seen.count("read"), 2)
-        self.assertEqual(transport.producerState, "producing")
-        lose(connection)
-
     def test_tiny_fragments_of_one_read_are_spread_over_turns__NB_07(self):
         connection, transport, clock = server(clock=Passing())
         fragments = b"\x02\x81\0\0\0\0a" + b"\0\x81\0\0\0\0b" * 5000 + b"\x80\x81\0\0\0\0c"
@@ -456,16 +411,6 @@ class Reading(TestCase):
             self.assertEqual(connection.session.messages(), [])
             lose(connection)
 
-    def test_a_message_keeps_a_connection_which_owes_a_pong(self):
-        """UM-20: any frame is a sign of life."""
-        connection, transport, clock = server()
-        for _ in range(5):
-            clock.advance(30.1)
-            connection.dataReceived(client_frame(b"here"))
-        self.assertFalse(transport.disconnected)
-        lose(connection)
-        self.assertEqual(clock.getDelayedCalls(), [])
-
     def test_a_message_in_many_pieces_weighs_what_it_is(self):
         """UM-19, UM-20: autobahn alone keeps a list entry for each fragment, however small."""
         connection, _, _ = server()
@@ -480,15 +425,6 @@ class Reading(TestCase):
         connection.dataReceived(b"\x80" + last[1:])
         self.assertEqual(connection.session.messages(), [body])
         self.assertEqual((connection.message_data, connection.frame_data), (None, None))
-        lose(connection)
-
-    def test_fragments_are_counted_for_each_message__UM_20(self):
-        self.patch(factories, "FRAMES_MAX", 100)
-        connection, transport, _ = server()
-        message = b"\x01\x81\0\0\0\0a" + b"\0\x81\0\0\0\0b" * 98 + b"\x80\x81\0\0\0\0c"
-        connection.dataReceived(message * 3)
-        self.assertEqual(connection.session.messages(), ["a" + "b" * 98 + "c"] * 3)
-        self.assertEqual(after_head(transport), b"")
         lose(connection)
 
     def test_a_session_that_stands_hears_of_a_message_that_is_too_large_before_it_closes(self):
@@ -647,15 +583,6 @@ class Writing(TestCase):
             producer.resumeProducing()
         self.assertFalse(transport.disconnected)
         self.assertEqual(frames(transport.value()), [(2, body), (1, b"end")])
-
-    def test_the_producer_hears_when_half_is_read(self):
-        connection, _, _ = server(unread_octets=1000)
-        connection.output.pauseProducing()
-        connection.session.wire.write(["x" * 2000])
-        connection.output.resumeProducing()
-        self.assertEqual(
-            connection.session.seen[1:], ["output paused", "output resumed", "drained"]
-        )
 
     def test_only_the_last_ping_of_a_peer_which_does_not_read_is_answered(self):
         """A flood of pings costs the memory of one."""
@@ -859,13 +786,6 @@ class Closing(TestCase):
         self.assertEqual(str(client.session.why), "TLS: unknown ca")
         lose(peer)
 
-    def test_no_timer_outlives_the_connection(self):
-        connection, _, clock = server()
-        connection.closeWebSocket()
-        lose(connection)
-        self.assertEqual(clock.getDelayedCalls(), [])
-        self.assertEqual(connection.session.seen[-1], ("lost", "ConnectionLost"))
-
     def test_what_comes_after_our_close_is_not_kept__NB_02(self):
         """A thousand connections that close made a gateway hold 957 MiB, outside every limit."""
         connection, _, clock = server()
@@ -1006,13 +926,6 @@ class Letting(TestCase):
         _, transport, _ = server(b"Sec-WebSocket-Protocol: other\r\n", protocols=["umq"])
         self.assertNotIn(b"Sec-WebSocket-Protocol", transport.value())
 
-    def test_connections_above_the_limit_are_closed(self):
-        connection, _, _ = server(connections=1)
-        self.assertIsNone(connection.factory.buildProtocol(None))
-        self.assertEqual(connection.factory.sessions.counters["turned_away:connections"], 1)
-        lose(connection)
-        self.assertIsNotNone(connection.factory.buildProtocol(None))
-
     def test_a_connection_counts_before_its_upgrade(self):
         """UM-20: for all, and for its address."""
         for limits in ({"connections": 1}, {"connections_per_address": 1}):
@@ -1083,20 +996,6 @@ class BothSides(TestCase):
         lose(client)
         self.assertEqual(peer.session.seen[-1], ("lost", "ConnectionDone"))
         self.assertEqual(client.session.seen[-1], ("lost", "ConnectionDone"))
-        self.assertEqual(clock.getDelayedCalls(), [])
-
-    def test_both_sides_ping_and_stay_connected(self):
-        client, peer, clock = self.connect()
-        self.pump(client, peer)
-        for _ in range(6):
-            clock.pump([5] * 11)
-            self.assertEqual(client.transport.value()[:2], b"\x89\x80")
-            self.assertEqual(peer.transport.value(), b"\x89\0")
-            self.pump(client, peer)
-        clock.pump([10] * 4)
-        for side in (client, peer):
-            self.assertEqual(side.state, side.STATE_OPEN)
-            lose(side)
         self.assertEqual(clock.getDelayedCalls(), [])
 
     def test_a_server_which_never_drops_the_connection_is_dropped(self):

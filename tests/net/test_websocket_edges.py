@@ -16,11 +16,9 @@ from tests.net.test_websocket import (
     SPEAKS_TLS,
     UPGRADE,
     after_head,
-    client_frame,
     frames,
     lose,
     server,
-    server_with,
 )
 from tests.net.test_websocket_cases import PONG, sent
 from twisted_msgproto.net.wires.websocket import OctetWire
@@ -91,15 +89,6 @@ class Edges(SynchronousTestCase):
             [worst] = connection.factory.sessions.budget.offenders.worst(9)
             self.assertEqual((worst.address, worst.reason), ("192.0.2.7", reason))
             lose(connection)
-
-    def test_who_upgrades_or_is_refused_by_a_rule_has_made_no_fault(self) -> None:
-        upgraded, _, _ = server()
-        upgraded.onOpenHandshakeTimeout()  # the timer may have been due in the same turn
-        refused, _ = server_with(upgraded.factory, b"Origin: https://evil.example\r\n")
-        self.assertEqual(upgraded.factory.refused_origins, 1)
-        self.assertEqual(upgraded.factory.sessions.counters["faults"], 0)
-        for one in (upgraded, refused):
-            lose(one)
 
     def test_what_a_proxy_says_of_a_web_page_cannot_write_on_the_terminal__NB_09(self) -> None:
         """NB-09: PROXY headers carry any text in place of an address."""
@@ -184,24 +173,6 @@ class Edges(SynchronousTestCase):
         wire.abortConnection()
         self.assertTrue(transport.disconnected)
         self.assertTrue(wire.disconnecting)
-        lose(connection)
-
-    def test_who_resumes_a_connection_that_is_lost_reads_nothing_of_it__UM_21(self) -> None:
-        connection, transport, _ = server()
-        wire = connection.session.wire
-        wire.pauseProducing()
-        connection.dataReceived(client_frame(b"a"))
-        lose(connection)
-        wire.resumeProducing()
-        self.assertEqual(connection.session.messages(), [])
-        self.assertEqual(transport.producerState, "paused")
-
-    def test_a_wire_closes_in_order_as_transports_do(self) -> None:
-        connection, transport, _ = server()
-        connection.session.wire.loseConnection()
-        [(kind, payload)] = frames(after_head(transport))
-        self.assertEqual((kind, payload[:2]), (8, b"\x03\xe8"))
-        self.assertTrue(connection.session.wire.disconnecting)
         lose(connection)
 
     def test_a_length_is_written_as_short_as_can_be__UM_21(self) -> None:
