@@ -7,10 +7,11 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import ConnectionLost
-from twisted.internet.interfaces import ISSLTransport, ITCPTransport
+from twisted.internet.interfaces import ISSLTransport
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from tests.doubles import Tcp
 from tests.tools.small_link import LinkCase, Sink, Writes
 from twisted_msgproto import Message
 from twisted_msgproto.core.errors import Fault, ProtocolViolation, QueueError, TimedOut
@@ -28,21 +29,6 @@ class Encrypted(Writes):
         """No socket is behind this."""
 
     setTcpKeepAlive = setTcpNoDelay
-
-
-@implementer(ITCPTransport)
-class Tcp(Writes):
-    """Says that it is a TCP connection, and notes how it is to behave."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.told: dict[str, bool] = {}
-
-    def setTcpNoDelay(self, enabled: bool) -> None:
-        self.told["NoDelay"] = enabled
-
-    def setTcpKeepAlive(self, enabled: bool) -> None:
-        self.told["KeepAlive"] = enabled
 
 
 class Edges(LinkCase):

@@ -14,6 +14,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
+from tests.doubles import TlsClient
 from tests.tools.certificates import Authority
 from twisted_msgproto.net.tls import tls_with
 
@@ -46,61 +47,14 @@ class Noted:
         return getattr(self.handle, name)
 
 
-class Ends:
+class Ends(TlsClient):
     """A server's end over TLS, without sockets, and its client."""
 
     def __init__(self, factory: Any, latest: standard_ssl.TLSVersion) -> None:
         self.clock = factory._clock = Clock()
-        self.server: Any = factory.buildProtocol(None)
-        self.transport = StringTransport()
-        context = standard_ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, standard_ssl.CERT_NONE
-        context.maximum_version = latest
-        self.incoming, self.outgoing = standard_ssl.MemoryBIO(), standard_ssl.MemoryBIO()
-        self.client = context.wrap_bio(self.incoming, self.outgoing)
-        self.server.makeConnection(self.transport)
-        while True:
-            try:
-                self.client.do_handshake()
-                break
-            except standard_ssl.SSLWantReadError:
-                self.send_by_record()
-                self.take()
-        self.send_by_record()
+        super().__init__(factory.buildProtocol(None), StringTransport(), latest)
         self.reader: Reader = self.server.wrappedProtocol
         self.handle = self.server._tlsConnection = Noted(self.server._tlsConnection)
-
-    def send_by_record(self) -> None:
-        """What the client wrote comes to the server in reads of one record each."""
-        octets = self.outgoing.read()
-        while octets:
-            end = 5 + int.from_bytes(octets[3:5])
-            self.server.dataReceived(octets[:end])
-            octets = octets[end:]
-
-    def take(self) -> None:
-        """What the server wrote comes to the client."""
-        self.incoming.write(self.transport.value())
-        self.transport.clear()
-
-    def records(self, *pieces: bytes) -> bytes:
-        """Each piece in a record of the client."""
-        for piece in pieces:
-            self.client.write(piece)
-        return self.outgoing.read()
-
-    def read(self) -> bytes:
-        """What the client reads."""
-        self.take()
-        came = b""
-        while True:
-            try:
-                octets = self.client.read(1 << 16)
-            except standard_ssl.SSLWantReadError:
-                return came
-            if not octets:
-                return came
-            came += octets
 
 
 @pytest.fixture(params=[standard_ssl.TLSVersion.TLSv1_2, standard_ssl.TLSVersion.TLSv1_3])
@@ -149,10 +103,10 @@ def test_an_answer_of_openssl_to_a_record_leaves_at_once__NB_11(ends: Ends) -> N
 
 def test_a_record_that_says_the_end_is_answered_and_ends_the_connection__NB_11(ends: Ends) -> None:
     with pytest.raises(standard_ssl.SSLWantReadError):
-        ends.client.unwrap()
+        ends.tls.unwrap()
     ends.server.dataReceived(ends.outgoing.read())
     ends.take()
-    ends.client.unwrap()  # it needs the server's close_notify
+    ends.tls.unwrap()  # it needs the server's close_notify
     assert ends.transport.disconnecting
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import ssl
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from twisted.internet.ssl import PrivateCertificate
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
+from tests.doubles import TlsClient
 from tests.tools.certificates import Authority
 from tests.tools.small_link import MsgprotoServerFactoryOfLines, Sink
 from twisted_msgproto.net import tls
@@ -77,27 +77,7 @@ class Served:
         """A connection, and what encrypts octets for it."""
         served: Any = self.tls.buildProtocol(PEER)
         transport = Line()
-        served.makeConnection(transport)
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        engine = context.wrap_bio(incoming, outgoing)
-        shaken = False
-        while not shaken:
-            try:
-                engine.do_handshake()
-                shaken = True
-            except ssl.SSLWantReadError:
-                pass
-            served.dataReceived(outgoing.read())
-            incoming.write(transport.value())
-            transport.clear()
-
-        def encrypted(octets: bytes) -> bytes:
-            engine.write(octets)
-            return outgoing.read()
-
-        return served, encrypted
+        return served, TlsClient(served, transport).records
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.doubles import Tcp
 from tests.net import test_websocket
-from tests.net.test_link_edges import Tcp
 from tests.net.test_websocket import (
     SPEAKS_TLS,
     UPGRADE,
