@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
 from twisted.internet.address import IPv4Address, UNIXAddress
 from twisted.internet.testing import StringTransport
@@ -25,16 +24,6 @@ from twisted_msgproto.net.wires.websocket import OctetWire
 
 
 class Edges(SynchronousTestCase):
-    def test_what_tls_keeps_while_reading_is_paused_counts_as_held__NB_02(self) -> None:
-        told: list[Any] = []
-        with mock.patch.object(StringTransport, "tellRest", told.append, create=True):
-            connection, _, _ = server()
-        [tell] = told
-        for octets in (7, 0):
-            tell(octets)
-            self.assertEqual(connection.session.wire.held, octets)
-        lose(connection)
-
     def test_a_client_that_never_upgrades_is_a_fault_and_cannot_fill_the_log__NB_09(self) -> None:
         """NB-09: autobahn writes two lines for each of them, however many come."""
         lines: dict[str, list[str]] = {}
