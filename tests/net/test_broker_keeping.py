@@ -134,6 +134,14 @@ class Keeps(TestCase):
         self.assertTrue(all(letter.again for letter in second.letters))
         self.assertLess(broker.snapshot()["broker_memory"], 5000)
 
+    async def test_an_operator_is_shown_what_left_the_memory(self) -> None:
+        sink, broker = self.start(broker_memory=5000)
+        broker.declare(ORDERS, kept=True)
+        sent = [b"%d" % number + bytes(1000) for number in range(40)]
+        await sink.put(batch(*sent))
+        shown = await ServedQueues([broker], reactor).peek(*ORDERS, 40)
+        self.assertEqual([message.body for message in shown], sent)
+
     async def test_what_the_disk_cannot_read_now_is_delivered_later__RD_50(self) -> None:
         """RD-50: it was dropped and settled for good; one line tells it, and the page."""
         self.patch(keeping, "AGAIN_SECONDS", 0.01)

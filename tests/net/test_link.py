@@ -97,7 +97,7 @@ class Links(LinkCase):
         self.assertEqual(transport.bufferSize, PARTIAL_READ_OCTETS)
         server.dataReceived(b"\n")
         for _ in range(4):
-            server.dataReceived(b"line\n" * (transport.bufferSize // 5 + 1))
+            server.dataReceived((b"x" * 999 + b"\n") * (transport.bufferSize // 1000 + 1))
         self.assertEqual(transport.bufferSize, 256 << 10)
         while server.machine.unfinished:
             self.clock.advance(0)
