@@ -50,7 +50,6 @@ class Client(Comeback[Session]):
     """The test makes its sessions."""
 
     begun = 0
-    cut = 0
 
     def _begin(self) -> None:
         self.begun += 1
@@ -80,7 +79,6 @@ class Client(Comeback[Session]):
         return succeed(None)
 
     def _cutOff(self) -> None:
-        self.cut += 1
         self.closing.callback(None)
 
     def ask(self, text: str, **options: Any) -> Deferred[str]:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
 
-from twisted_msgproto.core.errors import QueueAway, QueueError
+from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError
 from twisted_msgproto.net.control import address
 from twisted_msgproto.net.control.asking import GatewayBroker
 from twisted_msgproto.net.control.service import ControlService
@@ -256,3 +257,18 @@ class Control(TestCase):
         self.serve()
         status, _ = await self.request("GET", "/")
         self.assertEqual(status, http.client.NOT_FOUND)
+
+
+@pytest.mark.parametrize(
+    ("where", "token_file", "says"),
+    [
+        ("http://ada@host:1", None, "http://HOST:PORT expected"),
+        ("http://host:1/?a=b", None, "http://HOST:PORT expected"),
+        ("http://:1/", None, "http://HOST:PORT expected"),
+        ("http://host:1", "/no/such/file", "cannot read the token file: .* No such file"),
+    ],
+)
+def test_what_names_no_gateway_is_one_line(where: str, token_file: str | None, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says) as raised:
+        GatewayBroker(where, token_file)
+    assert "\n" not in str(raised.value)

@@ -107,9 +107,6 @@ class Notes:
             entry for entry in self.seen if isinstance(entry, str | bytes) and entry not in words
         ]
 
-    def reads(self):
-        return self.seen.count("read")
-
 
 class Passing(Clock):
     """Time passes between two looks at this clock, as if much was done meanwhile."""
