@@ -446,6 +446,21 @@ class Reading(TestCase):
                 self.assertTrue(connection.oversize)
                 lose(connection)
 
+    def test_octets_of_a_message_that_look_like_a_pong_belong_to_the_message__NB_11(self):
+        pong = b"\x8a\x80\0\0\0\0"
+        payload = b"1234" + pong + b"5678"
+        whole = b"\x82\x8e" + bytes(4) + payload
+        for pieces in (
+            (whole[:10], pong, whole[16:]),  # in the middle of a payload
+            (b"\x82", pong, bytes(9)),  # a length and a mask, behind the first octet
+        ):
+            connection, _, _ = server()
+            for piece in pieces:
+                connection.dataReceived(piece)
+            [message] = connection.session.messages()
+            self.assertEqual(len(message), 14 if pieces[0] != b"\x82" else 10)
+            lose(connection)
+
     def test_a_pong_that_is_masked_by_a_server_is_a_fault_to_its_client(self):
         both = BothSides()
         client, peer, _ = both.connect()
