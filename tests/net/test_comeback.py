@@ -50,6 +50,7 @@ class Client(Comeback[Session]):
     """The test makes its sessions."""
 
     begun = 0
+    cut = 0
 
     def _begin(self) -> None:
         self.begun += 1
@@ -79,6 +80,7 @@ class Client(Comeback[Session]):
         return succeed(None)
 
     def _cutOff(self) -> None:
+        self.cut += 1
         self.closing.callback(None)
 
     def ask(self, text: str, **options: Any) -> Deferred[str]:
@@ -180,6 +182,27 @@ class ComebackTests(SynchronousTestCase):
         self.clock.advance(1)
         self.failureResultOf(asked, TimedOut)
 
+    def test_verbs_of_a_callback_come_behind_those_which_wait(self) -> None:
+        client = self.client()
+        order: list[str] = []
+
+        def verb(session: Session, left: float) -> Deferred[None]:
+            order.append("first")
+            client.perform(other("nested"))
+            return succeed(None)
+
+        def other(text: str) -> Any:
+            def note(session: Session, left: float) -> Deferred[None]:
+                order.append(text)
+                return succeed(None)
+
+            return note
+
+        client.perform(verb)
+        client.perform(other("second"))
+        client.stand()
+        self.assertEqual(order, ["first", "second", "nested"])
+
     def test_intervals_grow_until_a_session_has_stood_for_some_time(self) -> None:
         client = self.client()
         waits = []
@@ -208,6 +231,13 @@ class ComebackTests(SynchronousTestCase):
         client.lose()
         self.assertEqual(client.refuse(), 2)
 
+    def test_a_session_which_the_server_ends_is_no_refusal(self) -> None:
+        client = self.client()
+        client.stand()
+        client._failed(Refused("go away"))
+        self.assertEqual(client.state, "down")
+        self.assertIsNone(client.refusal)
+
     def test_a_further_attempt_leaves_a_refusal_as_it_is(self) -> None:
         """HO-11: whoever watches is not told of every attempt."""
         client = self.client()
@@ -219,6 +249,21 @@ class ComebackTests(SynchronousTestCase):
         self.assertEqual(states, ["refused"])
         self.assertEqual(str(client.refusal), "still no")
         self.failureResultOf(client.ask("x"), Refused)
+
+    def test_a_new_session_which_cannot_be_made_as_the_one_before_stands_all_the_same(self) -> None:
+        client = self.client()
+        client._renew = lambda session: 1 / 0  # type: ignore[method-assign, assignment]
+        client.stand()
+        self.assertEqual(client.state, "up")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_a_session_which_cannot_be_ended_in_order_is_left(self) -> None:
+        client = self.client()
+        client.stand()
+        closed = client.close()
+        client.closing.errback(ZeroDivisionError())
+        self.successResultOf(closed)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_it_is_started_again_once_however_it_is_asked_for(self) -> None:
         """In the callback of its end, or before that: then it has begun when the end is told."""
@@ -242,6 +287,13 @@ class ComebackTests(SynchronousTestCase):
             session = client.stand()
             session.asked[0][1].callback("answer")
             self.assertEqual(self.successResultOf(verbs[0]), "answer")
+
+    def test_a_session_which_comes_too_late_is_not_taken(self) -> None:
+        client = self.client()
+        closed = client.close()
+        client.stand()
+        self.successResultOf(closed)
+        self.assertIsNone(client.session)
 
 
 class BackoffTests(SynchronousTestCase):

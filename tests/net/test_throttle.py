@@ -358,6 +358,33 @@ def test_the_wait_is_within_the_hand_shake() -> None:
 # ── what is remembered ──────────────────────────────────────────────────────────────────────────
 
 
+def test_a_flood_of_addresses_gives_nobody_new_tokens() -> None:
+    """NB-05: who has used its own up and had to make room comes back poor."""
+    town = Town()
+    town.fail(THERE, "me", 5)
+    for number, address in enumerate(others(10_500)):
+        town.fail(address, f"n{number}")
+    first, second = town.arrive(THERE, "me"), town.arrive(THERE, "me")
+    assert first in town.waited
+    assert town.wait_of(second) == pytest.approx(1, abs=0.1)
+
+
+def test_addresses_that_a_name_is_known_from_are_bounded() -> None:
+    """NB-05: the latest are known; one user's many addresses displace nobody else."""
+    town = Town()
+    town.enter(HERE, "me")
+    addresses = list(others(50))
+    for address in addresses:
+        town.enter(address, "roams")
+    for address in (HERE, addresses[0], addresses[-1]):
+        town.fail(address, "x", 5)
+    waits = [
+        town.wait_of(town.arrive(address, name, right=True))
+        for address, name in ((HERE, "me"), (addresses[-1], "roams"), (addresses[0], "roams"))
+    ]
+    assert waits == [0, 0, pytest.approx(1)]
+
+
 def test_what_is_remembered_of_a_flood_takes_a_bounded_memory() -> None:
     """NB-04: addresses, names of any length and waiting logins without end."""
     town = Town()
