@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
+
+from twisted.internet.interfaces import ITCPTransport
+from twisted.internet.testing import StringTransport
+from zope.interface import implementer
 
 from twisted_msgproto.core.connection import Connection, WorkLost
 
@@ -15,3 +20,73 @@ def due(machine: Connection[Any, Any, Any], now: float) -> tuple[list[Any], floa
 def unanswered(machine: Connection[Any, Any, Any]) -> list[Any]:
     """End a machine's connection; return the work that nobody answered, as plain values."""
     return [one for event in machine.lost(0.0) if isinstance(event, WorkLost) for one in event.work]
+
+
+@implementer(ITCPTransport)
+class Tcp(StringTransport):
+    """Says that it is a TCP connection, and notes how it is to behave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: dict[str, bool] = {}
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        self.told["NoDelay"] = enabled
+
+    def setTcpKeepAlive(self, enabled: bool) -> None:
+        self.told["KeepAlive"] = enabled
+
+
+class TlsClient:
+    """A client over TLS without sockets, shaken hands with the server's end ``server``."""
+
+    def __init__(
+        self,
+        server: Any,
+        transport: StringTransport,
+        latest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
+    ) -> None:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.maximum_version = latest
+        self.server, self.transport = server, transport
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.incoming, self.outgoing)
+        server.makeConnection(transport)
+        shaken = False
+        while not shaken:
+            try:
+                self.tls.do_handshake()
+                shaken = True
+            except ssl.SSLWantReadError:
+                pass
+            octets = self.outgoing.read()
+            while octets:  # reads of one record each
+                end = 5 + int.from_bytes(octets[3:5])
+                server.dataReceived(octets[:end])
+                octets = octets[end:]
+            self.take()
+
+    def take(self) -> None:
+        """What the server wrote comes to the client."""
+        self.incoming.write(self.transport.value())
+        self.transport.clear()
+
+    def records(self, *pieces: bytes) -> bytes:
+        """Each piece in a record of the client."""
+        for piece in pieces:
+            self.tls.write(piece)
+        return self.outgoing.read()
+
+    def read(self) -> bytes:
+        """What the client reads."""
+        self.take()
+        came = b""
+        while True:
+            try:
+                octets = self.tls.read(1 << 16)
+            except ssl.SSLWantReadError:
+                return came
+            if not octets:
+                return came
+            came += octets

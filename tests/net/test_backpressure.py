@@ -4,7 +4,7 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
-from twisted_msgproto.net.backpressure import OctetBudget, ReadControl
+from twisted_msgproto.net import OctetBudget, ReadControl
 
 
 def test_reading_stops_at_the_first_reason_and_goes_on_after_the_last():

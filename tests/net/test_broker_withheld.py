@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.task import Clock
 
-from twisted_msgproto.net.backpressure import ReadControl
+from twisted_msgproto.net import ReadControl
 from twisted_msgproto.net.broker import Withheld
 
 LIMIT = 100

@@ -1,6 +1,6 @@
 """Requests in flight: each message is asked once, in order, and never more than the window."""
 
-from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
@@ -68,14 +68,6 @@ class Asking(TestCase):
             ],
         )
 
-    def test_the_last_answers_are_told_as_they_come(self):
-        done = self.ask(2, 10)
-        self.answer(None)
-        self.assertEqual(self.told.counts, [("sent", 2), ("acknowledged", 1)])
-        self.answer(None)
-        self.assertIsNone(self.successResultOf(done))
-        self.assertEqual(self.told.counts[2:], [("acknowledged", 1)])
-
     def test_the_first_failure_ends_it_and_what_was_answered_before_counts(self):
         done = self.ask(3, 3)
         self.waiting[0].callback(None)
@@ -84,21 +76,6 @@ class Asking(TestCase):
         self.clock.advance(0)
         self.assertEqual(str(self.failureResultOf(done, ConnectionClosed).value), "gone")
         self.assertEqual(self.told.counts, [("sent", 3), ("acknowledged", 1)])
-
-    def test_answers_that_come_at_once_leave_nothing_on_the_clock(self):
-        def ask(body):
-            return succeed(None)
-
-        clock, told = Clock(), Told()
-        done = Deferred.fromCoroutine(ask_each(clock, Listed(3), told, 2, ask))
-        self.assertIsNone(self.successResultOf(done))
-        self.assertEqual(sum(count for what, count in told.counts if what == "sent"), 3)
-        self.assertEqual(sum(count for what, count in told.counts if what != "sent"), 3)
-        self.assertEqual(clock.getDelayedCalls(), [])
-
-    def test_nothing_to_send_asks_nothing(self):
-        self.assertIsNone(self.successResultOf(self.ask(0, 1)))
-        self.assertEqual((self.asked, self.told.counts), ([], []))
 
 
 class Quiet:

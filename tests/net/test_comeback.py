@@ -13,7 +13,6 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_msgproto.core.errors import (
-    ConfigurationError,
     ConnectionClosed,
     LimitExceeded,
     Refused,
@@ -183,17 +182,6 @@ class ComebackTests(SynchronousTestCase):
         self.clock.advance(1)
         self.failureResultOf(asked, TimedOut)
 
-    def test_a_verb_in_a_session_is_cancelled_there(self) -> None:
-        """HO-03"""
-        client = self.client()
-        session = client.stand()
-        asked = client.ask("x", safe=True)
-        asked.cancel()
-        self.failureResultOf(asked, CancelledError)
-        self.assertTrue(session.asked[0][1].called)
-        client.lose()
-        self.assertEqual(client.stand().texts, [])
-
     def test_verbs_of_a_callback_come_behind_those_which_wait(self) -> None:
         client = self.client()
         order: list[str] = []
@@ -269,20 +257,6 @@ class ComebackTests(SynchronousTestCase):
         self.assertEqual(client.state, "up")
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
-    def test_an_end_which_takes_too_long_is_cut_off(self) -> None:
-        """HO-05"""
-        client = self.client(drain=3.0)
-        client.stand()
-        first, forgotten = client.close(), client.close()
-        forgotten.cancel()
-        self.failureResultOf(forgotten, CancelledError)
-        self.clock.advance(2.9)
-        self.assertNoResult(first)
-        self.assertEqual(client.state, "up")
-        self.clock.advance(0.1)
-        self.successResultOf(first)
-        self.assertEqual((client.state, client.cut), ("down", 1))
-
     def test_a_session_which_cannot_be_ended_in_order_is_left(self) -> None:
         client = self.client()
         client.stand()
@@ -290,19 +264,6 @@ class ComebackTests(SynchronousTestCase):
         client.closing.errback(ZeroDivisionError())
         self.successResultOf(closed)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-
-    def test_a_service_which_is_started_while_it_stops_begins_again_afterwards(self) -> None:
-        client = self.client()
-        client.stand()
-        closed = client.close()
-        client.startService()
-        client.startService()
-        self.assertEqual(client.begun, 1)
-        client.closing.callback(None)
-        self.successResultOf(closed)
-        self.assertEqual(client.begun, 2)
-        client.stand()
-        self.assertEqual(client.state, "up")
 
     def test_it_is_started_again_once_however_it_is_asked_for(self) -> None:
         """In the callback of its end, or before that: then it has begun when the end is told."""
@@ -333,9 +294,6 @@ class ComebackTests(SynchronousTestCase):
         client.stand()
         self.successResultOf(closed)
         self.assertIsNone(client.session)
-
-    def test_a_limit_which_does_not_exist_is_refused(self) -> None:
-        self.assertRaises(ConfigurationError, Client, self.clock, limits={"patience": 1})
 
 
 class BackoffTests(SynchronousTestCase):

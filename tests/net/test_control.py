@@ -11,24 +11,30 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
 
-from twisted_msgproto.core.errors import QueueAway, QueueError
+from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError
 from twisted_msgproto.net.control import address
-from twisted_msgproto.net.control.address import PATH_OCTETS_MAX, SocketPath
-from twisted_msgproto.net.control.asking import GatewayBroker, _OverUnix
+from twisted_msgproto.net.control.asking import GatewayBroker
 from twisted_msgproto.net.control.service import ControlService
-from twisted_msgproto.net.control.shapes import (
-    BODIES_OCTETS_MAX,
-    MESSAGES_SHOWN_MAX,
-    MessageShown,
-    NoSuchQueue,
-    QueueShown,
-    within_bounds,
-)
+from twisted_msgproto.net.control.shapes import MessageShown, NoSuchQueue, QueueShown
+
+
+class OverUnix(http.client.HTTPConnection):
+    """Speaks HTTP on the control socket in a queue's directory."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__("gateway", timeout=60)
+        self.path = os.path.join(directory, "control")
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(60)
+        self.sock.connect(self.path)
 
 
 def message(place: int, body: bytes = b"x", **fields: str) -> MessageShown:
@@ -98,7 +104,7 @@ class Control(TestCase):
         self, method: str, target: str, headers: Any = (), body: Any = None
     ) -> Deferred[tuple[int, bytes]]:
         def ask() -> tuple[int, bytes]:
-            connection = _OverUnix(self.directory, 30)
+            connection = OverUnix(self.directory)
             try:
                 connection.request(method, target, headers=dict(headers), body=body)
                 response = connection.getresponse()
@@ -127,6 +133,17 @@ class Control(TestCase):
             ],
         )
 
+    async def test_an_answer_is_bounded_in_messages_and_octets(self) -> None:
+        self.serve()
+        shelf: Any = self.shelf
+        for stored, shown in (
+            ([message(n, bytes(4 << 20)) for n in range(3)], 1),
+            ([message(n) for n in range(2000)], 1000),
+        ):
+            shelf.peek = lambda space, name, count, stored=stored: stored
+            got = await self.asked("peek", "micromsg2", "orders", 1000)
+            self.assertEqual([one.place for one in got], list(range(shown)))
+
     async def test_an_answer_may_come_later(self) -> None:
         self.serve()
         self.shelf.answer = Deferred()
@@ -139,7 +156,7 @@ class Control(TestCase):
         with self.assertRaisesRegex(NoSuchQueue, "there is no queue 'x'"):
             await self.asked("peek", "micromsg2", "x", 1)
         with self.assertRaisesRegex(QueueError, "count is a number from 1 to 1000"):
-            await self.asked("peek", "micromsg2", "orders", MESSAGES_SHOWN_MAX + 1)
+            await self.asked("peek", "micromsg2", "orders", 1001)
         with self.assertRaisesRegex(QueueError, "count is a number from 1 to 1000, not '9+…$"):
             await self.asked("peek", "micromsg2", "orders", "9" * 6000)
         with self.assertRaisesRegex(QueueError, "another queue"):
@@ -221,10 +238,8 @@ class Control(TestCase):
         self.assertNotIn(os.path.realpath(directory), opened_files())
 
     def test_where_a_long_name_cannot_be_one_line_says_what_to_do(self) -> None:
-        directory = os.path.join(self.directory, "d" * PATH_OCTETS_MAX)
+        directory = os.path.join(self.directory, "d" * 103)
         os.makedirs(directory)
-        with self.assertRaisesRegex(QueueError, "symbolic link"):
-            SocketPath(directory, descriptors="/no/such/directory")
         with patch.object(address.SocketPath.__init__, "__defaults__", ("/no/such/directory",)):
             self.assertFalse(self.serve(directory).listening)
 
@@ -244,7 +259,16 @@ class Control(TestCase):
         self.assertEqual(status, http.client.NOT_FOUND)
 
 
-def test_an_answer_is_bounded() -> None:
-    large = [message(n, bytes(BODIES_OCTETS_MAX)) for n in range(3)]
-    assert within_bounds(large) == large[:1]
-    assert within_bounds([message(n) for n in range(2 * MESSAGES_SHOWN_MAX)])[-1].place == 999
+@pytest.mark.parametrize(
+    ("where", "token_file", "says"),
+    [
+        ("http://ada@host:1", None, "http://HOST:PORT expected"),
+        ("http://host:1/?a=b", None, "http://HOST:PORT expected"),
+        ("http://:1/", None, "http://HOST:PORT expected"),
+        ("http://host:1", "/no/such/file", "cannot read the token file: .* No such file"),
+    ],
+)
+def test_what_names_no_gateway_is_one_line(where: str, token_file: str | None, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says) as raised:
+        GatewayBroker(where, token_file)
+    assert "\n" not in str(raised.value)

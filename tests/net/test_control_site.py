@@ -12,7 +12,10 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
 from twisted_msgproto.net.control.resources import BodilessRequest
-from twisted_msgproto.net.control.site import CONNECTIONS_MAX, REQUEST_SECONDS, ControlSite
+from twisted_msgproto.net.control.site import ControlSite
+
+CONNECTIONS_MAX, REQUEST_SECONDS = 100, 30.0
+
 
 ASKED = b"GET /quick HTTP/1.1\r\nHost: localhost\r\n\r\n"
 STREAM = b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n"

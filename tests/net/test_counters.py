@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from twisted_msgproto.net.counters import Counters, Places
+from twisted_msgproto.net import Counters
+from twisted_msgproto.net.counters import Places
 
 
 def test_a_connections_figures_are_seen_while_it_lives_and_after_it():

@@ -4,7 +4,7 @@ import time
 
 import pytest
 from OpenSSL import SSL
-from twisted.internet.address import HostnameAddress, IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.address import IPv4Address
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.core.limits import Limit
-from twisted_msgproto.net.factory import MsgprotoServerFactory, SessionNames, peer_name
+from twisted_msgproto.net import MsgprotoServerFactory
 from twisted_msgproto.net.gateway import address_name
 
 
@@ -180,30 +180,6 @@ def test_limits_of_the_protocol_and_common_ones_can_be_changed_others_not():
     assert factory(size=7, handshake=1).limits["size"] == 7
     with pytest.raises(ConfigurationError, match="unknown limit 'sizes'"):
         factory(sizes=7)
-
-
-def test_session_names_are_unique_and_public():
-    names = SessionNames("umq", 1_700_000_000.0)
-    assert [names.next(), names.next()] == [
-        "umq-20231114T221320.000000Z-1",
-        "umq-20231114T221320.000000Z-2",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("address", "name"),
-    [
-        (IPv4Address("TCP", "192.0.2.1", 80), "192.0.2.1:80"),
-        (IPv6Address("TCP", "2001:db8::1", 80), "[2001:db8::1]:80"),
-        (UNIXAddress(b"/run/x"), "/run/x"),
-        (UNIXAddress(None), "unix"),
-        (UNIXAddress(b""), "unix"),
-        (HostnameAddress(b"h", 1), "h:1"),
-        (None, "NoneType"),
-    ],
-)
-def test_a_peers_address_is_text(address, name):
-    assert peer_name(address) == name.replace("h:1", peer_name(HostnameAddress(b"h", 1)))
 
 
 @pytest.mark.parametrize(

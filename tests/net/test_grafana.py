@@ -76,27 +76,6 @@ def test_every_metric_it_asks_for_is_one_of_a_gateway_with_the_labels_it_names()
         assert set(METRIC.findall(variable["query"]["query"])) <= set(labels)
 
 
-def test_counters_are_asked_for_their_growth_and_panels_do_not_lie_on_each_other() -> None:
-    taken: set[tuple[int, int]] = set()
-    numbers = []
-    for panel in grafana.dashboard()["panels"]:
-        numbers.append(panel["id"])
-        for target in panel["targets"]:
-            for metric in re.findall(r"msgproto_\w+_(?:total|bucket)\{", target["expr"]):
-                assert f"rate({metric}" in target["expr"]
-            assert target["expr"].count("(") == target["expr"].count(")")
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert not cells & taken
-        assert max(x for x, _ in cells) < grafana.COLUMNS
-        taken |= cells
-    assert len(set(numbers)) == len(numbers)
-
-
 def test_the_dashboard_is_printed_for_those_who_installed_a_package(capsys: Any) -> None:
     assert main(["status", "--grafana"]) == 0
     assert json.loads(capsys.readouterr().out)["uid"] == "msgproto-gateways"

@@ -6,29 +6,32 @@ from collections.abc import Callable
 from itertools import pairwise
 from random import Random
 from typing import Any
-from unittest import mock
-from weakref import ref
 
 import pytest
 from twisted.internet import task
 from twisted.logger import capturedLogs
 
-from twisted_msgproto.net.wires.websocket.keepalive import (
-    PINGS_A_TURN,
-    STEP_SECONDS,
-    Keepalive,
-    Keepalives,
-)
+from twisted_msgproto.net.wires.websocket.keepalive import Keepalive, Keepalives
+
+PINGS_A_TURN, STEP_SECONDS = 200, 0.5
+
 
 CONNECTIONS = 30
 
 
 class Clock(task.Clock):
-    """Refuses calls in the past, as reactors do."""
+    """Refuses calls in the past, as reactors do, and tells ``turn`` of each call it makes."""
+
+    turn: Callable[[], None] = staticmethod(lambda: None)
 
     def callLater(self, when: float, what: Callable[..., Any], *args: Any, **kw: Any) -> Any:
         assert when >= 0
-        return super().callLater(when, what, *args, **kw)
+
+        def call() -> None:
+            what(*args, **kw)
+            self.turn()
+
+        return super().callLater(when, call)
 
 
 class Peer:
@@ -95,23 +98,18 @@ def test_those_who_connected_together_are_looked_at_in_several_turns__NB_07(answ
     """NB-07: after a restart ten thousand peers connect at once; their pings were one turn."""
     clock = Clock()
     every = Keepalives(clock, 10, 10)
-    turns: list[int] = []
-    step = every._step
+    sums: list[int] = []
 
     def looked_at() -> int:
         return sum(len(peer.pings) + (peer.gone_at is not None) for peer in peers)
 
-    def counted() -> None:
-        before = looked_at()
-        step()
-        turns.append(looked_at() - before)
-
-    with mock.patch.object(Keepalives, "_step", lambda self: counted()):
-        peers = [Peer(clock, every, answers) for _ in range(5 * PINGS_A_TURN // 2)]
-        for _ in range(3 if answers else 2):
-            clock.advance(10 + STEP_SECONDS)
-            assert turns == [PINGS_A_TURN, PINGS_A_TURN, PINGS_A_TURN // 2]
-            turns.clear()
+    clock.turn = lambda: sums.append(looked_at())  # type: ignore[method-assign]
+    peers = [Peer(clock, every, answers) for _ in range(5 * PINGS_A_TURN // 2)]
+    for _ in range(3 if answers else 2):
+        sums[:] = [looked_at()]
+        clock.advance(10 + STEP_SECONDS)
+        turns = [after - before for before, after in pairwise(sums)]
+        assert turns == [PINGS_A_TURN, PINGS_A_TURN, PINGS_A_TURN // 2]
     assert answers == (peers[0].gone_at is None)
     for peer in peers:
         peer.keepalive.stop()
@@ -182,23 +180,6 @@ def test_one_that_cannot_be_ended_harms_none_of_the_others_and_is_ended_later__N
     assert clock.getDelayedCalls() == []
 
 
-def test_one_whose_connection_is_being_ended_waits_for_nothing__NB_11() -> None:
-    clock = Clock()
-    every = Keepalives(clock, 10, 10)
-    peer = Peer(clock, every, answers=False)
-    peer.keepalive.gone = lambda: True
-    clock.advance(10)
-    clock.advance(10)
-    assert clock.getDelayedCalls() == []
-    other = Peer(clock, every, answers=True)
-    clock.advance(10)
-    peer.keepalive.stop()
-    clock.advance(10)
-    assert (peer.pings, other.pings) == ([10], [30, 40])
-    other.keepalive.stop()
-    assert clock.getDelayedCalls() == []
-
-
 def test_a_newcomer_is_pinged_in_time_while_a_silent_peer_has_more_patience__HO_04() -> None:
     """HO-04: its first ping is due before anybody is checked; there is one timer all the same."""
     clock = Clock()
@@ -238,81 +219,3 @@ def test_without_an_interval_nothing_is_sent() -> None:
     assert clock.getDelayedCalls() == []
     peer.keepalive.stop()
     assert peer.keepalive.ping is None
-
-
-def test_one_that_comes_after_all_have_left_is_pinged__HO_04() -> None:
-    clock = Clock()
-    every = Keepalives(clock, 10, 10)
-    Peer(clock, every, answers=True).keepalive.stop()
-    clock.advance(5)
-    peer = Peer(clock, every, answers=True)
-    clock.advance(10)
-    assert peer.pings == [15]
-    peer.keepalive.stop()
-    assert clock.getDelayedCalls() == []
-
-
-def test_an_interval_may_be_shorter_than_a_second() -> None:
-    clock = Clock()
-    peer = Peer(clock, Keepalives(clock, 0.75, 30), answers=True)
-    clock.advance(0.75)
-    assert peer.pings == [0.75]
-    peer.keepalive.stop()
-    assert clock.getDelayedCalls() == []
-
-
-class Referred(Keepalive):
-    """May be referred to weakly, as a test does."""
-
-    __slots__ = ("__weakref__",)
-
-
-def test_nothing_is_kept_of_those_who_have_stopped_when_nobody_else_is_there__NB_02() -> None:
-    clock = Clock()
-    every = Keepalives(clock, 10, 10)
-    pinged, new = (
-        Referred(every, lambda: None, lambda: False),
-        Referred(every, lambda: None, lambda: False),
-    )
-    pinged.start()
-    clock.advance(10)
-    new.start()
-    kept = [ref(pinged), ref(new)]
-    pinged.stop()
-    new.stop()
-    del pinged, new
-    assert [one() for one in kept] == [None, None]
-    assert clock.getDelayedCalls() == []
-
-
-def test_nothing_is_kept_of_the_last_ones_either_when_they_end_in_the_same_turn__NB_02() -> None:
-    clock = Clock()
-    every = Keepalives(clock, 10, 10)
-    first, second = (Referred(every, lambda: None, lambda: False) for _ in range(2))
-    first.start()
-    clock.advance(5)
-    second.start()
-    third = Referred(every, lambda: None, lambda: False)
-    third.start()
-    kept = [ref(one) for one in (first, second, third)]
-    ends = [first, second, third]
-
-    def end_all() -> None:
-        while ends:
-            ends.pop().stop()
-
-    first.ping = end_all
-    del first, second, third
-    clock.advance(5)
-    assert [one() for one in kept] == [None, None, None]
-    assert clock.getDelayedCalls() == []
-
-
-def test_one_that_never_started_stops_without_the_others__NB_11() -> None:
-    clock = Clock()
-    every = Keepalives(clock, 10, 10)
-    peer = Peer(clock, every, answers=True)
-    Keepalive(every, lambda: None, lambda: False).stop()
-    clock.advance(10)
-    assert peer.pings == [10]
-    peer.keepalive.stop()

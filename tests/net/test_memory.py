@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import platform
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 from twisted.internet import reactor
 
-from twisted_msgproto.net import gateway, memory
+from twisted_msgproto.net import gateway
 
 READS = """
 import os, resource, sys, tempfile
@@ -56,11 +55,6 @@ def test_a_process_which_keeps_its_memory_needs_no_new_pages_for_each_read() -> 
     """A read touches 150 pages."""
     assert faults("default") > 100 * 100
     assert faults("keep") < 100
-
-
-def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    assert memory.keep_freed_memory() is False
 
 
 def test_a_gateway_keeps_its_memory_when_it_starts_and_not_before(

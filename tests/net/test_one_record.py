@@ -14,8 +14,11 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
+from tests.doubles import TlsClient
 from tests.tools.certificates import Authority
-from twisted_msgproto.net.tls import RECORD_OCTETS, TlsConnection, TlsFactory, tls_with
+from twisted_msgproto.net.tls import tls_with
+
+RECORD_OCTETS = 16 << 10
 
 
 class Reader(Protocol):
@@ -44,61 +47,14 @@ class Noted:
         return getattr(self.handle, name)
 
 
-class Ends:
+class Ends(TlsClient):
     """A server's end over TLS, without sockets, and its client."""
 
-    def __init__(self, factory: TlsFactory, latest: standard_ssl.TLSVersion) -> None:
+    def __init__(self, factory: Any, latest: standard_ssl.TLSVersion) -> None:
         self.clock = factory._clock = Clock()
-        self.server: Any = factory.buildProtocol(None)
-        self.transport = StringTransport()
-        context = standard_ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, standard_ssl.CERT_NONE
-        context.maximum_version = latest
-        self.incoming, self.outgoing = standard_ssl.MemoryBIO(), standard_ssl.MemoryBIO()
-        self.client = context.wrap_bio(self.incoming, self.outgoing)
-        self.server.makeConnection(self.transport)
-        while True:
-            try:
-                self.client.do_handshake()
-                break
-            except standard_ssl.SSLWantReadError:
-                self.send_by_record()
-                self.take()
-        self.send_by_record()
+        super().__init__(factory.buildProtocol(None), StringTransport(), latest)
         self.reader: Reader = self.server.wrappedProtocol
         self.handle = self.server._tlsConnection = Noted(self.server._tlsConnection)
-
-    def send_by_record(self) -> None:
-        """What the client wrote comes to the server in reads of one record each."""
-        octets = self.outgoing.read()
-        while octets:
-            end = 5 + int.from_bytes(octets[3:5])
-            self.server.dataReceived(octets[:end])
-            octets = octets[end:]
-
-    def take(self) -> None:
-        """What the server wrote comes to the client."""
-        self.incoming.write(self.transport.value())
-        self.transport.clear()
-
-    def records(self, *pieces: bytes) -> bytes:
-        """Each piece in a record of the client."""
-        for piece in pieces:
-            self.client.write(piece)
-        return self.outgoing.read()
-
-    def read(self) -> bytes:
-        """What the client reads."""
-        self.take()
-        came = b""
-        while True:
-            try:
-                octets = self.client.read(1 << 16)
-            except standard_ssl.SSLWantReadError:
-                return came
-            if not octets:
-                return came
-            came += octets
 
 
 @pytest.fixture(params=[standard_ssl.TLSVersion.TLSv1_2, standard_ssl.TLSVersion.TLSv1_3])
@@ -119,40 +75,12 @@ def test_one_record_needs_one_call_to_be_decrypted__NB_11(ends: Ends, size: int)
     assert ends.reader.came == [piece, b"next"]
 
 
-def test_a_full_record_counts_among_the_large_buffers__NB_02(ends: Ends) -> None:
-    ends.server.dataReceived(ends.records(bytes(RECORD_OCTETS)))
-    assert b"".join(ends.reader.came) == bytes(RECORD_OCTETS)
-    assert ends.server in ends.server.factory.large
-
-
-def test_a_record_of_another_type_is_left_to_twisted__NB_11(ends: Ends) -> None:
-    """Only such a record may begin a new handshake, which Twisted's class knows."""
-    record = ends.records(b"x")
-    assert ends.server._is_one_record(record)
-    assert not ends.server._is_one_record(bytes([22]) + record[1:])
-
-
 def test_a_record_in_two_reads_and_two_records_in_one_arrive_whole__NB_11(ends: Ends) -> None:
     octets = ends.records(b"one", b"two", b"three")
     second = len(ends.records(b"one"))
     for data in (octets[:3], octets[3:second], octets[second:-1], octets[-1:]):
         ends.server.dataReceived(data)
     assert b"".join(ends.reader.came) == b"onetwothree"
-
-
-def test_what_looks_like_a_record_in_the_middle_of_one_is_none__NB_11(ends: Ends) -> None:
-    class Wants(Noted):
-        def recv(self, octets: int) -> bytes:
-            raise SSL.WantReadError
-
-    ends.server._tlsConnection = Wants(ends.handle)
-    looks_like_one = b"\x17\3\3\0\1x"
-    long = ends.records(bytes(500))
-    ends.server.dataReceived(long[:20])
-    assert not ends.server._is_one_record(looks_like_one)
-    ends.server.dataReceived(looks_like_one)
-    ends.server.dataReceived(long[26:])
-    assert ends.server._is_one_record(looks_like_one)  # the next record begins here
 
 
 def test_an_answer_of_openssl_to_a_record_leaves_at_once__NB_11(ends: Ends) -> None:
@@ -175,10 +103,10 @@ def test_an_answer_of_openssl_to_a_record_leaves_at_once__NB_11(ends: Ends) -> N
 
 def test_a_record_that_says_the_end_is_answered_and_ends_the_connection__NB_11(ends: Ends) -> None:
     with pytest.raises(standard_ssl.SSLWantReadError):
-        ends.client.unwrap()
+        ends.tls.unwrap()
     ends.server.dataReceived(ends.outgoing.read())
     ends.take()
-    ends.client.unwrap()  # it needs the server's close_notify
+    ends.tls.unwrap()  # it needs the server's close_notify
     assert ends.transport.disconnecting
 
 
@@ -232,9 +160,9 @@ def test_what_is_written_now_after_the_end_is_dropped__NB_11(ends: Ends) -> None
 def test_what_is_written_now_in_the_handshake_waits_for_its_end__NB_11(tmp_path: Any) -> None:
     class Early(Reader):
         def connectionMade(self) -> None:
-            assert isinstance(self.transport, TlsConnection)
-            self.transport.writeNow(b"one ")
-            self.transport.writeNow(b"two")
+            transport: Any = self.transport
+            transport.writeNow(b"one ")
+            transport.writeNow(b"two")
 
     files = Authority(tmp_path).server()
     pem = files.key.read_bytes() + files.cert.read_bytes()

@@ -9,7 +9,7 @@ from twisted.internet.defer import CancelledError
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded
-from twisted_msgproto.net.outbox import ProducerControl, Ticket, Tickets, Waiters, fail_all
+from twisted_msgproto.net.outbox import ProducerControl, Ticket, Tickets, Waiters
 
 
 class Counting(SynchronousTestCase):
@@ -23,27 +23,6 @@ class Counting(SynchronousTestCase):
 
             one.addBoth(count)
         return times
-
-
-class OneTicket(Counting):
-    def test_it_fires_once_whoever_is_first(self) -> None:
-        error = ConnectionClosed("gone")
-        for first in (lambda one: one.done(1), lambda one: one.fail(error), Ticket.cancel):
-            ticket: Ticket[int] = Ticket()
-            times = self.counted([ticket])
-            first(ticket)
-            ticket.done(2)
-            ticket.fail(error)
-            ticket.cancel()
-            self.assertEqual(times, [1])
-
-    def test_a_failure_may_cancel_the_others(self) -> None:
-        tickets: list[Ticket[None]] = [Ticket() for _ in range(3)]
-        tickets[0].addErrback(lambda failure: tickets[1].cancel())
-        tickets[1].addErrback(lambda failure: failure.trap(CancelledError))
-        times = self.counted(tickets)
-        fail_all(tickets, ConnectionClosed("gone"))
-        self.assertEqual(times, [1, 1, 1])
 
 
 class ManyTickets(Counting):
@@ -78,14 +57,6 @@ class ManyTickets(Counting):
         self.assertEqual(times, [1, 1, 1])
         self.assertNoResult(later[0])
         self.assertEqual(len(tickets), 1)
-
-    def test_there_is_a_limit(self) -> None:
-        tickets: Tickets[None] = Tickets(limit=2)
-        tickets.issue(1)
-        tickets.check()
-        tickets.issue(2)
-        with self.assertRaises(LimitExceeded):
-            tickets.check()
 
 
 class Waiting(Counting):

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
 from twisted.logger import Logger, formatEvent, globalLogPublisher
 
-from twisted_msgproto.net import peerlog
-from twisted_msgproto.net.addresses import network_of
-from twisted_msgproto.net.peerlog import FAULTS, LIMITS, LINES_MAX, LOGINS, PeerLog, Topic
+from twisted_msgproto.net import MsgprotoServerFactory
+from twisted_msgproto.net.peerlog import LOGINS
 
 LOG = Logger(namespace="twisted_msgproto.test")
+LINES_MAX = 5  # of one address within a minute
+
+
+class Server(MsgprotoServerFactory):
+    protocolName = "lines"
+    protocol = Protocol
+
+    def __init__(self) -> None:
+        self.time: Any = Clock()
+        super().__init__(clock=self.time)
+
+    def says(self, host: str, reason: str = "junk", **more: Any) -> None:
+        self.writeOf(LOG, host, "{peer}: closed", reason=reason, peer=host, **more)
 
 
 @pytest.fixture
@@ -29,104 +43,57 @@ def lines() -> Iterator[list[str]]:
     globalLogPublisher.removeObserver(observe)
 
 
-def write(
-    front: PeerLog, address: str, now: float = 0.0, reason: str = "junk", topic: Topic = FAULTS
-) -> None:
-    front.write(topic, LOG, address, now, "{peer}: closed", reason=reason, peer=address)
-
-
-def test_lines_of_one_address_are_limited_and_summed_up__NB_09(lines: list[str]) -> None:
-    front = PeerLog()
+def test_lines_of_one_address_are_limited_and_summed_up_on_time__NB_09(lines: list[str]) -> None:
+    """NB-09: also though nobody comes when the minute is over."""
+    server = Server()
     for number in range(317):
-        write(front, "192.0.2.1", now=number / 10, reason="tls" if number % 2 else "junk")
-    write(front, "192.0.2.2", now=32.0)
+        server.says("192.0.2.1", reason="tls" if number % 2 else "junk")
+        server.time.advance(0.1)
+    server.says("192.0.2.2")
     assert lines == ["192.0.2.1: closed"] * LINES_MAX + ["192.0.2.2: closed"]
     lines.clear()
-    write(front, "192.0.2.3", now=60.0)
+    server.time.advance(60 - 31.8)
+    assert lines == []
+    server.time.advance(0.2)
     assert lines == [
-        "192.0.2.1: … and 312 more like it from this address within 60 s (156 tls, 156 junk)",
-        "192.0.2.3: closed",
+        "192.0.2.1: … and 312 more like it from this address within 60 s (156 tls, 156 junk)"
     ]
-
-
-def test_a_sum_is_written_on_time_though_nobody_comes__NB_09(lines: list[str]) -> None:
-    clock, front = Clock(), PeerLog()
-    front.clock = clock
-    for _ in range(LINES_MAX):
-        write(front, "192.0.2.1")
-    assert clock.getDelayedCalls() == []
-    write(front, "192.0.2.1")
-    clock.advance(59)
-    assert len(lines) == LINES_MAX
-    write(front, "192.0.2.1", 59.0, topic=LOGINS)
-    clock.advance(1)
-    assert lines[-1] == "192.0.2.1: … and 1 more like it from this address within 60 s (1 junk)"
-    assert clock.getDelayedCalls() == []
+    assert server.time.getDelayedCalls() == []
+    server.says("192.0.2.1")
+    assert lines[1:] == ["192.0.2.1: closed"]
 
 
 def test_sums_are_written_at_the_end_and_nothing_is_left_on_the_clock__NB_09(
     lines: list[str],
 ) -> None:
-    clock, front = Clock(), PeerLog()
-    front.clock = clock
+    server = Server()
     for _ in range(9):
-        write(front, "192.0.2.1")
-        write(front, "10 connections", topic=LIMITS)
+        server.says("192.0.2.1")
     lines.clear()
-    front.sum_up()
-    assert lines == [
-        "192.0.2.1: … and 4 more like it from this address within 60 s (4 junk)",
-        "10 connections: … and 8 more like it within 60 s (8 junk)",
-    ]
-    assert clock.getDelayedCalls() == []
+    server.peerLog.sum_up()
+    assert lines == ["192.0.2.1: … and 4 more like it from this address within 60 s (4 junk)"]
+    assert server.time.getDelayedCalls() == []
 
 
-def test_a_flood_of_addresses_is_bounded_in_memory_and_lines__NB_09(
-    lines: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(peerlog, "ADDRESSES_MAX", 30)
-    monkeypatch.setattr(peerlog, "ALL_LINES_MAX", 20)
-    monkeypatch.setattr(peerlog, "SUMS_MAX", 4)
-    front = PeerLog()
-    for number in range(200):
+def test_a_flood_of_addresses_is_bounded_in_lines__NB_09(lines: list[str]) -> None:
+    server = Server()
+    for number in range(1500):
         for _ in range(7):
-            write(front, f"192.0.2.{number}")
-    (window,) = front._windows.values()
-    assert len(window.addresses) == 30
-    assert len(lines) == 20
+            server.says(f"10.0.{number // 250}.{number % 250}")
+    assert len(lines) == 200
     lines.clear()
-    front.sum_up(60.0)
-    assert len(lines) == 5
+    server.peerLog.sum_up()
+    assert len(lines) == 21
     assert lines[-1] == (
-        f"other addresses: … and {200 * 7 - 20 - 4 * 7} more like it from other addresses"
+        f"other addresses: … and {1500 * 7 - 200 - 20 * 7} more like it from other addresses"
         " within 60 s"
     )
-    assert front._windows == {}
 
 
 def test_one_topic_does_not_hide_another__NB_09(lines: list[str]) -> None:
     """Who sends junk has no login less in the log."""
-    front = PeerLog()
+    server = Server()
     for _ in range(100):
-        write(front, "192.0.2.1")
-    write(front, "192.0.2.1", topic=LOGINS)
+        server.says("192.0.2.1")
+    server.says("192.0.2.1", topic=LOGINS)
     assert len(lines) == LINES_MAX + 1
-
-
-@pytest.mark.parametrize(
-    ("address", "network"),
-    [
-        ("192.0.2.1", "192.0.2.1"),
-        ("::ffff:192.0.2.1", "192.0.2.1"),
-        ("2001:db8::1:2:3:4", "2001:db8::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("127.0.0.9", None),
-        ("::1", None),
-        ("", None),
-        ("unix", None),
-    ],
-)
-def test_an_ipv6_network_is_one_address_and_this_machine_is_many(
-    address: str, network: str | None
-) -> None:
-    assert network_of(address) == network

@@ -9,7 +9,6 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import ISSLTransport
 from twisted.internet.protocol import Factory, Protocol
-from twisted.internet.testing import StringTransport
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
 from zope.interface import directlyProvides
@@ -117,10 +116,6 @@ class Loopback(TestCase):
         prompt_write(transport)(b"too late")
         self.assertFalse(self.lost.called)
         await self.lost
-
-    def test_transports_over_others_write_as_they_are_used_to(self) -> None:
-        plain = StringTransport()
-        self.assertEqual(prompt_write(plain), plain.write)
 
     async def test_tls_writes_as_it_is_used_to(self) -> None:
         """It passes for the socket below it, which has nothing to write yet."""

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from twisted.internet import reactor as installed
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
@@ -23,9 +22,11 @@ from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactor
 from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
 from twisted_msgproto.net import tls
 from twisted_msgproto.net.reloading import ServedEndpoint
-from twisted_msgproto.net.tls import RECORDS, end_of_records
-from twisted_msgproto.net.turns import TURN_SECONDS, TurnWatch
+from twisted_msgproto.net.turns import TurnWatch
 from twisted_msgproto.sabc import SabcServer, SabcServerFactory
+
+RECORDS, TURN_SECONDS = 16, 0.008
+
 
 reactor: Any = installed
 
@@ -41,28 +42,6 @@ UPGRADE = (
     b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
-
-
-def record(length: int, kind: int = 23) -> bytes:
-    return bytes([kind, 3, 3]) + length.to_bytes(2, "big") + bytes(length)
-
-
-@pytest.mark.parametrize(
-    ("data", "begin", "end"),
-    [
-        (record(1) * 3, 0, 18),
-        (record(1) * (RECORDS + 1), 0, 6 * RECORDS),
-        (record(1) * (RECORDS + 1), 6, 6 * (RECORDS + 1)),
-        (record(9)[:6], 0, 14),  # it ends behind what came
-        (record(1) + record(9)[:4], 0, 6),  # half a header
-        (record(9)[:4], 0, 0),
-        (b"rest", 30, 30),  # the record before ends behind it
-        (b"GET / HTTP/1.1\r\n\r\n", 0, 5 + 0x202F),  # no TLS at all
-    ],
-)
-def test_a_piece_ends_where_a_record_does__NB_07(data: bytes, begin: int, end: int) -> None:
-    """NB-07"""
-    assert end_of_records(data, begin) == end
 
 
 class Neighbour(Protocol):

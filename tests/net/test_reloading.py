@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 
 from tests.tools.processes import Launched, Launcher
-from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
-from twisted_msgproto.net.reloading import Change, reload
 
 LOOPBACK = "interface=127.0.0.1"
 
@@ -363,22 +361,3 @@ def test_the_end_of_the_terminal_ends_a_gateway_in_the_foreground(launch: Launch
     gateway.wait()
     assert "the terminal is gone" in gateway.output
     assert not (here / "q" / "control").exists()
-
-
-def test_nothing_is_applied_before_all_was_read() -> None:
-    applied: list[str] = []
-
-    def good() -> list[Change]:
-        return [Change("good", lambda: applied.append("good"))]
-
-    def bad() -> list[Change]:
-        raise ConfigurationError("bad.pem: no PEM")
-
-    def gone() -> list[Change]:
-        raise FileNotFoundError(2, "No such file", "x.pem")
-
-    with pytest.raises(ConfigurationError, match=r"nothing was changed: bad\.pem: .*x\.pem"):
-        reload([good, bad, gone])
-    assert applied == []
-    assert reload([good]) == ["good"]
-    assert applied == ["good"]

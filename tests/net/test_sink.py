@@ -85,20 +85,32 @@ class Durable(TestCase):
         self.assertEqual(QueueReader(sink.writer.directory).end(), 10)
 
 
+class Writer:
+    """Keeps the callbacks of batches, until a test says what became of them."""
+
+    def __init__(self):
+        self.callbacks = []
+
+    def submit(self, batch, callback):
+        self.callbacks.append(callback)
+
+
+class Calls:
+    """The calls into the reactor's thread, until a test makes them."""
+
+    def __init__(self):
+        self.calls = []
+
+    def callFromThread(self, call):
+        self.calls.append(call)
+
+
 class FailureFirst(TestCase):
     def test_between_a_failure_and_its_telling_nothing_is_queued(self):
         """LJ-13: what stands behind a lost batch is not kept, or its session would have a gap."""
-        callbacks, calls, told = [], [], []
-
-        class Writer:
-            def submit(self, batch, callback):
-                callbacks.append(callback)
-
-        class Reactor:
-            def callFromThread(self, call):
-                calls.append(call)
-
-        sink = DurableSink.over(Writer(), Reactor())
+        told, writer, threads = [], Writer(), Calls()
+        callbacks, calls = writer.callbacks, threads.calls
+        sink = DurableSink.over(writer, threads)
         first, second = sink.put(batch(b"1")), sink.put(batch(b"2"))
         for waiting in (first, second):
             waiting.addErrback(lambda failure: told.append(failure.type))
@@ -132,12 +144,8 @@ class FailureFirst(TestCase):
         def look():
             known.append((sink._submitting.acquire(blocking=False), sink._failures_known))
 
-        class Reactor:
-            def callFromThread(self, call):
-                pass
-
         threads = []
-        sink = DurableSink.over(Writer(), Reactor())
+        sink = DurableSink.over(Writer(), Calls())
         first, second = sink.put(batch(b"1")), sink.put(batch(b"2"))
         for thread in threads:
             thread.join()
@@ -148,53 +156,26 @@ class FailureFirst(TestCase):
         self.assertNoResult(second)
 
     def test_a_writer_that_fails_while_it_is_called_is_told_like_any_other(self):
-        calls = []
-
-        class Writer:
+        class Failing:
             def submit(self, batch, callback):
                 callback(QueueError("the disk"), None)
 
-        class Reactor:
-            def callFromThread(self, call):
-                calls.append(call)
-
-        sink = DurableSink.over(Writer(), Reactor())
-        put = sink.put(batch(b"1"))
-        calls.pop()()
+        threads = Calls()
+        put = DurableSink.over(Failing(), threads).put(batch(b"1"))
+        threads.calls.pop()()
         self.assertIsInstance(self.failureResultOf(put).value, QueueError)
 
     def test_a_batch_that_was_wrong_in_itself_holds_up_nobody(self):
-        callbacks = []
-
-        class Writer:
-            def submit(self, batch, callback):
-                callbacks.append(callback)
-
-        class Reactor:
-            def callFromThread(self, call):
-                pass
-
-        sink = DurableSink.over(Writer(), Reactor())
+        writer = Writer()
+        sink = DurableSink.over(writer, Calls())
         sink.put(batch(b"1"))
-        callbacks[0](TypeError("no body"), None)
+        writer.callbacks[0](TypeError("no body"), None)
         self.assertNoResult(sink.put(batch(b"2")))
 
 
 class WokenOnce(TestCase):
     def test_the_reactor_is_woken_once_for_all_that_became_safe_meanwhile(self):
-        class Writer:
-            callbacks: list = []  # noqa: RUF012
-
-            def submit(self, batch, callback):
-                self.callbacks.append(callback)
-
-        class Reactor:
-            calls: list = []  # noqa: RUF012
-
-            def callFromThread(self, call):
-                self.calls.append(call)
-
-        writer, threads = Writer(), Reactor()
+        writer, threads = Writer(), Calls()
         sink = DurableSink.over(writer, threads)
         results = [sink.put(batch(b"x")) for _ in range(3)]
         failed: list = []
@@ -277,22 +258,15 @@ class ClosingInTime(TestCase):
 class Keeping(TestCase):
     def put_all(self, keeping):
         """What became of a message for a queue, and of one that is for none."""
-        callbacks = []
-
-        class Writer:
-            def submit(self, batch, callback):
-                callbacks.append(callback)
-
-        class Reactor:
-            def callFromThread(self, call):
-                call()
-
-        sink = DurableSink.over(Writer(), Reactor())
+        writer, threads = Writer(), Calls()
+        sink = DurableSink.over(writer, threads)
         sink.keeping = keeping
         brokered, plain = replace(batch(b"1"), envelope=[b"{}"]), batch(b"2")
         safe = [sink.put(brokered), sink.put(plain)]
-        for first, callback in enumerate(callbacks):
+        for first, callback in enumerate(writer.callbacks):
             callback(None, first)
+        for call in threads.calls:
+            call()
         self.assertEqual([self.successResultOf(one) for one in safe], [0, 1])
         return brokered
 

@@ -21,19 +21,20 @@ from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from tests.net.test_control import OverUnix
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
-from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.lumberjack.service import Options, serve
-from twisted_msgproto.net.control.asking import GatewayBroker, _OverUnix
-from twisted_msgproto.net.control.site import CONNECTIONS_MAX, REQUEST_SECONDS
+from twisted_msgproto.net.control.asking import GatewayBroker
 from twisted_msgproto.net.gateway import Gateway, ListeningService
 from twisted_msgproto.net.status import stream
-from twisted_msgproto.net.status.access import check_access, read_token
-from twisted_msgproto.net.status.figures import KEPT_SECONDS, SESSIONS_SHOWN_MAX, _counters
-from twisted_msgproto.net.status.stream import LISTENERS_MAX
-from twisted_msgproto.net.status.verdict import STANDS_STILL_SECONDS, healthy, safe_and_landing
+from twisted_msgproto.net.status.verdict import healthy, safe_and_landing
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.bridges import status_path, write_status
+
+CONNECTIONS_MAX, LISTENERS_MAX, REQUEST_SECONDS = 100, 32, 30.0
+SESSIONS_SHOWN_MAX = 200
+
 
 reactor: Any = real_reactor
 LOOPBACK = "tcp:0:interface=127.0.0.1"
@@ -210,16 +211,6 @@ class Figures(Served):
             self.assertEqual((answer["found"], len(answer["sessions"])), (wanted, wanted), query)
             self.assertEqual(answer["sessions_total"], 3)
 
-    async def test_the_flow_is_kept_while_the_gateway_runs(self) -> None:
-        await self.serve()
-        self.gateway.flow._sample()
-        await self.put(1)
-        flow = (await self.figures())["flow"]
-        self.assertEqual(len(flow["at"]), 1)
-        self.assertEqual(set(flow["protocols"]), {"lumberjack"})
-        _, body, _ = await self.get("/machines.json")
-        self.assertIn("EMPTY", json.loads(body)["lumberjack"]["states"])
-
     async def test_latencies_are_a_histogram(self) -> None:
         await self.serve()
         peer = await self.peer(self.server_port)
@@ -245,20 +236,11 @@ class Figures(Served):
 
     async def test_health_fails_with_the_reason_when_nothing_can_be_acknowledged(self) -> None:
         await self.serve()
-        self.assertEqual((await self.get("/healthz"))[0], 200)
         sink: Any = self.gateway.sink
         await deferToThread(sink.writer.close)
-        self.gateway_forgets()
         status, body, _ = await self.get("/healthz")
         self.assertEqual(status, 503)
         self.assertIn(b"Nothing can be acknowledged: the queue is closed", body)
-
-    def gateway_forgets(self) -> None:
-        """What was kept for a second is gathered anew."""
-        for service in self.gateway:
-            factory: Any = getattr(service, "factory", None)
-            if getattr(factory, "protocolName", "") == "status":
-                factory._events.figures._kept = None
 
     async def test_prometheus_reads_the_metrics(self) -> None:
         await self.serve()
@@ -288,7 +270,7 @@ class Figures(Served):
         await self.serve()
 
         def ask() -> Any:
-            connection = _OverUnix(self.directory, 60)
+            connection = OverUnix(self.directory)
             connection.request("GET", "/status.json")
             answer = connection.getresponse()
             try:
@@ -505,7 +487,7 @@ class Rules(SynchronousTestCase):
             "unix:x",
             "tcp:0:interface=localhost",
         ):
-            check_access(endpoint, None)
+            Gateway(Clock()).showStatus(endpoint)
         keys = self.mktemp()
         os.mkdir(keys)
         for endpoint, token in (
@@ -513,22 +495,22 @@ class Rules(SynchronousTestCase):
             (f"tls:{keys}:0", None),
         ):  # fmt: skip
             with self.assertRaisesRegex(ConfigurationError, "needs TLS .* and a token"):
-                check_access(endpoint, token)
+                Gateway(Clock()).showStatus(endpoint, token)
 
     def test_a_token_is_not_short_and_its_file_is_there(self) -> None:
         with self.assertRaisesRegex(ConfigurationError, "cannot read the token file"):
-            read_token("nowhere")
+            Gateway(Clock()).showStatus(LOOPBACK, "nowhere")
         file = Path(self.mktemp())
         file.write_text("short\n" + "x" * 40)
         with self.assertRaisesRegex(ConfigurationError, "at least 16 characters"):
-            read_token(str(file))
+            Gateway(Clock()).showStatus(LOOPBACK, str(file))
 
     def test_what_is_wrong_is_said_in_the_first_line(self) -> None:
         fine: dict[str, Any] = {
             "damaged_messages": 0, "refusal": None, "stalled_because": None, "unreadable": None,
             "consumers": [{"name": "spark", "behind_messages": 0, "still_seconds": 0.0}],
         }  # fmt: skip
-        late = {"name": "spark", "behind_messages": 9, "still_seconds": STANDS_STILL_SECONDS}
+        late = {"name": "spark", "behind_messages": 9, "still_seconds": 60.0}
         self.assertTrue(safe_and_landing(fine).ok)
         for change, words in (
             ({"damaged_messages": 4}, "has lost 4 messages"),
@@ -542,11 +524,6 @@ class Rules(SynchronousTestCase):
             self.assertFalse(verdict.ok)
             self.assertIn(words, verdict.why)
         self.assertTrue(healthy({**fine, "damaged_messages": 4}).ok)
-
-    def test_reasons_are_bounded(self) -> None:
-        figures = _counters({f"fault:{number}": 1 for number in range(1000)})
-        self.assertLessEqual(len(figures["faults"]), 101)
-        self.assertEqual(sum(figures["faults"].values()), 1000)
 
     def test_of_ten_thousand_sessions_some_are_shown_and_all_are_counted(self) -> None:
         from twisted_msgproto.net.status.figures import GatewayFigures
@@ -569,18 +546,28 @@ class Rules(SynchronousTestCase):
             session = Session()
             factory.liveConnections[session] = ""
             factory.counters.join(session, lambda: {"seen": 1})
+        for number in range(1000):
+            factory.counters[f"fault:z{number}"] = 1
+        factory.counters["fault:json-octets"] = 2
+        factory.counters["limit:unread-seconds"] = 1
+        factory.counters["displaced"] = 3
+        factory.counters["turned_away:connections"] = 4
         found: list[Any] = []
         gathering = GatewayFigures(gateway, clock)
         maybeDeferred(gathering.summary).addCallback(found.append)
         clock.advance(0.001)
         self.assertNotIn("sessions", found.pop())
         self.assertEqual(looked, [], "a scrape shows no session")
-        clock.advance(KEPT_SECONDS)
+        clock.advance(1.0)
         maybeDeferred(gathering.latest).addCallback(found.append)
         clock.advance(0.001)
         self.assertEqual(len(looked), SESSIONS_SHOWN_MAX)
         [figures] = found
         self.assertEqual(figures["protocols"]["lumberjack"]["counters"]["seen"], 10_000)
         self.assertEqual(figures["protocols"]["lumberjack"]["states"], {"ESTABLISHED": 10_000})
+        faults = figures["protocols"]["lumberjack"]["faults"]
+        self.assertEqual((len(faults), sum(faults.values())), (101, 1002), "reasons are bounded")
+        met = {"json-octets": 2, "unread-seconds": 1, "connections": 7}
+        self.assertEqual(figures["protocols"]["lumberjack"]["limits_met"], met)
         self.assertEqual(len(figures["sessions"]), SESSIONS_SHOWN_MAX)
         self.assertLess(len(json.dumps(figures)), 200_000)

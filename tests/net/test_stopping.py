@@ -5,8 +5,8 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from twisted_msgproto.net.gateway import QUEUE_SECONDS_LEAST, STOP_SECONDS, Gateway
-from twisted_msgproto.net.sink import DurableSink
+from twisted_msgproto.net import DurableSink
+from twisted_msgproto.net.gateway import Gateway
 
 
 class Ending(Service):
@@ -32,7 +32,7 @@ class Closing(DurableSink):
 
 @pytest.mark.parametrize(
     ("used", "left"),
-    [(0, STOP_SECONDS), (1.5, STOP_SECONDS - 1.5), (60, QUEUE_SECONDS_LEAST)],
+    [(0, 4.0), (1.5, 2.5), (60, 0.5)],
 )
 def test_the_queue_has_what_the_connections_left_of_the_time(used, left):
     """FAULTS, SIGTERM: exit in 5 s, also where nothing can be made safe any more."""

@@ -6,7 +6,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from twisted_msgproto.core.deadlines import Deadlines, ManyDeadlines
-from twisted_msgproto.net.timer import MachineTimer
+from twisted_msgproto.net import MachineTimer
 
 
 class Machine:
@@ -16,13 +16,11 @@ class Machine:
         self.deadlines = kind()
         self.calls = []
         self.clock = Clock()
-        self.timer = MachineTimer(self.clock, self, self.follow)
+        self.follow = self.calls.extend
+        self.timer = MachineTimer(self.clock, self, lambda events: self.follow(events))
 
     def advance(self, now):
         return [(now, self.deadlines.due(now))]
-
-    def follow(self, events):
-        self.calls += events
 
     def armed(self):
         return [call.getTime() for call in self.clock.getDelayedCalls()]
@@ -80,7 +78,7 @@ def test_what_is_set_while_the_machine_works_is_armed_after_it(machine):
         machine.timer.look()
         machine.deadlines.set("a", 2.0)
 
-    machine.timer._follow = follow
+    machine.follow = follow
     machine.deadlines.set("a", 1.0)
     machine.timer.look()
     machine.clock.advance(1)
@@ -101,7 +99,7 @@ def test_a_timer_which_is_stopped_from_what_it_calls_stays_stopped(machine):
         machine.timer.stop()
         machine.deadlines.set("a", 6.0)
 
-    machine.timer._follow = follow
+    machine.follow = follow
     machine.deadlines.set("a", 5.0)
     machine.timer.look()
     machine.clock.advance(5)
@@ -110,7 +108,7 @@ def test_a_timer_which_is_stopped_from_what_it_calls_stays_stopped(machine):
 
 def test_the_machine_advances_though_nobody_follows_it_any_more(machine):
     """A deadline which stayed would be due again at once, for ever."""
-    machine.timer._follow = lambda events: None
+    machine.follow = lambda events: None
     machine.deadlines.set("a", 5.0)
     machine.timer.look()
     machine.clock.advance(5)

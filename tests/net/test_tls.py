@@ -21,7 +21,8 @@ from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactor
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
 from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, MicroMsg2ServerFactory
 from twisted_msgproto.net.reloading import ServedEndpoint
-from twisted_msgproto.net.tls import RECORD_OCTETS
+
+RECORD_OCTETS = 16 << 10
 
 
 class Writer(Protocol):
@@ -81,13 +82,6 @@ class Ends(TestCase):
             reactor.callLater(0, clock.advance, 0)
 
         self.assertEqual(await self.ended(end, clock), b"2A\0\0\0\1")
-
-    async def test_a_hook_may_abort_the_transport(self) -> None:
-        await self.ended(lambda server: server.transport.abortConnection())
-
-    async def test_a_hook_may_drain_the_server(self) -> None:
-        came = await self.ended(lambda server: server.factory.drain())
-        self.assertEqual(came, b"2A\0\0\0\1")
 
     async def test_a_server_that_drains_ends_with_its_peer_and_not_with_its_limit(self) -> None:
         """It reads no events any more, but what ends TLS: the clock of the limit stands still."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,17 +9,12 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.net.backpressure import OctetBudget, ReadControl
-from twisted_msgproto.net.delivery import Delivery
-from twisted_msgproto.net.status.flow import (
-    COLUMNS,
-    SAMPLE_SECONDS,
-    SAMPLES_MAX,
-    FlowHistory,
-    since,
-)
-from twisted_msgproto.net.traffic import BOUNDS, CLASSES, Traffic, quantile
+from twisted_msgproto import MessageBatch
+from twisted_msgproto.net import Delivery, OctetBudget, ReadControl
+from twisted_msgproto.net.status.flow import FlowHistory, since
+from twisted_msgproto.net.traffic import Traffic, quantile
+
+SAMPLE_SECONDS, SAMPLES_MAX = 5.0, 180
 
 
 def batch(count: int) -> MessageBatch:
@@ -65,12 +59,6 @@ def test_what_is_safe_at_once_waited_for_nothing_and_what_is_lost_does_not_count
     assert (traffic.messages, sum(traffic.latencies)) == (8, 3)
 
 
-def test_bounds_grow_by_a_quarter_from_a_tenth_of_a_millisecond_to_100_s() -> None:
-    assert (BOUNDS[0], BOUNDS[-1]) == (0.0001, 100.0)
-    steps = [high / low for low, high in itertools.pairwise(BOUNDS)]
-    assert 1.2 < min(steps) <= max(steps) < 1.3
-
-
 @pytest.mark.parametrize("seconds", [0.00005, 0.0042, 0.7, 33.0])
 @pytest.mark.parametrize("share", [0.5, 0.99])
 def test_a_quantile_is_right_to_a_quarter(seconds: float, share: float) -> None:
@@ -87,8 +75,8 @@ def test_the_slow_few_stand_in_p99_alone_and_what_is_above_all_bounds_at_the_las
     traffic.seconds = lambda: 1000.0
     traffic.acknowledged(20, 0.0)
     assert quantile(traffic.latencies, 0.5) == pytest.approx(0.001, rel=0.25)
-    assert quantile(traffic.latencies, 0.99) == BOUNDS[-1]
-    assert quantile([0] * CLASSES, 0.5) is None
+    assert quantile(traffic.latencies, 0.99) == 100.0
+    assert quantile([0] * len(traffic.latencies), 0.5) is None
 
 
 class Kept:
@@ -113,7 +101,6 @@ def test_rates_are_those_of_each_sample_and_a_sample_without_messages_has_no_lat
     kept.tick(50)
     kept.tick()
     columns = kept.history.figures()["protocols"]["umq"]
-    assert tuple(columns) == COLUMNS
     assert columns["messages_per_second"] == [10.0, 0.0]
     assert columns["octets_per_second"] == [1000.0, 0.0]
     assert columns["ack_p50_seconds"][0] == pytest.approx(0.01, rel=0.25)

@@ -14,9 +14,9 @@ from twisted.python import usage
 
 from tests.tools.small_link import LineServer
 from twisted_msgproto.lumberjack.service import Options
-from twisted_msgproto.net.factory import MsgprotoServerFactory
+from twisted_msgproto.net import MsgprotoServerFactory
 from twisted_msgproto.net.gateway import Gateway
-from twisted_msgproto.net.turns import TURN_SECONDS, TurnWatch, next_stretch
+from twisted_msgproto.net.turns import TurnWatch
 
 
 class Worker:
@@ -109,19 +109,3 @@ def test_an_option_that_is_no_time_is_a_line(text: str) -> None:
     read: Callable[[list[str]], None] = Options().read
     with pytest.raises(usage.UsageError, match="turn-warn takes a time in ms"):
         read([f"--turn-warn={text}"])
-
-
-@pytest.mark.parametrize(
-    ("took", "following"),
-    [
-        (0.0, 2000),
-        (TURN_SECONDS / 4, 2000),
-        (TURN_SECONDS / 2, 1000),
-        (TURN_SECONDS, 1000),
-        (TURN_SECONDS * 2, 500),
-        (TURN_SECONDS * 1000, 100),
-    ],
-)
-def test_the_next_stretch_is_what_fits_into_a_turn__NB_07(took: float, following: int) -> None:
-    assert next_stretch(1000, took, 100, 4000) == following
-    assert next_stretch(3000, 0.0, 100, 4000) == 4000

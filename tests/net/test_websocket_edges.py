@@ -3,160 +3,27 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
 from twisted.internet.address import IPv4Address, UNIXAddress
-from twisted.internet.error import ConnectionDone
-from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs, formatEvent
-from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.doubles import Tcp
 from tests.net import test_websocket
-from tests.net.test_link_edges import Tcp
 from tests.net.test_websocket import (
+    SPEAKS_TLS,
     UPGRADE,
-    Clients,
     after_head,
-    client_frame,
     frames,
     lose,
     server,
-    server_with,
 )
-from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.core.reasons import TLS_HERE
-from twisted_msgproto.net.turns import TURN_SECONDS
-from twisted_msgproto.net.wires.origins import origin_of
+from tests.net.test_websocket_cases import PONG, sent
 from twisted_msgproto.net.wires.websocket import OctetWire
-from twisted_msgproto.net.wires.websocket.carrier import LONG_HEAD
-from twisted_msgproto.net.wires.websocket.factories import (
-    WebSocketClientFactory,
-    WebSocketServerFactory,
-)
-from twisted_msgproto.net.wires.websocket.frames import close_reason
-from twisted_msgproto.net.wires.websocket.quiet import QuietLog
 
 
 class Edges(SynchronousTestCase):
-    def test_who_pauses_or_resumes_twice_has_done_it_once__UM_21(self) -> None:
-        connection, transport, _ = server()
-        wire = connection.session.wire
-        wire.resumeProducing()
-        self.assertEqual(transport.producerState, "producing")
-        wire.pauseProducing()
-        wire.pauseProducing()
-        connection.dataReceived(client_frame(b"a"))
-        self.assertEqual(connection.session.messages(), [])
-        wire.resumeProducing()
-        self.assertEqual(connection.session.messages(), ["a"])
-        self.assertEqual(transport.producerState, "producing")
-        lose(connection)
-
-    def test_who_resumes_while_a_connection_rests_waits_for_its_turn__NB_07(self) -> None:
-        connection, transport, clock = server()
-        connection._rest()
-        connection.pauseReading()
-        connection.resumeReading()
-        connection.dataReceived(client_frame(b"a"))
-        self.assertEqual(connection.session.messages(), [])
-        self.assertEqual(transport.producerState, "paused")
-        clock.advance(0)
-        self.assertEqual(connection.session.messages(), ["a"])
-        self.assertEqual(transport.producerState, "producing")
-        lose(connection)
-
-    def test_who_closes_while_a_connection_rests_lets_it_rest__NB_07(self) -> None:
-        connection, transport, clock = server()
-        connection._rest()
-        connection.session.wire.close(False)
-        self.assertEqual(transport.producerState, "paused")
-        clock.advance(0)
-        self.assertEqual(transport.producerState, "producing")
-        lose(connection)
-
-    def test_messages_that_need_long_are_taken_in_shorter_stretches__NB_07(self) -> None:
-        connection, _, _ = server()
-        connection._stretch, connection._steps, connection._looked = 128, 108, 0.0
-        connection.factory.sessions.spent = lambda: 2 * TURN_SECONDS
-        self.assertEqual(connection._lookBack(), 2 * TURN_SECONDS)
-        self.assertEqual(connection._stretch, 10)  # of the 20 that needed twice the time
-        lose(connection)
-
-    def test_what_tls_keeps_while_reading_is_paused_counts_as_held__NB_02(self) -> None:
-        told: list[Any] = []
-        with mock.patch.object(StringTransport, "tellRest", told.append, create=True):
-            connection, _, _ = server()
-        [tell] = told
-        for octets in (7, 0):
-            tell(octets)
-            self.assertEqual(connection.session.wire.held, octets)
-        lose(connection)
-
-    def test_of_a_connection_that_is_lost_no_call_and_no_octets_are_kept__NB_02(self) -> None:
-        connection, _, _ = server()
-        connection.dataReceived(client_frame(b"x" * 50_000)[:30_000])
-        connection._rest()
-        lose(connection)
-        calls = (connection._drop_call, connection.closeHandshakeTimeoutCall, connection._rest_call)
-        self.assertEqual((*calls, connection._held), (None, None, None, 0))
-
-    def test_connections_have_no_queue_of_autobahns_own__NB_11(self) -> None:
-        one, other = server()[0], server()[0]
-        self.assertIs(one.send_queue, other.send_queue)
-        lose(one)
-        lose(other)
-
-    def test_a_frame_that_comes_in_a_few_reads_is_joined_once__NB_07(self) -> None:
-        connection, _, _ = server()
-        whole = client_frame(b"x" * 50_000)
-        for start in range(0, 30_000, 10_000):
-            connection.dataReceived(whole[start : start + 10_000])
-        self.assertEqual(len(connection.frame_data), 3)
-        lose(connection)
-
-    def test_a_peer_that_is_gone_is_given_up_once__HO_04(self) -> None:
-        connection, transport, _ = server()
-        self.assertTrue(connection._gone())
-        self.assertTrue(transport.disconnected)
-        lose(connection)
-
-    def test_an_end_without_a_reason_is_told_with_its_code__UM_21(self) -> None:
-        connection, _, _ = server(upgrade=False)
-        errors: list[str] = []
-        connection.session.neverConnected = lambda error: errors.append(str(error))
-        connection._loss = Failure(ConnectionDone())
-        connection.onClose(True, 1001, None)
-        connection.onClose(True, 1001, "going")
-        self.assertEqual(errors, ["no WebSocket: 1001", "no WebSocket: going"])
-        lose(connection)
-
-    def test_turns_of_a_connection_are_measured_where_turns_are_watched__NB_07(self) -> None:
-        measured: list[Any] = []
-
-        class Watch:
-            def measure(self, one: Any, *methods: str, peer: str, host: str) -> None:
-                measured.append((one, methods, peer, host))
-
-        connection, _, _ = server()
-        connection.factory.sessions.turnWatch = Watch()
-        other, _ = server_with(connection.factory)
-        methods = ("dataReceived", "resumeReading")
-        self.assertEqual(measured, [(other, methods, "192.168.1.1:54321", "192.168.1.1")])
-        for one in (connection, other):
-            lose(one)
-
-    def test_who_speaks_tls_where_none_is_spoken_is_told_of_and_counted__NB_11(self) -> None:
-        connection, transport, _ = server(upgrade=False)
-        with capturedLogs() as logged:
-            connection.dataReceived(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
-        self.assertTrue(transport.disconnected)
-        self.assertEqual(connection.factory.sessions.counters["fault:tls"], 1)
-        [line] = [formatEvent(event) for event in logged if event.get("reason") == "tls"]
-        self.assertRegex(line, "^192.168.1.1:54321: closed: .*TLS")
-        lose(connection)
-
     def test_a_client_that_never_upgrades_is_a_fault_and_cannot_fill_the_log__NB_09(self) -> None:
         """NB-09: autobahn writes two lines for each of them, however many come."""
         lines: dict[str, list[str]] = {}
@@ -191,8 +58,8 @@ class Edges(SynchronousTestCase):
         foreign = UPGRADE % b"Origin: http://evil.example\r\n"
         for octets, upgraded, reason, text in (
             (b"\x1b\r\n\r\n", False, "upgrade", f'{begun}Bad HTTP request status line "\\x1b"'),
-            (b"x" * 20_000, False, "upgrade", f"{begun}{LONG_HEAD}"),
-            (b"\x16\x03\x01" + bytes(9), False, "tls", f"closed: {TLS_HERE}"),
+            (b"x" * 20_000, False, "upgrade", f"{begun}the HTTP head is too long"),
+            (b"\x16\x03\x01" + bytes(9), False, "tls", f"closed: {SPEAKS_TLS}"),
             (foreign, False, "origin", "refused: a web page from http://evil.example may not "
              "connect (--origin allows it)"),
             (b"x", True, "websocket", "dropped, autobahn failed: 'odd \\x1b'"),
@@ -211,23 +78,6 @@ class Edges(SynchronousTestCase):
             [worst] = connection.factory.sessions.budget.offenders.worst(9)
             self.assertEqual((worst.address, worst.reason), ("192.0.2.7", reason))
             lose(connection)
-
-    def test_who_upgrades_or_is_refused_by_a_rule_has_made_no_fault(self) -> None:
-        upgraded, _, _ = server()
-        upgraded.onOpenHandshakeTimeout()  # the timer may have been due in the same turn
-        refused, _ = server_with(upgraded.factory, b"Origin: https://evil.example\r\n")
-        self.assertEqual(upgraded.factory.refused_origins, 1)
-        self.assertEqual(upgraded.factory.sessions.counters["faults"], 0)
-        for one in (upgraded, refused):
-            lose(one)
-
-    def test_what_fails_within_autobahn_is_a_line_for_those_who_debug(self) -> None:
-        with capturedLogs() as logged:
-            QuietLog().debug("a {x}", x=1)
-            QuietLog().warn("b")
-            QuietLog().error("c {x}", x="\x1b")
-            QuietLog().critical("d")
-        self.assertEqual([formatEvent(event) for event in logged], ["c '\\x1b'", "d"])
 
     def test_what_a_proxy_says_of_a_web_page_cannot_write_on_the_terminal__NB_09(self) -> None:
         """NB-09: PROXY headers carry any text in place of an address."""
@@ -262,15 +112,6 @@ class Edges(SynchronousTestCase):
         self.assertTrue(transport.disconnecting or transport.disconnected or connection.state != 3)
         lose(connection)
 
-    def test_no_ping_is_sent_once_the_connection_closes(self) -> None:
-        connection, transport, _ = server()
-        connection.session.wire.close(False)
-        before = transport.value()
-        connection._ask()
-        connection.session.wire.write([b"late"])
-        self.assertEqual(transport.value(), before)
-        lose(connection)
-
     def test_over_tls_a_ping_is_written_at_once_unless_something_waits_in_front__NB_11(
         self,
     ) -> None:
@@ -278,40 +119,17 @@ class Edges(SynchronousTestCase):
         wire, at_once = connection.session.wire, []
         transport.writeNow = at_once.append
         transport.clear()
-        connection._ask()
+        clock.advance(55)
         self.assertEqual((at_once, transport.value()), ([b"\x89\x00"], b""))
+        connection.dataReceived(sent(PONG))
         # The peer does not read, and something waits.
         connection.output.pauseProducing()
         wire.write(["a"])
-        connection._ask()
+        clock.advance(55)
         self.assertEqual((len(at_once), transport.value()), (1, b""))
         connection.output.resumeProducing()
         clock.advance(0)
         self.assertEqual((len(at_once), transport.value()), (1, b"\x81\x01a\x89\x00"))
-        lose(connection)
-
-    def test_a_message_in_fragments_comes_by_itself_before_the_session_stands(self) -> None:
-        connection, _, _ = server(alone=True)
-        connection.session.on_message = lambda notes: notes.wire.established()
-        fragments = b"\x01\x81\0\0\0\0a" + b"\x80\x81\0\0\0\0b"
-        connection.dataReceived(fragments + client_frame(b"c"))
-        self.assertEqual(connection.session.seen[1:], ["ab", "read", "c", "read"])
-        lose(connection)
-
-    def test_who_resumes_when_the_connection_is_gone_changes_nothing__UM_21(self) -> None:
-        connection, transport, _ = server()
-        connection.session.wire.pauseProducing()
-        connection.dataReceived(client_frame(b"a"))
-        lose(connection)
-        connection._consume = lambda data: self.fail("what nobody receives is not processed")
-        connection.session.wire.resumeProducing()
-        self.assertEqual(connection.session.messages(), [])
-        self.assertEqual(transport.producerState, "paused")
-
-    def test_what_comes_behind_a_pong_in_one_read_is_not_lost__NB_11(self) -> None:
-        connection, _, _ = server()
-        connection.dataReceived(b"\x8a\x80\0\0\0\0" + client_frame(b"a"))
-        self.assertEqual(connection.session.messages(), ["a"])
         lose(connection)
 
     def test_a_server_notices_that_a_silent_peer_is_gone__HO_04(self) -> None:
@@ -330,21 +148,6 @@ class Edges(SynchronousTestCase):
         self.assertEqual(transport.value(), before)
         lose(connection)
 
-    def test_a_refused_upgrade_is_given_up_once_when_its_answer_is_not_read(self) -> None:
-        connection, transport, clock = server(upgrade=False, unread_seconds=7.0)
-        connection._closeConnection()
-        connection._closeConnection()
-        self.assertTrue(transport.disconnecting)
-        waits = [call.getTime() for call in clock.getDelayedCalls() if call.getTime() == 7.0]
-        self.assertEqual(len(waits), 1)
-        lose(connection)
-
-    def test_before_the_upgrade_no_session_hears_that_its_peer_does_not_read(self) -> None:
-        connection, _, _ = server(upgrade=False)
-        connection._outputChanged(True)
-        self.assertEqual(connection.session.seen, [])
-        lose(connection)
-
     def test_a_wire_says_what_its_transport_is_and_what_waits_for_it(self) -> None:
         connection, transport, clock = server()
         wire = connection.session.wire
@@ -359,50 +162,6 @@ class Edges(SynchronousTestCase):
         wire.abortConnection()
         self.assertTrue(transport.disconnected)
         self.assertTrue(wire.disconnecting)
-        lose(connection)
-
-    def test_who_resumes_a_connection_that_is_lost_reads_nothing_of_it__UM_21(self) -> None:
-        connection, transport, _ = server()
-        wire = connection.session.wire
-        wire.pauseProducing()
-        connection.dataReceived(client_frame(b"a"))
-        lose(connection)
-        wire.resumeProducing()
-        self.assertEqual(connection.session.messages(), [])
-        self.assertEqual(transport.producerState, "paused")
-
-    def test_a_wire_closes_in_order_as_transports_do(self) -> None:
-        connection, transport, _ = server()
-        connection.session.wire.loseConnection()
-        [(kind, payload)] = frames(after_head(transport))
-        self.assertEqual((kind, payload[:2]), (8, b"\x03\xe8"))
-        self.assertTrue(connection.session.wire.disconnecting)
-        lose(connection)
-
-    def test_an_origin_with_an_address_of_ipv6_keeps_its_brackets__UM_20(self) -> None:
-        self.assertEqual(origin_of("https://[2001:DB8::1]"), "https://[2001:db8::1]:443")
-        self.assertEqual(origin_of("http://[::1]:8080"), "http://[::1]:8080")
-
-    def test_the_reason_of_a_close_fits_into_its_frame__UM_21(self) -> None:
-        """A control frame has 125 octets, two of them for the code (RFC 6455, 5.5)."""
-        for text, octets in (
-            ("x" * 123, b"x" * 123),
-            ("x" * 124, b"x" * 123),
-            ("ä" * 62, "ä".encode() * 61),
-            ("x" + "ä" * 62, b"x" + "ä".encode() * 61),
-            ("\ud800", b"?"),
-        ):
-            self.assertEqual(close_reason(text), octets)
-
-    def test_of_a_message_that_nobody_will_see_nothing_is_held__NB_02(self) -> None:
-        connection, _, _ = server()
-        whole = client_frame(b"x" * 50_000)
-        connection.dataReceived(whole[:30_000])
-        wire = connection.session.wire
-        self.assertGreater(wire.held, 29_000)
-        wire.close(False)
-        connection.dataReceived(whole[30_000:40_000])
-        self.assertEqual((wire.held, connection.frame_data, connection.message_data), (0, [], []))
         lose(connection)
 
     def test_a_length_is_written_as_short_as_can_be__UM_21(self) -> None:
@@ -442,13 +201,3 @@ class ClientEdges(SynchronousTestCase):
             lost = "ConnectionLost" if given_up else "ConnectionDone"
             self.assertEqual(client.session.seen[-1], ("lost", lost))
             self.assertEqual(clock.getDelayedCalls(), [])
-
-    def test_a_client_of_what_is_no_address_is_not_made__UM_20(self) -> None:
-        clients = Clients(clock=Clock())
-        for url in ("http://host", "ws://host/#f"):
-            with self.assertRaises(ConfigurationError):
-                WebSocketClientFactory(clients, clients.buildProtocol, clients.limits, url)
-
-    def test_no_factory_logs_that_it_starts(self) -> None:
-        for factory in (WebSocketClientFactory, WebSocketServerFactory):
-            self.assertFalse(factory.noisy)
