@@ -306,7 +306,7 @@ class BrokerState:
     def load(self, places: Sequence[int]) -> Loaded:
         """Read messages back; as many at a time as possible.
 
-        What cannot be read now is told, and is in neither ``letters`` nor ``unreadable``: ask again.
+        What cannot be read now is told, and stands in ``unread``: ask for it again.
         """
         with self._reading:
             loaded = self._bodies.read(place for place in places if place >= self._log.begin)
