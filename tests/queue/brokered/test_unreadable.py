@@ -180,6 +180,17 @@ def test_a_disk_that_reads_now_and_then_is_told_in_few_lines__RD_50() -> None:
     assert any("cannot be read now" in line for line in told)
 
 
+@pytest.mark.parametrize("number", [*ERRORS, errno.EMFILE], ids=errno.errorcode.get)
+def test_zeros_are_proposed_for_a_broken_block_alone__RD_50(number: int) -> None:
+    """RD-50: who follows that line loses what only a right, or a free descriptor, would give."""
+    world = a_world()
+    world.disk.cannot_read(DIRECTORY, number)
+    before = len(world.lines)
+    world.state.load(sorted(world.there))
+    (line,) = [line for line in world.lines[before:] if "cannot be read now" in line]
+    assert ("copy with zeros" in line) == (number == errno.EIO)
+
+
 def facts_of(reader: QueueReader) -> dict[str, Callable[[], Any]]:
     """All that a reader says of the queue, by the name of the question."""
     return {
