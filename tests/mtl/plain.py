@@ -49,6 +49,12 @@ class Plain:
         self.prepare(socket)
         return socket
 
+    def dealer(self, address: str) -> Any:
+        """A further socket, which is connected there."""
+        socket = self._socket(zmq.DEALER)
+        socket.connect(address)
+        return socket
+
     def __enter__(self) -> Plain:
         return self
 

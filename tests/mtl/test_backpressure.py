@@ -5,7 +5,6 @@ from __future__ import annotations
 import zmq
 
 from tests.mtl.cases import HeldSink, MtlCase, later, run, until
-from twisted_msgproto.mtl import MtlServerFactory
 
 
 class BackPressure(MtlCase):
@@ -23,7 +22,7 @@ class BackPressure(MtlCase):
         self.assertLess(before, 1000)
         await later(0.6)  # longer than what a silent peer has
         self.assertEqual(factory.counters["contents"], before)
-        self.assertEqual(factory.machine.snapshot()["writers"], 1)
+        self.assertEqual(factory.snapshot()["writers"], 1)
         sink.at_once = True
         while sink.held:
             sink.held.pop(0).callback(None)
@@ -41,7 +40,3 @@ class BackPressure(MtlCase):
         self.assertEqual(len(sink.bodies), 30)
         self.assertLessEqual(max(len(batch) for batch in sink.batches), 4)
         self.assertEqual(factory._data.socket.get(zmq.RCVHWM), 20)
-
-    def test_draining_what_never_listened(self) -> None:
-        """MT-29"""
-        self.successResultOf(MtlServerFactory().drain())

@@ -12,11 +12,9 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 
 from tests.mtl.false_server import FalseCase, command, content, response
-from tests.mtl.plain import CONFIRM, CONTENT, LEASE, REJECT, SUMMON
+from tests.mtl.plain import CONFIRM, CONTENT, LEASE, REJECT
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
-from twisted_msgproto.mtl.machine.client_flow import COMMANDS_MAX
 from twisted_msgproto.mtl.protocol.renewing import RENEWAL_SECONDS_MOST, RENEWALS_AT_ONCE
-from twisted_msgproto.net.outbox import TICKETS_MAX
 
 
 def twice(answer: Any) -> Any:
@@ -154,16 +152,6 @@ class Wrongly(FalseCase):
         self.pump()
         self.failureResultOf(sent, TimedOut)
 
-    def test_leases_which_are_none_are_refused(self) -> None:
-        client = self.ready()
-        for body in ({}, {"port": "1", "lease": "x"}, {"port": 1 << 16, "lease": "x"},
-                     {"port": True, "lease": "x"}, {"port": 5050, "lease": 7}):  # fmt: skip
-            self.server.answers["Writer"] = lambda _, body=body: [(202, body)]  # type: ignore[misc]
-            leased = client.writer(["a"])
-            self.pump()
-            self.failureResultOf(leased, Refused)
-        self.assertEqual(client.flows, {})
-
     def test_a_content_with_a_sequence_of_before_is_not_taken(self) -> None:
         """MT-18"""
         client = self.ready()
@@ -279,17 +267,6 @@ class Wrongly(FalseCase):
 
 
 class Closing(FalseCase):
-    def test_what_was_answered_in_one_read_is_answered_whatever_a_callback_does(self) -> None:
-        """HO-03: one closes the flow; the other answer was here by then."""
-        client = self.ready()
-        reader = self.got(client.reader(["a"]))
-        asked = [reader.summon("a"), reader.summon("b"), reader.summon("c")]
-        asked[0].addCallback(lambda _: client.abort())
-        self.pump()
-        self.successResultOf(asked[0])
-        for one in asked[1:]:
-            self.successResultOf(one)
-
     def test_a_callback_may_cancel_close_and_ask(self) -> None:
         """HO-03"""
         client = self.ready()
@@ -366,42 +343,6 @@ class Verbs(FalseCase):
             client.open(b"host")  # type: ignore[arg-type]
         self.assertEqual(self.got(client.open("host")), ["queue", "ingest"])
 
-    def test_credentials_which_raise_fail_the_log_in_and_nothing_else(self) -> None:
-        client = self.client()
-
-        def credentials(names: Any) -> Any:
-            raise KeyError("of the application")
-
-        self.failureResultOf(client.authorize(credentials), Refused)
-        self.got(client.open("host"))
-
-    def test_too_many_requests_and_commands_fail_with_a_limit(self) -> None:
-        """MT-29"""
-        self.network.away = True
-        client = self.client()
-        asked = [client.profile("x") for _ in range(TICKETS_MAX + 1)]
-        self.failureResultOf(asked.pop(), LimitExceeded)
-        for one in asked:
-            one.addErrback(lambda failure: None)
-
-    def test_a_flow_summons_again_whatever_it_had_summoned(self) -> None:
-        """MT-29: also when that is more than may wait for an answer at a time."""
-        client = self.ready()
-        reader = self.got(client.reader([]))
-        for some in range(2):
-            asked = [reader.summon(f"{some}-{number}") for number in range(COMMANDS_MAX)]
-            self.failureResultOf(reader.summon("one more"), LimitExceeded)
-            self.pump()
-            for one in asked:
-                self.successResultOf(one)
-        self.server.got.clear()
-        self.server.send(response(0, 403))
-        for event in [reader.machine.suspend("test")]:
-            reader._follow(event)
-        self.pump()
-        self.assertEqual(sum(kind == SUMMON for kind, _ in self.server.got), 2 * COMMANDS_MAX)
-        self.assertTrue(reader.stands)
-
 
 class Established(FalseCase):
     def test_a_client_says_when_it_is_let_in_and_why_not(self) -> None:
@@ -424,18 +365,6 @@ class Established(FalseCase):
         self.assertIs(self.successResultOf(client.whenEstablished()), client)
         client.abort()
         self.failureResultOf(client.whenEstablished(), ConnectionClosed)
-
-    def test_a_service_is_in_step_with_its_client(self) -> None:
-        service = self.service()
-        states: list[str] = []
-        service.watch(states.append)
-        service.startService()
-        self.assertIs(self.got(service.whenEstablished()), service.session)
-        assert service.session is not None
-        self.assertIs(self.successResultOf(service.session.whenEstablished()), service.session)
-        self.got(service.close())
-        self.assertEqual(states, ["connecting", "up", "down"])
-        self.assertEqual(self.clock.getDelayedCalls(), [])
 
 
 class Cycle:

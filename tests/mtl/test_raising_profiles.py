@@ -12,15 +12,11 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.mtl.broker import FULL, NONE, Broker, bodies
-from tests.tools.memory_zeromq import Network
-from tests.tools.sinks import SafeSink
-from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory, Profile
-from twisted_msgproto.mtl.application import IngestProfile, QueueProfile, TestProfile
-from twisted_msgproto.mtl.machine import Channel
-from twisted_msgproto.mtl.terms.events import ContentReceived
-from twisted_msgproto.mtl.wire import data
-from twisted_msgproto.mtl.wire.data import (
+from tests.mtl.broker import (
+    FULL,
+    NONE,
+    Broker,
+    Channel,
     Confirm,
     Content,
     DataCommand,
@@ -30,7 +26,21 @@ from twisted_msgproto.mtl.wire.data import (
     Reject,
     Response,
     Summon,
+    bodies,
 )
+from tests.tools.memory_zeromq import Network
+from tests.tools.sinks import SafeSink
+from twisted_msgproto.mtl import (
+    IngestProfile,
+    MtlClient,
+    MtlServer,
+    MtlServerFactory,
+    Profile,
+    QueueProfile,
+    TestProfile,
+)
+from twisted_msgproto.mtl.terms import events
+from twisted_msgproto.mtl.wire import data
 
 METHODS = [name for name, value in vars(Profile).items() if inspect.isfunction(value)]
 METHODS.remove("__init__")
@@ -96,11 +106,11 @@ def settled(got: Sequence[DataCommand], sent: dict[int, bytes]) -> dict[int, typ
 
 def store(broker: Broker) -> set[bytes]:
     """The sink has all that it was given."""
-    events = [event for event in broker.events if isinstance(event, ContentReceived)]
-    for event in events:
+    told = [event for event in broker.events if isinstance(event, events.ContentReceived)]
+    for event in told:
         broker.safe(event)
     broker.events.clear()
-    return {body for event in events for body in event.bodies}
+    return {body for event in told for body in event.bodies}
 
 
 def take_all(broker: Broker, side: Side) -> set[bytes]:

@@ -124,21 +124,6 @@ class Reading(FalseCase):
         self.assertEqual(len(got), 10)
         self.assertEqual(reader._backlog.octets, 0)
 
-    def test_a_callback_may_close_the_client_in_the_midst_of_contents(self) -> None:
-        """HO-03"""
-        reader = self.reader()
-
-        async def take() -> list[bytes]:
-            got = []
-            async for one in reader:
-                got.append(one.body)
-                reader._client.abort()
-            return got
-
-        taken = ensureDeferred(take())
-        self.arrive(1, 2, 3)
-        self.assertEqual(self.successResultOf(taken), [b"1", b"2", b"3"])
-
 
 class RealReading(MtlCase):
     @run
@@ -158,6 +143,6 @@ class RealReading(MtlCase):
                 reader.flush()
                 reader.drain()
         self.assertEqual(got, [b"%d" % number for number in range(500)])
-        await until(lambda: factory.machine.snapshot()["readers"] == 0)
+        await until(lambda: factory.snapshot()["readers"] == 0)
         queue: Any = factory.machine.profiles["queue"]
         self.assertEqual(queue.counters["confirmed"], 500)

@@ -61,7 +61,7 @@ class Slices(MtlCase):
                 self.assertLess(max(turns), 2000 + 3 * bounded.FRAMES_KEPT)
                 self.assertFalse(socket._within)
                 await good.send("a", b"x")
-        self.assertEqual(factory.machine.counters["dropped:frames"], 2)
+        self.assertEqual(factory.counters["dropped:frames"], 2)
 
     @run
     async def test_a_client_throws_them_away_likewise(self) -> None:

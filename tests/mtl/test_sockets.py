@@ -10,9 +10,9 @@ import zmq
 from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
 
+from tests.mtl.broker import Peer, connection_name
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, later, reactor, run, until
 from tests.mtl.plain import REJECT, Flow, Plain, let_in
-from twisted_msgproto.mtl.machine.peers import Peer, connection_name
 from twisted_msgproto.mtl.zeromq import port_of
 from twisted_msgproto.mtl.zeromq.bounded import (
     READ_OCTETS_PER_TURN,
@@ -26,7 +26,7 @@ from twisted_msgproto.mtl.zeromq.connections import Connections
 from twisted_msgproto.mtl.zeromq.routing import LAST_WORDS_SECONDS, Routing
 from twisted_msgproto.mtl.zeromq.unfinished import EveryUnfinished, Unfinished
 from twisted_msgproto.mtl.zeromq.unread import EveryUnread
-from twisted_msgproto.net.backpressure import OctetBudget
+from twisted_msgproto.net import OctetBudget
 
 
 def lease(client: Plain) -> tuple[str, str]:

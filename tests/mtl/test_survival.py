@@ -13,7 +13,7 @@ from twisted.internet.threads import deferToThread
 from tests.mtl.cases import IMPATIENT, HeldSink, MtlCase, later, reactor, run, taking, until
 from tests.tools.processes import launching
 from twisted_msgproto.core.errors import Refused, TimedOut
-from twisted_msgproto.mtl.machine import sessions
+from twisted_msgproto.mtl import sessions
 from twisted_msgproto.mtl.terms.states import ClientFlowState
 from twisted_msgproto.queue import QueueReader
 
@@ -134,8 +134,8 @@ class Survival(MtlCase):
         client = await self.ready(factory, "ingest")
         await client.writer(["a"])
         await client.close()
-        await until(lambda: factory.machine.snapshot()["sessions"] == 0)
-        self.assertEqual(factory.machine.snapshot()["writers"], 0)
+        await until(lambda: factory.snapshot()["sessions"] == 0)
+        self.assertEqual(factory.snapshot()["writers"], 0)
 
     @run
     async def test_a_reader_which_takes_nothing_loses_its_place(self) -> None:
@@ -161,11 +161,11 @@ class Survival(MtlCase):
         deaf.connect(factory.addresses[1])
         deaf.send_multipart([b"\1" + bytes(8) + bytes([len(lease)]) + lease, b""])
         deaf.send_multipart([b"\3" + bytes(8) + b"\x08resource", b""])
-        await until(lambda: factory.machine.counters["responses:200"] == 2)
+        await until(lambda: factory.counters["responses:200"] == 2)
         client = await self.ready(factory, "test")
         writer = await client.writer(["resource"], "none")
         body = bytes(200_000)
-        while factory.machine.snapshot()["readers"]:
+        while factory.snapshot()["readers"]:
             await writer.send("resource", body)
             await later(0.001)
         self.assertGreater(factory.machine.profiles["test"].counters["missed"], 0)

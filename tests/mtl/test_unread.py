@@ -30,7 +30,7 @@ from twisted_msgproto.mtl.zeromq.unread import (
     EveryUnread,
     Unread,
 )
-from twisted_msgproto.net.backpressure import OctetBudget
+from twisted_msgproto.net import OctetBudget
 from twisted_msgproto.net.ledger import LATE_SECONDS
 
 MIB = 1 << 20
