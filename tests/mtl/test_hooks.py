@@ -6,11 +6,10 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from tests.mtl.cases import HeldSink, MtlCase, reactor, run, until
+from tests.mtl.cases import HeldSink, MtlCase, Recorded, reactor, run, until
 from twisted_msgproto.core.errors import ConnectionClosed, Refused
 from twisted_msgproto.core.message import Message, MessageBatch
 from twisted_msgproto.mtl import MtlServer, Profile, QueueProfile
-from twisted_msgproto.mtl.protocol.flows import Received
 
 
 class Hooks(MtlCase):
@@ -66,7 +65,7 @@ class Hooks(MtlCase):
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
         got: list[bytes] = []
 
-        def received(content: Received) -> None:
+        def received(content: Any) -> None:
             got.append(content.body)
             raise ValueError("received")
 
@@ -98,7 +97,8 @@ class Hooks(MtlCase):
             def summon(self, flow: Any, resource: str) -> bool:
                 raise ValueError("summon")
 
-        factory = self.server(profiles=[Raising(), QueueProfile()])
+        recorded = Recorded()
+        factory = self.server(profiles=[Raising(), QueueProfile()], sockets=recorded)
         client = await self.ready(factory, "raising")
         reader = await client.reader(["a", "b", "c"])
         raised: list[Any] = []
@@ -107,7 +107,7 @@ class Hooks(MtlCase):
             asked.addErrback(lambda failure: None)  # nobody answers
             await until(lambda: raised.extend(self.flushLoggedErrors(ValueError)) or raised)
             raised.clear()
-            self.assertIn(factory._data, reactor.getReaders())
+            self.assertIn(recorded.routers[1], reactor.getReaders())
         other = await self.ready(factory, "queue")
         writer = await other.writer(["a"])
         await writer.send("a", b"served")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, run, until
 from twisted_msgproto.core.errors import ConnectionClosed, Refused
-from twisted_msgproto.mtl.protocol.flows import Received
 
 
 class Verbs(MtlCase):
@@ -16,7 +17,7 @@ class Verbs(MtlCase):
         client = self.client(factory.addresses[0])
         self.assertEqual(await client.open("host"), ["test", "queue", "ingest"])
         await client.profile("QUEUE")
-        got: list[Received] = []
+        got: list[Any] = []
         reader = await client.reader(["a", "b"], "full", got.append)
         await reader.summon("a")
         writer = await client.writer(["a"])
