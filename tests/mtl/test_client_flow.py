@@ -292,14 +292,6 @@ def test_events_stand_in_the_order_in_which_their_commands_came__MT_18() -> None
     assert (first.sequences, second.sequences) == ([1], [2, 3])
 
 
-def test_an_unconfirmed_reader_keeps_no_account() -> None:
-    """MT-19"""
-    flowing = Flowing(True, False)
-    flowing.open()
-    assert len(flowing.get(Content(1, "a"))) == 1
-    assert not flowing.flow.unconfirmed
-
-
 def test_confirming_and_rejecting_what_was_received() -> None:
     """MT-19, MT-20"""
     flowing = reader()
@@ -679,14 +671,6 @@ def test_a_renewed_flow_asks_nothing_before_it_stands__MT_28() -> None:
     assert [type(command) for command in flowing.sent] == [Lease]
     assert flowing.wait(6) == []
     assert flowing.sent == []
-
-
-def test_a_lease_is_answered_once__MT_14() -> None:
-    flowing = Flowing(True)
-    flowing.flow.renew("lease", 0.0)
-    assert flowing.get(Response(1, 200)) == [events.FlowOpened()]
-    assert flowing.get(Response(1, 200)) == []
-    assert flowing.flow.counters["dropped:nobody-asked"] == 1
 
 
 @pytest.mark.parametrize("unsettled", [False, True])

@@ -26,7 +26,7 @@ from tests.mtl.cases import HeldSink, MtlCase, run, until
 from tests.mtl.plain import CONTENT, RESPONSE, Plain, short
 from twisted_msgproto.mtl.terms import events
 from twisted_msgproto.mtl.wire import data
-from twisted_msgproto.mtl.zeromq.curve import CurveServer
+from twisted_msgproto.mtl.zeromq import CurveServer
 
 LEASE = {"resources": ["a"], "confirm": "full"}
 

@@ -139,7 +139,7 @@ def test_the_first_sequence_may_be_0() -> None:
 
 
 def test_what_is_for_one_queue_too_many_is_rejected_before_the_sink_has_it__BK_05() -> None:
-    """HO-22, MT-27"""
+    """BK-05, HO-22, MT-27"""
     limits = SERVER_LIMITS.replace({"queues": 1})
     broker = Broker([QueueProfile(limits), TestProfile()])
     first = broker.flow("Writer", ["a"])

@@ -33,7 +33,6 @@ from tests.tools.sinks import SafeSink
 from twisted_msgproto.mtl import (
     IngestProfile,
     MtlClient,
-    MtlServer,
     MtlServerFactory,
     Profile,
     QueueProfile,
@@ -277,42 +276,3 @@ class OnTwisted(SynchronousTestCase):
         self.assertTrue(1 <= len(lines) <= 5, len(lines))
         self.factory.drain()
         self.clock.advance(self.factory.limits["drain"])
-
-    def test_what_the_session_of_one_client_raises_harms_no_other(self: Any) -> None:
-        """RD-40: hooks, and what the server reads of a session beside them."""
-
-        def fails(self: Any, *arguments: Any) -> Any:
-            if not hasattr(self, "machineSession") or self.virtualHost == BAD:
-                raise FaultOfProfileError
-            return None
-
-        first: list[int] = []
-
-        def fails_first(self: Any) -> None:
-            if not first:
-                first.append(1)
-                raise FaultOfProfileError
-
-        hooks: dict[str, Any] = {
-            "__init__": fails_first,
-            "clientId": property(fails),
-            "connectionMade": fails,
-            "sessionEstablished": fails,
-            "sessionLost": fails,
-            "batchReceived": lambda self, batch: (
-                fails(self) or MtlServer.batchReceived(self, batch)
-            ),
-            "messageReceived": fails,
-            "loggedIn": fails,
-        }
-        for name, hook in hooks.items():
-            self.serve(profiles=[IngestProfile()])
-            self.factory.protocol = type("Failing", (MtlServer,), {name: hook})
-            told = self.write(20)
-            self.good_is_served(told, 20)
-            confirmed = sum(result is None for result in told[BAD])
-            stored = sum(body.startswith(b"bad") for body in self.stored())
-            self.assertLessEqual(confirmed, stored, name)
-            self.factory.drain()
-            self.clock.advance(self.factory.limits["drain"])
-            self.assertTrue(self.flushLoggedErrors(FaultOfProfileError, AttributeError), name)

@@ -8,7 +8,7 @@ from twisted.internet.defer import CancelledError, Deferred, TimeoutError, ensur
 
 from tests.mtl.cases import HeldSink, MtlCase, run, until
 from tests.mtl.false_server import FalseCase, content, response
-from tests.mtl.plain import CONFIRM, LEASE
+from tests.mtl.plain import LEASE
 from twisted_msgproto.core.errors import ConnectionClosed, TimedOut
 from twisted_msgproto.mtl import MtlReader
 
@@ -31,19 +31,6 @@ class Reading(FalseCase):
     def arrive(self, *numbers: int) -> None:
         self.server.send(*(content(number, b"%d" % number) for number in numbers))
         self.pump()
-
-    def test_contents_are_kept_until_they_are_taken(self) -> None:
-        """HO-08"""
-        reader, got = self.reader(), list[bytes]()
-        self.arrive(1, 2)
-        taken = self.taking(reader, got)
-        self.arrive(3)
-        self.pump()
-        self.assertEqual(got, [b"1", b"2", b"3"])
-        self.assertEqual([kind for kind, _ in self.server.got].count(CONFIRM), 3)
-        self.assertNoResult(taken)
-        reader.close()
-        self.successResultOf(taken)
 
     def test_iteration_ends_with_the_flow_after_what_had_come(self) -> None:
         """HO-08"""
@@ -83,18 +70,6 @@ class Reading(FalseCase):
         self.failureResultOf(second, CancelledError)
         self.arrive(1)
         self.assertEqual(self.got(ensureDeferred(reader.__anext__())).body, b"1")
-
-    def test_several_may_iterate_and_each_content_goes_to_one(self) -> None:
-        """HO-08"""
-        reader = self.reader()
-        some: list[list[bytes]] = [[], [], []]
-        taken = [self.taking(reader, got) for got in some]
-        for number in range(1, 30):
-            self.arrive(number)
-        self.assertEqual(sorted(int(body) for got in some for body in got), list(range(1, 30)))
-        reader.close()
-        for one in taken:
-            self.successResultOf(one)
 
     def test_who_takes_nothing_is_sent_no_more_and_keeps_its_place(self) -> None:
         """HO-08, MT-21, MT-29: the socket is not read, and the flow pings as long as it takes."""

@@ -77,24 +77,6 @@ class Authentication(MtlCase):
             self.assertEqual(answers[0], answers[1])
 
     @run
-    async def test_attempts_are_limited_for_each_name(self) -> None:
-        """MT-08, NB-05: then the right password waits, too, and others are not concerned."""
-        factory = self.authenticating(
-            limits={"login-address-failures": 3, "login-rate": 0.001, "authentication": 2.1}
-        )
-        for mechanism in (sasl.PlainClient, sasl.ScramClient):
-            for password in ("no", "no", "no", "secret"):
-                client = self.client(factory.addresses[0])
-                await client.open("host")
-                with self.assertRaises(Refused):
-                    await client.authorize(lambda names, m=mechanism, p=password: m("me", p))
-                await client.close()
-        self.assertEqual(factory.counters["logins_not_checked"], 5)
-        client = self.client(factory.addresses[0])
-        await client.open("host")
-        self.assertEqual(len(await client.authorize(credentials("you", "word"))), 3)
-
-    @run
     async def test_a_client_authenticates_again_by_itself(self) -> None:
         """MT-07: its flows get leases again, and nothing is lost."""
         sink = HeldSink()
@@ -141,25 +123,6 @@ class Authentication(MtlCase):
                 await client.authorize(lambda names, m=mechanism, r=response: Broken(m, r))
             self.assertEqual(caught.exception.code, 401)
             await client.close()
-
-    @run
-    async def test_a_broken_checker_is_our_trouble_and_a_failed_attempt(self) -> None:
-        """MT-08"""
-
-        class Broken(sasl.SaslMechanism):
-            name = "BROKEN"
-
-            def begin(self, login: Any) -> Any:
-                raise RuntimeError("broken")
-
-        factory = self.server(portal=portal_over(checkers()), mechanisms=[Broken()])
-        client = self.client(factory.addresses[0])
-        await client.open("host")
-        cycle = sasl.AnonymousClient()
-        cycle.mechanism = "BROKEN"  # type: ignore[misc]
-        with self.assertRaises(Refused):
-            await client.authorize(lambda names: cycle)
-        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
     @run
     async def test_a_login_which_comes_too_late_is_undone(self) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from twisted.internet.task import Clock
 
 from tests.mtl.broker import (
     NONE,
     OPEN,
-    SERVER_LIMITS,
     Broker,
     Confirm,
     Content,
@@ -22,11 +20,9 @@ from tests.mtl.broker import (
     contents,
     write,
 )
-from twisted_msgproto.mtl import Profile, QueueProfile, TestProfile, machine
-from twisted_msgproto.mtl.machine.queues import broker_limits
+from twisted_msgproto.mtl import Profile, TestProfile, machine
 from twisted_msgproto.mtl.terms import events
 from twisted_msgproto.mtl.wire import fields
-from twisted_msgproto.net.broker import ServedBroker
 
 
 def test_the_test_profile_fans_out_to_all_readers_of_its_virtual_host() -> None:
@@ -95,36 +91,11 @@ def test_what_is_delivered_too_often_becomes_a_dead_letter() -> None:
     assert broker.server.profiles["queue"].snapshot()["broker_dead_letters"] == 1
 
 
-def test_dead_letters_are_bounded() -> None:
-    """MT-29: the oldest are dropped, and counted."""
-    broker = Broker(limits={"deliveries": 1, "dead-letters": 1})
-    write(broker, 1, 2)
-    reader = broker.flow("Reader")
-    broker.command(reader, Summon(2, "a"))
-    broker.command(reader, Reject(2, True, True))
-    dead = broker.flow("Reader", ["a.dead"])
-    assert bodies(broker.command(dead, Summon(2, "a.dead"))) == [b"2"]
-    assert broker.server.profiles["queue"].snapshot()["broker_dead_dropped"] == 1
-
-
 def test_nobody_writes_to_a_queue_of_dead_letters() -> None:
     """MT-29: its oldest are dropped above a limit, so nothing may be confirmed for it."""
     broker = Broker()
     writer = broker.flow("Writer", ["a.dead"])
     assert broker.command(writer, *contents(1, resource="a.dead")) == [Reject(1)]
-
-
-def test_as_many_fields_as_may_be_leave_no_room_for_the_redelivery_count() -> None:
-    """MT-23, MT-26"""
-    broker = Broker()
-    table = fields.encode_table({str(number): None for number in range(128)})
-    writer = broker.flow("Writer")
-    broker.command(writer, Content(5, "a", table))
-    broker.safe(broker.events[-1])
-    reader = broker.flow("Reader")
-    broker.command(reader, Summon(2, "a"))
-    (again,) = broker.command(reader, Reject(1, False, True))
-    assert again.properties == table  # type: ignore[union-attr]
 
 
 def test_writers_wait_for_confirm_while_the_queue_is_long() -> None:
@@ -165,95 +136,6 @@ def test_queues_are_bounded_in_number_and_octets() -> None:
     assert (figures["broker_queues"], figures["too_many_queues"]) == (2, 2)
     counters = broker.server.counters
     assert (counters["contents_without_room"], counters["contents_refused"]) == (2, 2)
-
-
-def test_twenty_contents_to_twenty_queues_where_four_are_allowed__BK_05() -> None:
-    """BK-05: sixteen are rejected before anything is confirmed; what is confirmed is delivered."""
-    broker = Broker(limits={"queues": 4})
-    names = [f"q{number}" for number in range(20)]
-    writer = broker.flow("Writer", [])
-    sent = [Content(number, name, body=b"x") for number, name in enumerate(names, 1)]
-    assert broker.command(writer, *sent) == [Reject(number) for number in range(5, 21)]
-    broker.safe(broker.events[-1])
-    assert broker.got(writer) == [Confirm(4, True)]
-    for name in names[:4]:
-        reader = broker.flow("Reader", [name])
-        assert bodies(broker.command(reader, Summon(2, name))) == [b"x"]
-
-
-def test_an_empty_queue_makes_room_for_another_one_after_a_minute() -> None:
-    """MT-29: clients with a queue of their own each, for a short time, are no leak."""
-    limits, clock = SERVER_LIMITS.replace({"queues": 1}), Clock()
-    profile = QueueProfile(limits, ServedBroker(clock, broker_limits(limits)))
-    broker = Broker([profile])
-    reader = broker.reader("a")
-    writer = broker.flow("Writer", [])
-    assert broker.command(writer, *contents(1, resource="b")) == [Reject(1)]
-    broker.leave(reader)
-    assert broker.command(writer, *contents(2, resource="b")) == [Reject(2)]
-    clock.advance(61)
-    assert broker.command(writer, *contents(3, resource="b")) == []
-    broker.safe(broker.events[-1])
-    assert broker.got(writer) == [Confirm(3, True)]
-    clock.advance(61)
-    assert broker.command(writer, *contents(4, resource="c")) == [Reject(4)]  # ``b`` is not empty
-
-
-def test_a_reader_of_two_queues_has_each_in_turn__BK_06() -> None:
-    """A reader of ``a``, where 1000 contents wait, does not wait for the one of ``b`` behind."""
-    broker = Broker(limits={"prefetch": 10})
-    write(broker, *range(1, 1001))
-    write(broker, 5000, resource="b")
-    reader = broker.flow("Reader", [])
-    got = bodies(broker.command(reader, Summon(2, "a")))
-    got += bodies(broker.command(reader, Summon(3, "b")))
-    while b"5000" not in got and len(got) < 1001:
-        got += bodies(broker.command(reader, Confirm(len(got), True)))
-    assert got.index(b"5000") < 40
-
-
-def test_what_a_reader_dies_of_is_a_dead_letter_in_the_end_and_nothing_behind_it__BK_07() -> None:
-    broker = Broker(limits={"deliveries": 3})
-    write(broker, 1, 2, 3)
-    for tries in range(3):
-        reader = broker.flow("Reader")
-        got = broker.command(reader, Summon(2, "a"))
-        assert bodies(got) == [b"1", b"2", b"3"]
-        if tries:
-            found = [fields.decode_table(content.properties) for content in got[1:]]  # type: ignore[union-attr]
-            assert found == [{"mtl-redeliveries": tries}, *[{"mtl-redeliveries": 0}] * 2]
-        broker.leave(reader)
-    assert bodies(broker.command(broker.flow("Reader"), Summon(2, "a"))) == [b"2", b"3"]
-    dead = broker.flow("Reader", ["a.dead"])
-    assert bodies(broker.command(dead, Summon(2, "a.dead"))) == [b"1"]
-
-
-def test_a_content_that_cannot_be_sent_ends_its_readers_and_is_a_dead_letter() -> None:
-    """BK-02: whatever stands in the log, what is behind it is delivered."""
-    limits = SERVER_LIMITS.replace({"deliveries": 2})
-    queues = ServedBroker(Clock(), broker_limits(limits))
-    profile = QueueProfile(limits, queues)
-    broker = Broker([profile])
-    queues.publish([(profile.queue("host", "a"), b"no envelope", b"x")])
-    write(broker, 1)
-    for _ in range(4):
-        reader = broker.flow("Reader")
-        got = bodies(broker.command(reader, Summon(2, "a")))
-        if got:
-            break
-        assert broker.command(reader, Summon(3, "a")) == [Response(3, 403)]  # it has ended
-    assert got == [b"1"]
-    figures = broker.server.profiles["queue"].snapshot()
-    assert (figures["broker_dead_letters"], broker.server.counters["flows_failed"]) == (1, 3)
-    assert len(broker.server.take_profile_errors()) == 3
-
-
-def test_the_end_of_the_server_is_no_try__BK_07() -> None:
-    broker = Broker(limits={"deliveries": 1})
-    write(broker, 1)
-    broker.command(broker.flow("Reader"), Summon(2, "a"))
-    broker.collect(broker.server.close(broker.now))
-    assert bodies(broker.command(broker.flow("Reader"), Summon(2, "a"))) == [b"1"]
 
 
 def test_what_a_reader_had_goes_to_another_when_its_session_ends() -> None:
