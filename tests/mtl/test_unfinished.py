@@ -32,6 +32,7 @@ from twisted_msgproto.mtl.zeromq import (
     CurveClient,
     CurveServer,
     EveryUnfinished,
+    descriptors,
     unfinished,
 )
 from twisted_msgproto.net import OctetBudget
@@ -392,7 +393,7 @@ def test_the_system_says_what_came() -> None:
             assert far.recv(1, socket.MSG_PEEK) == b"\0"
             far.sendall(bytes(70))
             assert near.recv(1, socket.MSG_PEEK) == b"\0"
-            assert unfinished.waiting_in(far.fileno()) == 1000
+            assert descriptors.waiting_in(far.fileno()) == 1000
             after = unfinished.octets_of(far.fileno())
             assert after is not None
             assert after.received - before.received == 1000
@@ -403,12 +404,12 @@ def test_the_system_says_what_came() -> None:
             last = unfinished.octets_of(far.fileno())
             assert last is not None
             assert last.acknowledged - before.acknowledged == 70
-            assert unfinished.waiting_in(far.fileno()) == 0
+            assert descriptors.waiting_in(far.fileno()) == 0
             assert far.fileno() >= 0
     with socket.socket(socket.AF_UNIX) as other:
         assert unfinished.octets_of(other.fileno()) is None
     assert unfinished.octets_of(99_999) is None
-    assert unfinished.waiting_in(99_999) is None
+    assert descriptors.waiting_in(99_999) is None
 
 
 SMALL = 10_000
