@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from twisted_msgproto.core.connection import Connection, WorkLost
@@ -15,3 +17,21 @@ def due(machine: Connection[Any, Any, Any], now: float) -> tuple[list[Any], floa
 def unanswered(machine: Connection[Any, Any, Any]) -> list[Any]:
     """End a machine's connection; return the work that nobody answered, as plain values."""
     return [one for event in machine.lost(0.0) if isinstance(event, WorkLost) for one in event.work]
+
+
+def lines_run(work: Callable[[], object]) -> int:
+    """How many lines of Python ``work`` takes."""
+    lines = 0
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return lines

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Any
-
 import pytest
 
+from tests.doubles import lines_run
 from tests.mtl.broker import (
     FULL,
     NONE,
@@ -198,24 +196,6 @@ def test_the_frequency_of_pings_is_configurable() -> None:
     assert broker.got(reader) == [Ping(), Ping()]
     broker.wait(1)
     assert broker.server.snapshot()["readers"] == 0
-
-
-def lines_run(work: Any) -> int:
-    """How many lines of Python ``work`` takes."""
-    lines = 0
-
-    def trace(frame: Any, event: str, argument: Any) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return lines
 
 
 def test_what_a_message_costs_does_not_grow_with_the_silent() -> None:
