@@ -176,8 +176,14 @@ def comes_and_goes(broker: Broker, number: int) -> None:
     broker.collect(broker.server.peer_lost(burst, broker.now))
     broker.leave(held)
     broker.server.blocked(writer)
-    broker.collect(broker.server.peer_lost(writer, broker.now))
-    last = broker.reader(confirm=NONE)
+    stuck = broker.flow("Writer", ["c"])
+    broker.command(stuck, *contents(*range(1, 600), resource="c"))
+    broker.safe(broker.events[-1])
+    assert broker.got(stuck) == [], "its Confirm waits until the queue is shorter"
+    for peer in (writer, stuck):
+        broker.collect(broker.server.peer_lost(peer, broker.now))
+    last = broker.flow("Reader", [], NONE)
+    broker.command(last, data.Summon(2, "a"), data.Summon(3, "c"))
     while broker.server.profiles["queue"].snapshot()["broker_waiting"]:
         broker.server.refill(broker.now)
         broker.collect()
