@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -35,3 +36,16 @@ def lines_run(work: Callable[[], object]) -> int:
     finally:
         sys.settrace(before)
     return lines
+
+
+def octets_of(build: Callable[[], object]) -> int:
+    """What is allocated for what ``build`` returns, while it is there."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        built = build()
+        after = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert built is not None
+    return after - before

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import tracemalloc
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.broker.world import NOW, ORDERS, broker, letters, subscribed
+from tests.doubles import octets_of
 from twisted_msgproto.core.broker import Broker, Wanted
 from twisted_msgproto.core.broker import numbers as module
 from twisted_msgproto.core.broker.machine import TRIES_COUNTED
@@ -98,19 +97,6 @@ def test_more_tries_than_can_be_counted_are_the_most_that_can() -> None:
     one.loaded(ORDERS, letters([0]))
     reader.reject(one, 0)
     assert [(row.place, row.tries) for row in one.peek(ORDERS.dead, 1)] == [(0, TRIES_COUNTED)]
-
-
-def octets_of(build: Callable[[], object]) -> int:
-    """What is allocated for what ``build`` returns, while it is there."""
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        built = build()
-        after = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    assert built is not None
-    return after - before
 
 
 @pytest.mark.parametrize("stride", [1, 1_000_003])
