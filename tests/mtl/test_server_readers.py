@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.mtl.broker import (
     NONE,
     Broker,
     Confirm,
+    Content,
     DataCommand,
     Dismiss,
     Ping,
@@ -156,3 +158,17 @@ def test_sequences_to_a_reader_rise_and_begin_anew_for_each() -> None:
     write(broker, 1, 2, 3, 4)
     for reader in readers:
         assert [command.sequence for command in broker.got(reader)] == [1, 2]  # type: ignore[union-attr]
+
+
+def test_what_was_sent_to_a_reader_is_held_by_the_broker_alone__NB_02() -> None:
+    """NB-02: or a reader that confirms nothing fills the memory beside ``broker-memory``."""
+    broker = Broker()
+    reader, writer = broker.reader(), broker.flow("Writer")
+    body = bytes(1000)
+    broker.command(writer, Content(1, "a", body=body))
+    broker.safe(broker.events[-1])
+    assert bodies(broker.got(reader)) == [body]
+    broker.events.clear()
+    assert len(gc.get_referrers(body)) == 1, "the letter in its queue, and nothing of the reader"
+    broker.leave(reader)
+    assert bodies(broker.command(broker.flow("Reader"), Summon(2, "a"))) == [body]
