@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ssl
+import sys
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.interfaces import ITCPTransport
@@ -90,3 +93,34 @@ class TlsClient:
             if not octets:
                 return came
             came += octets
+
+
+def lines_run(work: Callable[[], object]) -> int:
+    """How many lines of Python ``work`` takes."""
+    lines = 0
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def octets_of(build: Callable[[], object]) -> int:
+    """What is allocated for what ``build`` returns, while it is there."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        built = build()
+        after = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert built is not None
+    return after - before

@@ -9,27 +9,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.mtl.application import IngestProfile, QueueProfile, TestProfile
-from twisted_msgproto.mtl.machine import Arrival, Channel, Profile, Server
-from twisted_msgproto.mtl.machine.peers import Peer, connection_name
-from twisted_msgproto.mtl.terms.events import ServerEvent
-from twisted_msgproto.mtl.terms.limits import SERVER_LIMITS
+from twisted_msgproto.mtl import IngestProfile, Profile, QueueProfile, Server, TestProfile
+from twisted_msgproto.mtl.machine import peers, sessions
+from twisted_msgproto.mtl.terms import events, limits
 from twisted_msgproto.mtl.wire import data
+
+# The words of MTL's machines, for all tests of them.
+Arrival, Channel = sessions.Arrival, sessions.Channel
+Peer, connection_name = peers.Peer, peers.connection_name
+Confirm, Content, Dismiss = data.Confirm, data.Content, data.Dismiss
+Lease, Ping, Pong = data.Lease, data.Ping, data.Pong
+Reject, Response, Summon = data.Reject, data.Response, data.Summon
+DataCommand = data.DataCommand
+
+CLIENT_LIMITS = Limits.of(limits.CLIENT_LIMITS)
+SERVER_LIMITS = Limits.of(limits.SERVER_LIMITS)
 
 OPEN = {"protocol": {"name": "MTL", "version": 1}, "virtual-host": "host"}
 FULL, NONE = "full", "none"
-
-ANYTHING: list[data.DataCommand] = [
-    data.Lease(900, "0" * 40),
-    data.Response(901, 200),
-    data.Summon(902, "a"),
-    data.Dismiss(903, "a"),
-    data.Content(904, "a", body=b"x"),
-    data.Confirm(905),
-    data.Reject(906, True, True),
-    data.Ping(),
-    data.Pong(),
-]
 
 
 def control_peer(number: int) -> bytes:
@@ -54,7 +51,7 @@ class Broker:
         limits: dict[str, object] | None = None,
         **options: Any,
     ) -> None:
-        self.limits = Limits.of(SERVER_LIMITS).replace(limits or {})
+        self.limits = SERVER_LIMITS.replace(limits or {})
         if profiles is None:
             profiles = [TestProfile(), QueueProfile(self.limits), IngestProfile()]
         names = itertools.count(1)
@@ -68,22 +65,22 @@ class Broker:
             **options,
         )
         self.now = 1000.0
-        self.events: list[ServerEvent] = []
+        self.events: list[events.ServerEvent] = []
         self.sent: dict[bytes, list[list[bytes]]] = {}
         self.known: dict[bytes, Peer] = {}
         self._peers = itertools.count(1)
 
-    def collect(self, events: Sequence[ServerEvent] = ()) -> list[ServerEvent]:
-        self.events += events
+    def collect(self, found: Sequence[events.ServerEvent] = ()) -> list[events.ServerEvent]:
+        self.events += found
         for messages in self.server.outputs():
             for peer, *frames in messages:
                 self.sent.setdefault(peer, []).append(frames)
-        return list(events)
+        return list(found)
 
-    def receive(self, channel: Channel, *messages: list[bytes]) -> list[ServerEvent]:
+    def receive(self, channel: Channel, *messages: list[bytes]) -> list[events.ServerEvent]:
         return self.collect(self.server.receive(Arrival(channel, messages, self.known), self.now))
 
-    def leave(self, *peers: bytes) -> list[ServerEvent]:
+    def leave(self, *peers: bytes) -> list[events.ServerEvent]:
         """These connections end, and there was nothing more to read of them."""
         for peer in peers:
             self.server.leaving(peer)
@@ -131,8 +128,14 @@ class Broker:
 
     def connect(self, token: str) -> bytes:
         """A data peer which has shown this lease."""
+        peer = self.shows(token)
+        assert self.got(peer) == [Response(1, 200)]
+        return peer
+
+    def shows(self, token: str) -> bytes:
+        """A data peer which shows this lease, whatever it is good for."""
         peer = data_peer(next(self._peers))
-        assert self.command(peer, data.Lease(1, token)) == [data.Response(1, 200)]
+        self.receive(Channel.DATA, [peer, *data.encode(Lease(1, token))])
         return peer
 
     def flow(

@@ -12,7 +12,7 @@ from zope.interface import implementer
 
 from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory
-from twisted_msgproto.mtl.protocol.flows import Received
+from twisted_msgproto.mtl.zeromq import Sockets
 from twisted_msgproto.net.sink import IMessageSink
 
 reactor: Any = installed
@@ -43,6 +43,47 @@ class HeldSink:
         return [message.body for batch in self.batches for message in batch]
 
 
+class Recorded:
+    """Real sockets for a server, as its argument ``sockets``.
+
+    Attributes:
+        routers: those that it has made: for control, and for data.
+        reads: for each of them the messages of each read.
+        paused: how often reading was paused.
+    """
+
+    def __init__(self) -> None:
+        self.routers: list[Any] = []
+        self.reads: list[list[list[list[bytes]]]] = []
+        self.paused = 0
+
+    def __call__(self, clock: Any) -> Sockets:
+        sockets = Sockets(clock)
+        make = sockets.router
+
+        def router(received: Any, bounds: Any, **options: Any) -> Any:
+            reads: list[list[list[bytes]]] = []
+
+            def noted(messages: list[list[bytes]], peers: Any) -> None:
+                reads.append(messages)
+                received(messages, peers)
+
+            made = make(noted, bounds, **options)
+            pause = made.pauseProducing
+
+            def paused() -> None:
+                self.paused += 1
+                pause()
+
+            made.pauseProducing = paused
+            self.routers.append(made)
+            self.reads.append(reads)
+            return made
+
+        sockets.router = router  # type: ignore[method-assign]
+        return sockets
+
+
 def later(seconds: float) -> Deferred[None]:
     waited: Deferred[None] = Deferred()
     reactor.callLater(seconds, waited.callback, None)
@@ -55,10 +96,10 @@ async def until(condition: Callable[[], object]) -> None:
         await later(0.005)
 
 
-def taking(got: list[bytes], reader: Callable[[], Any]) -> Callable[[Received], None]:
+def taking(got: list[bytes], reader: Callable[[], Any]) -> Callable[[Any], None]:
     """Keep what a reader gets, and confirm it."""
 
-    def received(content: Received) -> None:
+    def received(content: Any) -> None:
         got.append(content.body)
         reader().confirm(content.sequence)
 

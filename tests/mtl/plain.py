@@ -49,6 +49,16 @@ class Plain:
         self.prepare(socket)
         return socket
 
+    def dealer(self, address: str, heartbeats: int = 0) -> Any:
+        """A further socket, which is connected there, with heartbeats after so many ms."""
+        socket = self._socket(zmq.DEALER)
+        if heartbeats:
+            socket.set(zmq.HEARTBEAT_IVL, heartbeats)
+            # By itself it would give up where the machine is busy for so long.
+            socket.set(zmq.HEARTBEAT_TIMEOUT, 60_000)
+        socket.connect(address)
+        return socket
+
     def __enter__(self) -> Plain:
         return self
 

@@ -6,15 +6,12 @@ from typing import Any
 
 from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
 from twisted.internet.defer import CancelledError
-from twisted.internet.task import Clock
 
 from tests.contract.cases import Mtl
 from tests.contract.world import ContractCase, World
 from tests.tools.sinks import HeldSink, SafeSink
 from twisted_msgproto.core.errors import (
-    ConfigurationError,
     ConnectionClosed,
-    QueueFull,
     Refused,
     TimedOut,
 )
@@ -103,17 +100,6 @@ class ComingBack(ContractCase):
         world.wait(1)
         self.successResultOf(sent)
 
-    def test_what_a_server_cannot_store_is_told(self) -> None:
-        """MT-19"""
-        sink = HeldSink()
-        world, service = self.standing(sink)
-        sent = service.send("events", b"x")
-        world.wait(1)
-        sink.fail(QueueFull("max-bytes is reached"))
-        world.wait(5)
-        self.failureResultOf(sent, Refused)
-        self.assertEqual(service.state, "up")
-
     def test_a_lease_which_is_refused_fails_all_who_wait_for_it(self) -> None:
         world, service = self.standing()
         sent = [service.send("", b"x") for _ in range(2)]
@@ -139,18 +125,3 @@ class ComingBack(ContractCase):
         stopped = service.stopService()
         world.wait(1)
         self.successResultOf(stopped)
-
-    def test_a_client_which_is_stopped_ends_its_flows(self) -> None:
-        world, service = self.standing()
-        leased = service.writer(["events"])
-        world.wait(1)
-        writer = self.successResultOf(leased)
-        closed = service.close()
-        world.wait(5)
-        self.successResultOf(closed)
-        self.assertFalse(writer.stands)
-        self.failureResultOf(writer.send("events", b"x"), ConnectionClosed)
-
-    def test_what_is_no_address_is_refused(self) -> None:
-        factory = MtlClientFactory(clock=Clock())
-        self.assertRaises(ConfigurationError, MtlClientService, "localhost:5049", factory)

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import gc
+from collections import Counter
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import zmq
 from twisted.internet.threads import deferToThread
 
-from tests.mtl.broker import OPEN, Broker, bodies, contents, control_peer, data_peer
+from tests.mtl.broker import (
+    NONE,
+    OPEN,
+    Broker,
+    Peer,
+    bodies,
+    connection_name,
+    contents,
+    control_peer,
+    data_peer,
+    write,
+)
 from tests.mtl.cases import HeldSink, MtlCase, run, until
 from tests.mtl.plain import CONTENT, RESPONSE, Plain, short
-from twisted_msgproto.mtl.machine.peers import Peer, connection_name
-from twisted_msgproto.mtl.terms.events import SessionEnded
+from twisted_msgproto.mtl.terms import events
 from twisted_msgproto.mtl.wire import data
-from twisted_msgproto.mtl.zeromq.connections import Connections
-from twisted_msgproto.mtl.zeromq.curve import CurveServer
+from twisted_msgproto.mtl.zeromq import CurveServer
 
 LEASE = {"resources": ["a"], "confirm": "full"}
 
@@ -23,7 +35,7 @@ CLIENTS = 10_000
 
 
 def reasons(broker: Broker) -> list[str]:
-    return [event.reason for event in broker.events if isinstance(event, SessionEnded)]
+    return [event.reason for event in broker.events if isinstance(event, events.SessionEnded)]
 
 
 # ── the machine ─────────────────────────────────────────────────────────────────────────────────
@@ -40,7 +52,6 @@ def test_sessions_of_clients_which_left_lock_nobody_out() -> None:
     assert broker.server.snapshot()["sessions"] == 0
     assert broker.ask(control_peer(CLIENTS), "Open", OPEN)[0] == 201
     assert reasons(broker) == ["left"] * CLIENTS
-    assert not broker.server._leaving
 
 
 def test_a_session_lives_as_long_as_any_of_its_connections() -> None:
@@ -94,7 +105,6 @@ def test_of_what_a_connection_sent_before_it_ended_only_contents_are_taken() -> 
     broker.collect(broker.server.left([writer, opening, leasing], broker.now))
     broker.safe(broker.events[-1])
     assert broker.got(writer) == []
-    assert not broker.server._leaving
 
 
 def test_a_reader_which_leaves_gets_nothing_more_and_what_it_held_is_recycled() -> None:
@@ -135,22 +145,77 @@ def test_a_newcomer_with_the_same_identity_inherits_nothing() -> None:
         assert broker.server.snapshot()["sessions"] == 0
 
 
-def test_serials_name_connections_whose_descriptors_are_used_again() -> None:
-    """HO-24"""
-    connections = Connections()
-    ended: list[int] = []
-    one, two, three = (connections.admit() for _ in range(3))
-    assert connections.stands(one, 7, ended.append)
-    connections.disconnected(7)
-    connections.disconnected(7)
-    assert ended == [one]
-    assert not connections.stands(two, 7, ended.append)  # its end was told before it was read
-    assert connections.stands(three, 8, ended.append)
-    four = connections.admit()
-    assert connections.stands(four, 7, ended.append)
-    assert list(connections) == [three, four]
-    connections.disconnected(8)
-    assert ended == [one, three]
+def reachable(root: object) -> int:
+    """How many objects a machine holds, without code and without counts."""
+    seen: set[int] = set()
+    found, kinds = [root], (type, ModuleType, FunctionType, CodeType, Counter)
+    while found:
+        one = found.pop()
+        if id(one) not in seen and not isinstance(one, kinds):
+            seen.add(id(one))
+            found += gc.get_referents(one)
+    return len(seen)
+
+
+def comes_and_goes(broker: Broker, number: int) -> None:
+    """Flows that end in every way, with something that waits for them in every place."""
+    control = broker.session()
+    broker.lease(control, "Reader")
+    asked = control_peer(1000 + number)
+    broker.ask(asked, "Open", OPEN)
+    broker.leave(asked, control)
+    writer, lossy, gone = (broker.flow("Writer") for _ in range(3))
+    burst, held = broker.reader(confirm=NONE), broker.reader()
+    broker.command(held, data.Dismiss(3, "a"), data.Summon(4, "a"), data.Summon(5, "b"))
+    for peer in (writer, lossy, gone):
+        broker.command(peer, *contents(*range(1, 300)))
+        place = broker.events[-1]
+        if peer == gone:
+            broker.leave(gone)
+        broker.safe(place, peer != lossy)
+    broker.collect(broker.server.peer_lost(burst, broker.now))
+    broker.leave(held)
+    broker.server.blocked(writer)
+    stuck = broker.flow("Writer", ["c"])
+    broker.command(stuck, *contents(*range(1, 600), resource="c"))
+    broker.safe(broker.events[-1])
+    assert broker.got(stuck) == [], "its Confirm waits until the queue is shorter"
+    for peer in (writer, stuck):
+        broker.collect(broker.server.peer_lost(peer, broker.now))
+    last = broker.flow("Reader", [], NONE)
+    broker.command(last, data.Summon(2, "a"), data.Summon(3, "c"))
+    while broker.server.profiles["queue"].snapshot()["broker_waiting"]:
+        broker.server.refill(broker.now)
+        broker.collect()
+    broker.leave(last)
+    broker.wait(1000)
+    broker.events.clear()
+    broker.sent.clear()
+
+
+def test_of_who_has_left_nothing_is_kept__MT_30__NB_02() -> None:
+    """HO-24: whatever it did, and however it ended."""
+    broker = Broker(limits={"queue-contents": 500})
+    held = []
+    for number in range(4):
+        comes_and_goes(broker, number)
+        assert broker.server.snapshot()["sessions"] == 0
+        held.append(reachable(broker.server))
+    assert held[3] == held[2], held
+
+
+def test_a_content_keeps_the_session_although_its_flow_has_ended__MT_30() -> None:
+    broker = Broker()
+    peer = write(broker, 1)
+    for _ in range(40):
+        broker.wait(5)
+        broker.command(peer, data.Pong())
+    broker.command(peer, *contents(2))
+    broker.collect(broker.server.peer_lost(peer, broker.now))
+    broker.wait(broker.limits["session-idle"] - 1)
+    assert len(broker.server.sessions()) == 1
+    broker.wait(2)
+    assert broker.server.sessions() == []
 
 
 # ── real sockets ────────────────────────────────────────────────────────────────────────────────
@@ -181,10 +246,8 @@ class Real(MtlCase):
                         client.ready("ingest").flow("Writer", ["a"])
 
         await deferToThread(come_and_go)
-        await until(lambda: not factory.machine.snapshot()["sessions"])
-        self.assertEqual(factory.machine.snapshot()["writers"], 0)
-        self.assertEqual(list(factory._sockets.connections), [])
-        self.assertEqual(factory._control._peers, {})
+        await until(lambda: not factory.snapshot()["sessions"])
+        self.assertEqual(factory.snapshot()["writers"], 0)
 
     @run
     async def test_nobody_is_taken_for_somebody_else(self) -> None:
@@ -212,7 +275,7 @@ class Real(MtlCase):
                 assert stays.ask("Connection.Profile", profile="ingest")[0] == "200"
 
         await deferToThread(churn)
-        await until(lambda: not factory.machine.snapshot()["sessions"])
+        await until(lambda: not factory.snapshot()["sessions"])
         sink = factory.sink
         rows = [message for batch in sink.batches for message in batch]
         self.assertEqual(len(rows), ROUNDS * (EACH // 2 + 1))
@@ -221,39 +284,6 @@ class Real(MtlCase):
             stays = row.destination == "stays"
             self.assertEqual(host, "test-env" if stays else f"round-{row.body.decode()}")
         self.assertEqual(factory.counters["sessions_total"], ROUNDS * EACH + 1)
-        self.assertEqual(list(factory._sockets.connections), [])
-
-    @run
-    async def test_who_comes_with_an_identity_which_is_free_again_is_a_newcomer(self) -> None:
-        """MT-30, HO-24: its owner has just left, and had its time still."""
-        factory, prepare = self.keyed(limits={"heartbeat": 100, "liveness": 1000})
-        address = factory.addresses[0]
-        client = Plain(address, prepare=prepare)
-        self.addCleanup(client.__exit__)
-
-        def write() -> Any:
-            flow = client.ready("ingest").flow("Writer", ["a"])
-            flow.confirmed(flow.content("a", b"mine"))
-            return flow.socket
-
-        owner = await deferToThread(write)
-        (name,) = factory.machine._flows
-        identity = factory._data._identities[name]
-        owner.close(linger=0)
-        await until(lambda: not factory.machine._flows)
-
-        def claim() -> list[bytes]:
-            newcomer = client._socket(zmq.DEALER)
-            newcomer.set(zmq.IDENTITY, identity)
-            newcomer.connect(factory.addresses[1])
-            header = bytes([CONTENT]) + (9).to_bytes(8, "big") + short("a") + bytes(4)
-            newcomer.send_multipart([header, b"not mine"])
-            found: list[bytes] = newcomer.recv_multipart()
-            return found
-
-        answer = await deferToThread(claim)
-        self.assertEqual(answer, [bytes([RESPONSE]) + (9).to_bytes(8, "big"), b"403"])
-        self.assertEqual(factory.sink.bodies, [b"mine"])
 
     @run
     async def test_what_was_sent_before_the_end_is_stored(self) -> None:
@@ -270,7 +300,7 @@ class Real(MtlCase):
 
         await deferToThread(write)
         await until(lambda: len(factory.sink.bodies) == 1000)
-        await until(lambda: not factory.machine.snapshot()["sessions"])
+        await until(lambda: not factory.snapshot()["sessions"])
 
 
 class RealWithCurve(Real):
@@ -287,3 +317,34 @@ class RealWithCurve(Real):
             socket.curve_secretkey = client_secret
 
         return self.server(HeldSink(), curve=curve, **options), prepare
+
+    @run
+    async def test_who_comes_with_an_identity_which_is_free_again_is_a_newcomer(self) -> None:
+        """MT-30, HO-24: its owner has just left, and had its time still."""
+        factory, prepare = self.keyed(limits={"heartbeat": 100, "liveness": 1000})
+
+        def named(socket: Any) -> None:
+            prepare(socket)
+            socket.set(zmq.IDENTITY, b"mine")
+
+        def write_and_claim() -> list[bytes]:
+            with (
+                Plain(factory.addresses[0], prepare=prepare) as stays,
+                Plain(factory.addresses[0], prepare=prepare) as client,
+            ):
+                client.ready("ingest")
+                client.prepare = named
+                flow = client.flow("Writer", ["a"])
+                flow.confirmed(flow.content("a", b"mine"))
+                flow.socket.close(linger=0)
+                while stays.open() and factory.snapshot()["writers"]:
+                    pass
+                newcomer = client.dealer(factory.addresses[1])
+                header = bytes([CONTENT]) + (9).to_bytes(8, "big") + short("a") + bytes(4)
+                newcomer.send_multipart([header, b"not mine"])
+                found: list[bytes] = newcomer.recv_multipart()
+                return found
+
+        answer = await deferToThread(write_and_claim)
+        self.assertEqual(answer, [bytes([RESPONSE]) + (9).to_bytes(8, "big"), b"403"])
+        self.assertEqual(factory.sink.bodies, [b"mine"])

@@ -20,27 +20,11 @@ from tests.mtl.plain import Plain
 from tests.mtl.test_sockets import dealer_from
 from twisted_msgproto.core.errors import Refused, TimedOut
 from twisted_msgproto.mtl.protocol import server
-from twisted_msgproto.mtl.zeromq.descriptors import silent_seconds
-from twisted_msgproto.mtl.zeromq.door import Door
+from twisted_msgproto.mtl.zeromq import descriptors, door
 from twisted_msgproto.net import room
 
 
 class Limited(MtlCase):
-    @run
-    async def test_each_listener_tells_of_its_own_connections(self) -> None:
-        """MT-29"""
-        told: dict[object, int] = {}
-        happened = Door.happened
-
-        def noted(door: Door, messages: list[list[bytes]], listener: object = None) -> None:
-            told[listener] = told.get(listener, 0) + len(messages)
-            happened(door, messages, listener)
-
-        self.patch(Door, "happened", noted)
-        client = await self.ready(self.server(HeldSink()), "queue")
-        await client.writer(["a"])
-        assert len(told) == 2 and None not in told
-
     @run
     async def test_above_the_limit_nobody_gets_in_until_somebody_leaves(self) -> None:
         """MT-24, MT-29: control and data connections count together."""
@@ -149,18 +133,18 @@ def test_the_system_says_how_long_a_connection_is_silent() -> None:
         with near, far:
             near.sendall(b"x")
             assert far.recv(1) == b"x"
-            before = silent_seconds(far.fileno())
+            before = descriptors.silent_seconds(far.fileno())
             assert before is not None
             deadline = time.monotonic() + 60
-            while (longest := silent_seconds(far.fileno()) or 0.0) < before + 0.05:
+            while (longest := descriptors.silent_seconds(far.fileno()) or 0.0) < before + 0.05:
                 assert time.monotonic() < deadline
             # Again, as long as this process itself comes too late to see that it is short.
-            while (silent_seconds(far.fileno()) or 0.0) >= longest:
+            while (descriptors.silent_seconds(far.fileno()) or 0.0) >= longest:
                 near.sendall(b"x")
                 assert far.recv(1) == b"x"
                 assert time.monotonic() < deadline
         with socket.socket(socket.AF_UNIX) as other:
-            assert silent_seconds(other.fileno()) is None
+            assert descriptors.silent_seconds(other.fileno()) is None
 
 
 def accepted(descriptor: int, endpoint: str) -> list[bytes]:
@@ -171,58 +155,32 @@ def disconnected(descriptor: int) -> list[bytes]:
     return [struct.pack("=Hi", zmq.EVENT_DISCONNECTED, descriptor), b""]
 
 
-def test_connections_come_and_go() -> None:
-    """MT-29: whichever way libzmq tells it."""
-    turned_away: list[str] = []
-    door = Door(2, 0, turned_away.append)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        near = [socket.create_connection(listener.getsockname()) for _ in range(4)]
-        far = [listener.accept()[0] for _ in near]
-        one, two, three, four = (connection.fileno() for connection in far)
-        door.happened([accepted(one, endpoint), accepted(two, endpoint)])
-        assert door.connections == {one: "127.0.0.1", two: "127.0.0.1"}
-        door.happened([accepted(three, endpoint)])
-        assert turned_away == ["connections"]
-        near[2].settimeout(10)
-        assert near[2].recv(1) == b""
-        # Somebody leaves: there is room, but not for who has left again at once.
-        door.happened([disconnected(three), disconnected(one)])
-        door.happened([accepted(four, endpoint), disconnected(four), accepted(one, endpoint)])
-        assert list(door.connections) == [two, one]
-        # A descriptor which was taken again counts once.
-        door.happened([accepted(one, endpoint)])
-        assert list(door.connections) == [two, one]
-        for connection in near + far:
-            connection.close()
-
-
 def test_an_end_that_is_told_late_is_that_of_the_former_connection__MT_29() -> None:
     """Listeners are asked one after the other, and descriptors are used again at once."""
-    door = Door(9, 1, pytest.fail)
+    doors = door.Door(9, 1, pytest.fail)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
         with socket.create_connection(listener.getsockname()), listener.accept()[0] as far:
             one = far.fileno()
-            door.happened([accepted(one, endpoint)], "data")
-            door.happened([accepted(one, endpoint)], "control")
-            door.happened([disconnected(one)], "data")
-            assert list(door.connections) == [one]
+            doors.happened([accepted(one, endpoint)], "data")
+            doors.happened([accepted(one, endpoint)], "control")
+            doors.happened([disconnected(one)], "data")
+            assert list(doors.connections) == [one]
             elsewhere = "tcp://127.0.0.1:1"
-            door.happened([accepted(one, elsewhere), disconnected(one)], "data")
-            door.happened([accepted(one, elsewhere)], "data")
-            assert list(door.connections) == [one]
-            door.happened([disconnected(one)], "control")
-            assert not door.connections
-            door.happened([accepted(one, endpoint), disconnected(one)], "control")
-            assert not door.connections
+            doors.happened([accepted(one, elsewhere), disconnected(one)], "data")
+            doors.happened([accepted(one, elsewhere)], "data")
+            assert list(doors.connections) == [one]
+            doors.happened([disconnected(one)], "control")
+            assert not doors.connections
+            doors.happened([accepted(one, endpoint), disconnected(one)], "control")
+            assert not doors.connections
 
 
 @pytest.mark.parametrize("abstract", [False, True])
 def test_what_is_not_ours_is_left_alone(tmp_path: Path, abstract: bool) -> None:
     """MT-29: a descriptor may be another one's by the time the server hears of it."""
     turned_away: list[str] = []
-    door = Door(0, 0, turned_away.append)
+    doors = door.Door(0, 0, turned_away.append)
     path = "\0" + tmp_path.name if abstract else str(tmp_path / "socket")
     endpoint = f"ipc://{path}".replace("\0", "@")
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as near:
@@ -233,13 +191,13 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path, abstract: bool) -> None:
         reading, writing = os.pipe()
         gone = os.dup(reading)
         os.close(gone)
-        door.happened([accepted(far.fileno(), endpoint + "x")])
-        door.happened([accepted(far.fileno(), "tcp://127.0.0.1:1")])
-        door.happened([accepted(reading, endpoint), accepted(gone, endpoint)])
-        assert (door.connections, turned_away) == ({}, [])
+        doors.happened([accepted(far.fileno(), endpoint + "x")])
+        doors.happened([accepted(far.fileno(), "tcp://127.0.0.1:1")])
+        doors.happened([accepted(reading, endpoint), accepted(gone, endpoint)])
+        assert (doors.connections, turned_away) == ({}, [])
         near.sendall(b"x")
         assert far.recv(1) == b"x"
-        door.happened([accepted(far.fileno(), endpoint)])
+        doors.happened([accepted(far.fileno(), endpoint)])
         assert turned_away == ["connections"]
         assert near.recv(1) == b""
         for descriptor in (reading, writing):

@@ -9,7 +9,6 @@ import sys
 import threading
 
 import pytest
-import zmq
 
 from tests.mtl.cases import MtlCase, run, until
 from tests.mtl.endless import GREETING, frame
@@ -85,15 +84,3 @@ class Servers(MtlCase):
         client.abort()
         self.failureResultOf(opened, ConnectionClosed)
         self.assertLess(server.sent, SENT_OCTETS_MAX)
-
-    @run
-    async def test_what_libzmq_holds_of_a_server_is_bounded_by_octets__NB_02(self) -> None:
-        """1,000 messages of 8 MiB waited beside a reader that was paused."""
-        server = Endless()
-        self.addCleanup(server.close)
-        for octets, messages in ((8 << 20, 32), (256 << 20, 1), (1000, 1000)):
-            client = MtlClient(server.endpoint, limits={"content-octets": octets})
-            dealer = client.wire.socket.socket
-            self.assertEqual(dealer.get(zmq.RCVHWM), messages)
-            self.assertEqual(dealer.get(zmq.SNDHWM), 1000)
-            client.abort()

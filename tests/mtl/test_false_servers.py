@@ -12,11 +12,9 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 
 from tests.mtl.false_server import FalseCase, command, content, response
-from tests.mtl.plain import CONFIRM, CONTENT, LEASE, REJECT, SUMMON
-from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
-from twisted_msgproto.mtl.machine.client_flow import COMMANDS_MAX
+from tests.mtl.plain import CONFIRM, CONTENT, LEASE, REJECT
+from twisted_msgproto.core.errors import TimedOut
 from twisted_msgproto.mtl.protocol.renewing import RENEWAL_SECONDS_MOST, RENEWALS_AT_ONCE
-from twisted_msgproto.net.outbox import TICKETS_MAX
 
 
 def twice(answer: Any) -> Any:
@@ -52,21 +50,6 @@ class Twice(FalseCase):
         for flow in flows:
             self.assertTrue(self.got(flow).stands)
 
-    def test_a_confirm_which_comes_twice_settles_once(self) -> None:
-        """MT-20"""
-        client = self.ready()
-        writer = self.got(client.writer(["a"]))
-        sent = [writer.send("a", b"1"), writer.send("a", b"2")]
-        self.pump()
-        first = self.server.got[-2][1]
-        self.server.send(*[command(CONFIRM, first, b"\0")] * 3)
-        self.server.send(command(CONFIRM, first, b"\1"), command(REJECT, first, b"\1\0"))
-        self.pump()
-        self.successResultOf(sent[0])
-        self.assertNoResult(sent[1])
-        writer.close()
-        self.failureResultOf(sent[1], ConnectionClosed)
-
 
 class Pipelined(FalseCase):
     def test_a_flow_which_was_asked_for_after_a_profile_is_not_of_the_one_before(self) -> None:
@@ -79,23 +62,6 @@ class Pipelined(FalseCase):
 
 
 class Never(FalseCase):
-    def test_every_verb_fails_in_time(self) -> None:
-        """MT-28"""
-        client = self.client()
-        for verb in self.server.answers:
-            self.server.answers[verb] = lambda body: []
-        standing = client.whenEstablished()
-        asked: list[Deferred[Any]] = [
-            client.open("host"), client.authorize(lambda names: None), client.profile("x"),
-            client.reader(["a"]), client.writer(["a"]),
-        ]  # fmt: skip
-        self.wait(40)
-        self.failureResultOf(standing, TimedOut)
-        for verb in asked[:1] + asked[2:]:
-            self.failureResultOf(verb, TimedOut)
-        self.failureResultOf(asked[1], Refused)  # nobody said what it may use
-        self.assertEqual(client.flows, {})
-
     def test_a_summon_which_nobody_answers_ends_the_flow(self) -> None:
         """HO-23: it is asked again on other leases, but not for ever."""
         client = self.ready(limits={"renewals": 3})
@@ -153,28 +119,6 @@ class Wrongly(FalseCase):
         sent = writer.send("a", b"x")
         self.pump()
         self.failureResultOf(sent, TimedOut)
-
-    def test_leases_which_are_none_are_refused(self) -> None:
-        client = self.ready()
-        for body in ({}, {"port": "1", "lease": "x"}, {"port": 1 << 16, "lease": "x"},
-                     {"port": True, "lease": "x"}, {"port": 5050, "lease": 7}):  # fmt: skip
-            self.server.answers["Writer"] = lambda _, body=body: [(202, body)]  # type: ignore[misc]
-            leased = client.writer(["a"])
-            self.pump()
-            self.failureResultOf(leased, Refused)
-        self.assertEqual(client.flows, {})
-
-    def test_a_content_with_a_sequence_of_before_is_not_taken(self) -> None:
-        """MT-18"""
-        client = self.ready()
-        got: list[tuple[int, bytes]] = []
-        reader = self.got(
-            client.reader(["a"], "full", lambda one: got.append((one.sequence, one.body)))
-        )
-        self.got(reader.summon("a"))
-        self.server.send(*(content(number, b"%d" % number) for number in (5, 5, 4, 7)))
-        self.pump()
-        self.assertEqual(got, [(5, b"5"), (7, b"7")])
 
     def test_a_late_confirm_is_not_that_of_another_content(self) -> None:
         """MT-19, MT-20: the server numbers anew for each lease, so the number was used again."""
@@ -279,36 +223,6 @@ class Wrongly(FalseCase):
 
 
 class Closing(FalseCase):
-    def test_what_was_answered_in_one_read_is_answered_whatever_a_callback_does(self) -> None:
-        """HO-03: one closes the flow; the other answer was here by then."""
-        client = self.ready()
-        reader = self.got(client.reader(["a"]))
-        asked = [reader.summon("a"), reader.summon("b"), reader.summon("c")]
-        asked[0].addCallback(lambda _: client.abort())
-        self.pump()
-        self.successResultOf(asked[0])
-        for one in asked[1:]:
-            self.successResultOf(one)
-
-    def test_a_callback_may_cancel_close_and_ask(self) -> None:
-        """HO-03"""
-        client = self.ready()
-        writer = self.got(client.writer(["a"]))
-        sent = [writer.send("a", b"%d" % number) for number in range(4)]
-        other = client.writer(["b"])
-        sent[0].addErrback(lambda failure: (sent[1].cancel(), other.cancel(), client.close()))
-        closed = client.close()
-        sent[2].addErrback(lambda failure: client.writer(["c"]))
-        client.abort()
-        self.successResultOf(sent[0])
-        self.failureResultOf(sent[1], CancelledError)
-        self.failureResultOf(sent[2], ConnectionClosed)
-        self.failureResultOf(sent[3], ConnectionClosed)
-        self.assertTrue(other.called)
-        other.addErrback(lambda failure: None)
-        self.successResultOf(closed)
-        self.successResultOf(client.close())
-
     def test_a_lease_for_which_nobody_waits_any_more_is_not_renewed(self) -> None:
         """MT-29: it was, for ever, with every session to come."""
         client = self.ready()
@@ -331,119 +245,6 @@ class Closing(FalseCase):
         self.assertNoResult(closed)
         self.wait(2)
         self.successResultOf(closed)
-
-
-class Verbs(FalseCase):
-    def test_what_cannot_be_asked_fails_through_the_deferred_and_harms_nothing(self) -> None:
-        client = self.ready(limits={"json-octets": 1000})
-        writer = self.got(client.writer(["a"]))
-        reader = self.got(client.reader(["a"]))
-        long = "x" * 2000
-        for verb in (client.open, client.profile, lambda name: client.writer([name]),
-                     lambda name: client.reader([name])):  # fmt: skip
-            self.failureResultOf(verb(long), LimitExceeded)
-        for verb in (reader.summon, reader.dismiss, lambda name: writer.send(name, b""),
-                     lambda name: writer.sendMany(name, [b""])):  # fmt: skip
-            for name in (long, "a\0b"):
-                self.failureResultOf(verb(name), ValueError)
-        self.failureResultOf(writer.send("a", b"", {"k" * 300: 1}), ValueError)
-        for body in ("text", 7, None):
-            with self.assertRaises(TypeError):
-                writer.send("a", body)
-        self.assertEqual(self.server.asked.count("Open"), 1)
-        mutable = bytearray(b"as it was")
-        sent = [writer.send("a", mutable), writer.send("a", memoryview(b"also"))]
-        mutable[:] = b"changed!!"
-        self.pump()
-        self.server.send(command(CONFIRM, self.server.got[-1][1], b"\1"))
-        self.pump()
-        for one in sent:
-            self.successResultOf(one)
-
-    def test_a_request_of_the_wrong_type_is_in_nobodys_way(self) -> None:
-        client = self.client()
-        with self.assertRaises(TypeError):
-            client.open(b"host")  # type: ignore[arg-type]
-        self.assertEqual(self.got(client.open("host")), ["queue", "ingest"])
-
-    def test_credentials_which_raise_fail_the_log_in_and_nothing_else(self) -> None:
-        client = self.client()
-
-        def credentials(names: Any) -> Any:
-            raise KeyError("of the application")
-
-        self.failureResultOf(client.authorize(credentials), Refused)
-        self.got(client.open("host"))
-
-    def test_too_many_requests_and_commands_fail_with_a_limit(self) -> None:
-        """MT-29"""
-        self.network.away = True
-        client = self.client()
-        asked = [client.profile("x") for _ in range(TICKETS_MAX + 1)]
-        self.failureResultOf(asked.pop(), LimitExceeded)
-        for one in asked:
-            one.addErrback(lambda failure: None)
-
-    def test_a_flow_summons_again_whatever_it_had_summoned(self) -> None:
-        """MT-29: also when that is more than may wait for an answer at a time."""
-        client = self.ready()
-        reader = self.got(client.reader([]))
-        for some in range(2):
-            asked = [reader.summon(f"{some}-{number}") for number in range(COMMANDS_MAX)]
-            self.failureResultOf(reader.summon("one more"), LimitExceeded)
-            self.pump()
-            for one in asked:
-                self.successResultOf(one)
-        self.server.got.clear()
-        self.server.send(response(0, 403))
-        for event in [reader.machine.suspend("test")]:
-            reader._follow(event)
-        self.pump()
-        self.assertEqual(sum(kind == SUMMON for kind, _ in self.server.got), 2 * COMMANDS_MAX)
-        self.assertTrue(reader.stands)
-
-
-class Established(FalseCase):
-    def test_a_client_says_when_it_is_let_in_and_why_not(self) -> None:
-        client = self.client()
-        standing = [client.whenEstablished(), client.whenEstablished()]
-        standing[0].addCallback(lambda _: standing[1].cancel())
-        self.server.answers["Open"] = lambda body: [(401, {"mechanisms": ["X"]})]
-        self.got(client.open("host"))
-        self.assertNoResult(standing[0])
-        self.server.answers["Authorize"] = lambda body: [(401, {})]
-        refused = client.authorize(lambda names: Cycle())
-        self.pump()
-        self.failureResultOf(refused, Refused)
-        for one in standing:
-            self.failureResultOf(one, Refused)
-        self.server.answers["Authorize"] = lambda body: [(201, {"profiles": []})]
-        standing = [client.whenEstablished()]
-        self.got(client.authorize(lambda names: Cycle()))
-        self.assertIs(self.successResultOf(standing[0]), client)
-        self.assertIs(self.successResultOf(client.whenEstablished()), client)
-        client.abort()
-        self.failureResultOf(client.whenEstablished(), ConnectionClosed)
-
-    def test_a_service_is_in_step_with_its_client(self) -> None:
-        service = self.service()
-        states: list[str] = []
-        service.watch(states.append)
-        service.startService()
-        self.assertIs(self.got(service.whenEstablished()), service.session)
-        assert service.session is not None
-        self.assertIs(self.successResultOf(service.session.whenEstablished()), service.session)
-        self.got(service.close())
-        self.assertEqual(states, ["connecting", "up", "down"])
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-
-
-class Cycle:
-    mechanism = "X"
-    finished = True
-
-    def respond(self, challenge: bytes | None) -> bytes:
-        return b""
 
 
 class Hurried(FalseCase):

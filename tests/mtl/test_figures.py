@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.mtl.broker import Broker, contents
+from tests.mtl.broker import Broker, Channel, Confirm, Content, Reject, Response, Summon, contents
 from tests.tools.figures import Figures
-from twisted_msgproto.mtl.machine import Channel
-from twisted_msgproto.mtl.wire.data import Confirm, Content, Reject, Response, Summon
 
 
 def test_a_broker_counts_shows_and_answers_each_step__MT_13__MT_14__MT_18__MT_19__MT_21() -> None:
@@ -17,7 +15,8 @@ def test_a_broker_counts_shows_and_answers_each_step__MT_13__MT_14__MT_18__MT_19
     def figures() -> dict[str, Any]:
         shown = broker.server.snapshot()
         queue: Any = shown.pop("profiles")
-        prefixed = {f"queue {name}": value for name, value in queue["queue"].items()}
+        weights = ("broker_octets", "broker_memory")
+        prefixed = {f"queue {n}": value for n, value in queue["queue"].items() if n not in weights}
         return {**broker.server.counters, **shown, **prefixed}
 
     changed = Figures(figures)
@@ -49,8 +48,6 @@ def test_a_broker_counts_shows_and_answers_each_step__MT_13__MT_14__MT_18__MT_19
             (one.sequence, one.body) if isinstance(one, Content) else one for one in commands or ()
         ]
 
-    held = {"queue broker_octets": 351, "queue broker_memory": 351}
-    empty = dict.fromkeys((*held, "queue broker_in_flight"), 0)
     steps: list[tuple[Callable[[], Any], dict[str, Any], list[Any]]] = [
         (
             say(*contents(1, 2)),
@@ -61,7 +58,6 @@ def test_a_broker_counts_shows_and_answers_each_step__MT_13__MT_14__MT_18__MT_19
             safe(),
             {
                 **{"confirms": 1, "queue broker_published": 2, "queue broker_waiting": 2},
-                **dict.fromkeys(held, 702),
             },
             [Confirm(2, True)],
         ),
@@ -79,13 +75,13 @@ def test_a_broker_counts_shows_and_answers_each_step__MT_13__MT_14__MT_18__MT_19
             say(Confirm(1), peer=reader),
             {
                 **{"queue confirmed": 1, "queue broker_acknowledged": 1},
-                **{"queue broker_in_flight": 1, **held},
+                "queue broker_in_flight": 1,
             },
             [],
         ),
         (
             say(Reject(2), peer=reader),
-            {"queue rejected": 1, "queue broker_rejected": 1, **empty},
+            {"queue rejected": 1, "queue broker_rejected": 1, "queue broker_in_flight": 0},
             [],
         ),
         (say(*contents(5)), {"contents": 3, "octets": 57}, []),
@@ -93,7 +89,7 @@ def test_a_broker_counts_shows_and_answers_each_step__MT_13__MT_14__MT_18__MT_19
             safe(),
             {
                 **{"confirms": 2, "queue broker_published": 3, "queue broker_delivered": 3},
-                **{"queue broker_in_flight": 1, **held},
+                "queue broker_in_flight": 1,
             },
             [Confirm(5, True)],
         ),

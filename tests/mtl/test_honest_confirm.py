@@ -9,15 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mtl.broker import Broker, contents
-from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.mtl.application import IngestProfile, QueueProfile, TestProfile
-from twisted_msgproto.mtl.machine import Channel
-from twisted_msgproto.mtl.machine.client_flow import ClientFlow
-from twisted_msgproto.mtl.terms.events import ContentReceived
-from twisted_msgproto.mtl.terms.limits import CLIENT_LIMITS, SERVER_LIMITS
+from tests.mtl.broker import (
+    CLIENT_LIMITS,
+    SERVER_LIMITS,
+    Broker,
+    Channel,
+    Confirm,
+    Reject,
+    contents,
+)
+from twisted_msgproto.mtl import ClientFlow, IngestProfile, QueueProfile, TestProfile
+from twisted_msgproto.mtl.terms import events
 from twisted_msgproto.mtl.wire import data
-from twisted_msgproto.mtl.wire.data import Confirm, Reject
 
 
 def frames(sequence: int, name: bytes = b"\1a", table: bytes = b"\0\0\0\0") -> list[bytes]:
@@ -69,7 +72,7 @@ def test_what_cannot_be_read_is_rejected_before_a_later_confirm(name: str, toget
         for message in stream:
             broker.receive(Channel.DATA, [writer, *message])
     for event in list(broker.events):
-        if isinstance(event, ContentReceived):
+        if isinstance(event, events.ContentReceived):
             broker.safe(event)
     assert settled_first(broker, writer, [2, 3, 4]) == {2: True, 3: False, 4: True}
     assert sum(broker.dropped.values()) == 1
@@ -84,7 +87,7 @@ def test_without_a_sequence_the_flow_ends_and_nothing_later_is_confirmed(octets:
     broker.receive(Channel.DATA, [writer, frames(3)[0][:octets], b""])
     broker.receive(Channel.DATA, [writer, *frames(4)])
     for event in list(broker.events):
-        if isinstance(event, ContentReceived):
+        if isinstance(event, events.ContentReceived):
             broker.safe(event)
     got = broker.got(writer)
     assert not any(isinstance(command, Confirm) for command in got)
@@ -97,9 +100,9 @@ def test_an_unconfirmed_flow_drops_what_it_cannot_read() -> None:
     writer = broker.flow("Writer", profile="ingest", confirm="none")
     broker.receive(Channel.DATA, [writer, b"\5", b""], [writer, *frames(2)])
     assert broker.got(writer) == []
-    assert [event.bodies for event in broker.events if isinstance(event, ContentReceived)] == [
-        [b"2"]
-    ]
+    assert [
+        event.bodies for event in broker.events if isinstance(event, events.ContentReceived)
+    ] == [[b"2"]]
 
 
 class Failing(IngestProfile):
@@ -118,7 +121,7 @@ def test_what_a_profile_loses_is_rejected_first() -> None:
     for number in range(2, 8):
         broker.command(writer, *contents(number))
     for event in list(broker.events):
-        if isinstance(event, ContentReceived):
+        if isinstance(event, events.ContentReceived):
             broker.safe(event)
     found = settled_first(broker, writer, list(range(2, 8)))
     assert found == {2: True, 3: False, 4: True, 5: False, 6: True, 7: True}
@@ -136,14 +139,14 @@ def test_the_first_sequence_may_be_0() -> None:
 
 
 def test_what_is_for_one_queue_too_many_is_rejected_before_the_sink_has_it__BK_05() -> None:
-    """HO-22, MT-27"""
-    limits = Limits.of(SERVER_LIMITS).replace({"queues": 1})
+    """BK-05, HO-22, MT-27"""
+    limits = SERVER_LIMITS.replace({"queues": 1})
     broker = Broker([QueueProfile(limits), TestProfile()])
     first = broker.flow("Writer", ["a"])
     second = broker.flow("Writer", ["b"])
     broker.command(first, *contents(2, resource="a"))
     assert broker.command(second, *contents(2, resource="b")) == [data.Reject(2)]
-    (event,) = (event for event in broker.events if isinstance(event, ContentReceived))
+    (event,) = (event for event in broker.events if isinstance(event, events.ContentReceived))
     broker.safe(event)
     assert settled_first(broker, first, [2]) == {2: True}
 
@@ -169,19 +172,19 @@ def test_what_is_settled_by_a_confirm_first_is_stored(
     broker = Broker()
     writer = broker.flow("Writer", profile="ingest")
     stored: set[int] = set()
-    events: list[ContentReceived] = []
+    told: list[events.ContentReceived] = []
     confirmed: dict[int, bool] = {}
     for message in messages:
         broker.receive(Channel.DATA, [writer, *message])
     for event in broker.events:
-        if isinstance(event, ContentReceived):
-            events.append(event)
-    for event, good in zip(events, safe, strict=False):
+        if isinstance(event, events.ContentReceived):
+            told.append(event)
+    for event, good in zip(told, safe, strict=False):
         if good:
             stored.update(event.sequences)
         broker.safe(event, good)
     confirmed = settled_first(broker, writer, list(range(41)))
-    received = {number for event in events for number in event.sequences}
+    received = {number for event in told for number in event.sequences}
     assert {number for number, yes in confirmed.items() if yes and number in received} <= stored
     sent = {int.from_bytes(m[0][1:9], "big") for m in messages if m and m[0][:1] == b"\5"}
     wrongly = {n for n, yes in confirmed.items() if yes and n in sent and n not in stored}
@@ -191,7 +194,7 @@ def test_what_is_settled_by_a_confirm_first_is_stored(
 def test_a_reader_rejects_what_it_cannot_read_before_it_confirms() -> None:
     """HO-22, MT-13: the other direction"""
     for name, bad in with_sequence(2).items():
-        flow = ClientFlow(reads=True, confirm=True, limits=Limits.of(CLIENT_LIMITS))
+        flow = ClientFlow(reads=True, confirm=True, limits=CLIENT_LIMITS)
         flow.renew("0" * 40, 0.0)
         flow.outputs()
         flow.receive([data.encode(data.Response(1, 200))], 0.0)

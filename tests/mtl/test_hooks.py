@@ -6,13 +6,10 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from tests.mtl.cases import HeldSink, MtlCase, reactor, run, until
+from tests.mtl.cases import HeldSink, MtlCase, Recorded, reactor, run, until
 from twisted_msgproto.core.errors import ConnectionClosed, Refused
 from twisted_msgproto.core.message import Message, MessageBatch
-from twisted_msgproto.mtl import MtlServer
-from twisted_msgproto.mtl.application import QueueProfile
-from twisted_msgproto.mtl.machine.profile import Profile
-from twisted_msgproto.mtl.protocol.flows import Received
+from twisted_msgproto.mtl import MtlServer, Profile, QueueProfile
 
 
 class Hooks(MtlCase):
@@ -68,7 +65,7 @@ class Hooks(MtlCase):
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 2)
         got: list[bytes] = []
 
-        def received(content: Received) -> None:
+        def received(content: Any) -> None:
             got.append(content.body)
             raise ValueError("received")
 
@@ -100,7 +97,8 @@ class Hooks(MtlCase):
             def summon(self, flow: Any, resource: str) -> bool:
                 raise ValueError("summon")
 
-        factory = self.server(profiles=[Raising(), QueueProfile()])
+        recorded = Recorded()
+        factory = self.server(profiles=[Raising(), QueueProfile()], sockets=recorded)
         client = await self.ready(factory, "raising")
         reader = await client.reader(["a", "b", "c"])
         raised: list[Any] = []
@@ -109,7 +107,7 @@ class Hooks(MtlCase):
             asked.addErrback(lambda failure: None)  # nobody answers
             await until(lambda: raised.extend(self.flushLoggedErrors(ValueError)) or raised)
             raised.clear()
-            self.assertIn(factory._data, reactor.getReaders())
+            self.assertIn(recorded.routers[1], reactor.getReaders())
         other = await self.ready(factory, "queue")
         writer = await other.writer(["a"])
         await writer.send("a", b"served")
@@ -144,52 +142,3 @@ class Hooks(MtlCase):
         self.assertEqual(len(self.flushLoggedErrors(OSError)), 1)
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
         self.assertEqual(factory.counters["unsafe_batches"], 2)
-
-    @run
-    async def test_what_follows_lost_content_is_not_taken_and_goes_on_another_flow(self) -> None:
-        """MT-19, MT-30: the session's rows have no gap, and nothing waits for ever."""
-        sink = HeldSink(at_once=False)
-        factory = self.server(sink)
-        client = await self.ready(factory, "ingest", limits={"window": 3})
-        writer = await client.writer(["a"])
-        losses: list[Exception] = []
-        writer.lost = losses.append
-        sent = [writer.send("a", b"%d" % n) for n in range(3)]
-        sent.append(writer.sendMany("a", [b"3", b"4"]))  # these wait for the window
-        refused = [self.assertFailure(deferred, Refused) for deferred in sent]
-        await until(lambda: sum(batch.count for batch in sink.batches) == 3)
-        for held in sink.held:
-            held.errback(OSError("disk"))
-        for deferred in refused:
-            await deferred
-        await until(lambda: losses)
-        self.assertIsInstance(losses[0], Refused)
-        self.assertIn("ended the flow", str(losses[0]))
-        for deferred in (writer.send("a", b"x"), writer.sendMany("a", [b"x", b"y"])):
-            self.assertIsInstance(self.failureResultOf(deferred).value, ConnectionClosed)
-        self.assertEqual(client.flows, {})
-        self.assertEqual(factory.machine.snapshot()["writers"], 0)
-        sink.at_once, lost, sink.batches = True, sink.batches, []
-        writer = await client.writer(["a"])
-        await writer.sendMany("a", [b"%d" % n for n in range(5)])
-        self.assertEqual(sink.bodies, [b"%d" % n for n in range(5)])
-        self.assertEqual({b.session for b in sink.batches}, {b.session for b in lost})
-        self.assertEqual(factory.counters["flows_broken"], 1)
-        self.assertTrue(self.flushLoggedErrors(OSError))
-
-    @run
-    async def test_a_flow_whose_session_begins_anew_while_it_is_doubted_is_over(self) -> None:
-        """MT-07, MT-19: the lease which came for it is not used; nothing is sent again."""
-        sink = HeldSink(at_once=False)
-        factory = self.server(sink)
-        client = await self.ready(factory, "ingest")
-        writer = await client.writer(["a"])
-        losses: list[Exception] = []
-        writer.lost = losses.append
-        sent = self.assertFailure(writer.send("a", b"0"), Refused)
-        writer.machine.doubted = True
-        client.renewFlow(writer)
-        await sent
-        await until(lambda: losses)
-        self.assertIsInstance(losses[0], Refused)
-        self.assertEqual(client.flows, {})

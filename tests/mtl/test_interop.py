@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import zmq
 
-from tests.mtl.plain import CONTENT, PATIENCE_MS, SUMMON, Flow, Plain, short
+from tests.mtl.plain import PATIENCE_MS, SUMMON, Flow, Plain
 from tests.tools.processes import Launched, launching
 from twisted_msgproto.queue import QueueReader
 
@@ -162,34 +162,7 @@ def test_recycled_content_comes_first_and_prefetch_holds(address: str) -> None:
         assert [reader.get()[2] for _ in range(5)] == [b"%d" % number for number in range(10, 15)]
 
 
-def test_commands_may_be_pipelined(address: str) -> None:
-    """MT-15"""
-    with Plain(address) as client:
-        flow = client.ready("queue").flow("Reader", ["p1", "p2"], lease=False)
-        sequences = [flow.command(1, flow.token)]
-        sequences += [flow.command(SUMMON, name) for name in ("p1", "p2", "p3", "p1")]
-        codes = {number: flow.response(number) for number in reversed(sequences)}
-        assert [codes[number] for number in sequences] == [
-            b"200", b"200", b"200", b"400", b"400",
-        ]  # fmt: skip
-
-
 # ── bad input, and the next client is served ────────────────────────────────────────────────────
-
-
-def test_leases_which_are_stolen_replayed_or_late(address: str) -> None:
-    """MT-11, MT-14, MT-30"""
-    with Plain(address) as client:
-        owner = client.ready("queue").flow("Reader", ["mine"])
-        thief = client.flow("Reader", ["mine"], lease=False)
-        own, thief.token = thief.token, owner.token
-        assert thief.lease() == b"403"
-        assert thief.summon("mine") == b"403"
-        assert thief.response(thief.content("mine", b"x")) == b"403"
-        thief.token = own
-        assert thief.lease() == b"200"
-        assert thief.lease() == b"403"
-        assert thief.summon("mine") == b"200"
 
 
 def test_identities_of_ones_own_are_turned_away(address: str) -> None:
@@ -205,20 +178,6 @@ def test_identities_of_ones_own_are_turned_away(address: str) -> None:
         assert client.open()[0] == "401"
     with Plain(address) as client:
         client.ready("queue")
-
-
-def test_unknown_names(address: str) -> None:
-    """MT-03, MT-05, MT-09, MT-10"""
-    with Plain(address) as client:
-        assert client.open("elsewhere")[0] == "404"
-        assert client.open()[0] == "201"
-        assert client.ask("Connection.Reader", resources=["x"], confirm="none")[0] == "409"
-        assert client.ask("Connection.Profile", profile="none")[0] == "400"
-        assert client.ask("Basic.Publish")[0] == "404"
-        assert client.ask("Connection.Profile", profile="test")[0] == "200"
-        assert client.ask("Connection.Reader", resources=["x"], confirm="none")[0] == "404"
-        assert client.ask("Connection.Reader", resources=[], confirm="full")[0] == "501"
-        assert client.ask("Connection.Authorize", mechanism="PLAIN", response="")[0] == "409"
 
 
 def test_wrong_frame_counts_and_non_json_get_no_reply(address: str) -> None:
@@ -438,9 +397,3 @@ def _confirmed_so_far(writer: Flow) -> int:
         if header[0] == 6:
             highest = max(highest, struct.unpack(">Q", header[1:9])[0])
     return highest
-
-
-def test_the_plain_client_writes_what_the_text_says() -> None:
-    """MT-13: the yardstick itself."""
-    assert short("ä") == b"\x02\xc3\xa4"
-    assert (CONTENT, SUMMON) == (5, 3)

@@ -2,72 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import zmq
 
 from tests.mtl.cases import HeldSink, MtlCase, run, until
-from tests.mtl.test_client_flow import Flowing, writer
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, TimedOut
-from twisted_msgproto.mtl.terms.events import FlowGivenUp, FlowOpened, FlowSuspended
-from twisted_msgproto.mtl.wire.data import Confirm, Response
-from twisted_msgproto.mtl.wire.fields import EMPTY, encode_table
-
-# ── the machine ─────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("confirm", [True, False])
-def test_a_content_above_the_limit_is_not_sent(confirm: bool) -> None:
-    """HO-23: neither a body nor the properties; what else is sent with it is not, either."""
-    flowing = writer(confirm, content_octets=100)
-    good = ("a", EMPTY, bytes(100))
-    for bad in (("a", EMPTY, bytes(101)), ("a", encode_table({"k": "v" * 100}), b"")):
-        with pytest.raises(LimitExceeded):
-            flowing.flow.send([good, bad], flowing.now)
-    assert flowing.sent == []
-    flowing.flow.send([good], flowing.now)
-    assert [len(command.body) for command in flowing.sent] == [100]  # type: ignore[union-attr]
-
-
-def renewed(flowing: Flowing) -> list[object]:
-    """Another lease is accepted, and then the connection ends: what the flow says of that."""
-    flowing.flow.renew("lease", flowing.now)
-    lease = flowing.sent[-1]
-    assert flowing.get(Response(lease.sequence, 200))[0] == FlowOpened()  # type: ignore[union-attr]
-    assert flowing.sent
-    return flowing.flow.suspend("cut")
-
-
-def test_what_is_sent_again_in_vain_is_given_up() -> None:
-    """HO-23: a content above a limit of the server's, which nobody told us."""
-    flowing = writer(renewals=4)
-    flowing.write(1)
-    assert [type(event) for event in flowing.flow.suspend("cut")] == [FlowSuspended]
-    ends = [type(event) for _ in range(4) for event in renewed(flowing)]
-    assert ends == [FlowSuspended] * 3 + [FlowGivenUp]
-
-
-def test_whatever_is_confirmed_gives_a_flow_all_its_renewals_again() -> None:
-    """HO-23: a network which is cut often is none of that."""
-    flowing = writer(renewals=3, window=1)
-    numbers = flowing.write(*range(20))
-    flowing.flow.suspend("cut")
-    for _ in numbers:
-        flowing.flow.renew("lease", flowing.now)
-        lease = flowing.sent[-1]
-        flowing.get(Response(lease.sequence, 200))  # type: ignore[union-attr]
-        sent = flowing.sent[-1]
-        flowing.get(Confirm(sent.sequence))  # type: ignore[union-attr]
-        assert [type(event) for event in flowing.flow.suspend("cut")] == [FlowSuspended]
-
-
-def test_a_flow_with_nothing_to_send_is_renewed_as_often_as_it_takes() -> None:
-    flowing = writer(renewals=2)
-    for _ in range(10):
-        flowing.flow.suspend("cut")
-        flowing.open()
-
-
-# ── real sockets ────────────────────────────────────────────────────────────────────────────────
 
 
 class Limited(MtlCase):

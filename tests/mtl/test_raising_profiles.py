@@ -12,15 +12,11 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.mtl.broker import FULL, NONE, Broker, bodies
-from tests.tools.memory_zeromq import Network
-from tests.tools.sinks import SafeSink
-from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory, Profile
-from twisted_msgproto.mtl.application import IngestProfile, QueueProfile, TestProfile
-from twisted_msgproto.mtl.machine import Channel
-from twisted_msgproto.mtl.terms.events import ContentReceived
-from twisted_msgproto.mtl.wire import data
-from twisted_msgproto.mtl.wire.data import (
+from tests.mtl.broker import (
+    FULL,
+    NONE,
+    Broker,
+    Channel,
     Confirm,
     Content,
     DataCommand,
@@ -30,7 +26,20 @@ from twisted_msgproto.mtl.wire.data import (
     Reject,
     Response,
     Summon,
+    bodies,
 )
+from tests.tools.memory_zeromq import Network
+from tests.tools.sinks import SafeSink
+from twisted_msgproto.mtl import (
+    IngestProfile,
+    MtlClient,
+    MtlServerFactory,
+    Profile,
+    QueueProfile,
+    TestProfile,
+)
+from twisted_msgproto.mtl.terms import events
+from twisted_msgproto.mtl.wire import data
 
 METHODS = [name for name, value in vars(Profile).items() if inspect.isfunction(value)]
 METHODS.remove("__init__")
@@ -96,11 +105,11 @@ def settled(got: Sequence[DataCommand], sent: dict[int, bytes]) -> dict[int, typ
 
 def store(broker: Broker) -> set[bytes]:
     """The sink has all that it was given."""
-    events = [event for event in broker.events if isinstance(event, ContentReceived)]
-    for event in events:
+    told = [event for event in broker.events if isinstance(event, events.ContentReceived)]
+    for event in told:
         broker.safe(event)
     broker.events.clear()
-    return {body for event in events for body in event.bodies}
+    return {body for event in told for body in event.bodies}
 
 
 def take_all(broker: Broker, side: Side) -> set[bytes]:
@@ -267,42 +276,3 @@ class OnTwisted(SynchronousTestCase):
         self.assertTrue(1 <= len(lines) <= 5, len(lines))
         self.factory.drain()
         self.clock.advance(self.factory.limits["drain"])
-
-    def test_what_the_session_of_one_client_raises_harms_no_other(self: Any) -> None:
-        """RD-40: hooks, and what the server reads of a session beside them."""
-
-        def fails(self: Any, *arguments: Any) -> Any:
-            if not hasattr(self, "machineSession") or self.virtualHost == BAD:
-                raise FaultOfProfileError
-            return None
-
-        first: list[int] = []
-
-        def fails_first(self: Any) -> None:
-            if not first:
-                first.append(1)
-                raise FaultOfProfileError
-
-        hooks: dict[str, Any] = {
-            "__init__": fails_first,
-            "clientId": property(fails),
-            "connectionMade": fails,
-            "sessionEstablished": fails,
-            "sessionLost": fails,
-            "batchReceived": lambda self, batch: (
-                fails(self) or MtlServer.batchReceived(self, batch)
-            ),
-            "messageReceived": fails,
-            "loggedIn": fails,
-        }
-        for name, hook in hooks.items():
-            self.serve(profiles=[IngestProfile()])
-            self.factory.protocol = type("Failing", (MtlServer,), {name: hook})
-            told = self.write(20)
-            self.good_is_served(told, 20)
-            confirmed = sum(result is None for result in told[BAD])
-            stored = sum(body.startswith(b"bad") for body in self.stored())
-            self.assertLessEqual(confirmed, stored, name)
-            self.factory.drain()
-            self.clock.advance(self.factory.limits["drain"])
-            self.assertTrue(self.flushLoggedErrors(FaultOfProfileError, AttributeError), name)

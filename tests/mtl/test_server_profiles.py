@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
-from twisted.internet.task import Clock
 
-from tests.mtl.broker import NONE, OPEN, Broker, bodies, contents, write
-from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.mtl.application import IngestProfile, QueueProfile, TestProfile
-from twisted_msgproto.mtl.machine import Profile
-from twisted_msgproto.mtl.machine.profile import by_name
-from twisted_msgproto.mtl.machine.queues import broker_limits
-from twisted_msgproto.mtl.terms.events import ContentReceived
-from twisted_msgproto.mtl.terms.limits import SERVER_LIMITS
+from tests.mtl.broker import (
+    NONE,
+    OPEN,
+    Broker,
+    Confirm,
+    Content,
+    Dismiss,
+    Reject,
+    Response,
+    Summon,
+    bodies,
+    contents,
+    write,
+)
+from twisted_msgproto.mtl import Profile, TestProfile, machine
+from twisted_msgproto.mtl.terms import events
 from twisted_msgproto.mtl.wire import fields
-from twisted_msgproto.mtl.wire.data import Confirm, Content, Dismiss, Ping, Reject, Response, Summon
-from twisted_msgproto.net.broker import ServedBroker
 
 
 def test_the_test_profile_fans_out_to_all_readers_of_its_virtual_host() -> None:
@@ -35,31 +39,13 @@ def test_the_test_profile_fans_out_to_all_readers_of_its_virtual_host() -> None:
         assert bodies(got) == [b"1", b"2"]
         assert got[0].properties == b"\0\0\0\3\1kV"  # type: ignore[union-attr]
     assert broker.got(elsewhere) == []
-    assert not any(isinstance(event, ContentReceived) for event in broker.events)
+    assert not any(isinstance(event, events.ContentReceived) for event in broker.events)
     broker.command(elsewhere, Dismiss(9, "resource"))
     broker.command(readers[0], Dismiss(9, "resource"))
     broker.server.blocked(readers[1])
     broker.command(writer, Content(6, ""))
     assert [len(broker.got(reader)) for reader in readers] == [0, 0, 1]
     assert broker.server.profiles["test"].snapshot() == {"missed": 1}
-
-
-def test_queue_readers_compete_in_turn() -> None:
-    """MT-26"""
-    broker = Broker()
-    readers = [broker.reader() for _ in range(3)]
-    write(broker, *range(1, 8))
-    got = [bodies(broker.got(reader)) for reader in readers]
-    assert sorted(map(len, got)) == [2, 2, 3]
-    assert sorted(itertools.chain(*got)) == [b"%d" % number for number in range(1, 8)]
-
-
-def test_queues_of_virtual_hosts_are_their_own() -> None:
-    """MT-26"""
-    broker = Broker()
-    write(broker, 1)
-    assert bodies(broker.command(broker.reader(host="other"), Ping())) == []
-    assert bodies(broker.command(broker.flow("Reader"), Summon(2, "a"))) == [b"1"]
 
 
 def test_a_reader_gets_content_only_when_it_is_safe() -> None:
@@ -105,36 +91,11 @@ def test_what_is_delivered_too_often_becomes_a_dead_letter() -> None:
     assert broker.server.profiles["queue"].snapshot()["broker_dead_letters"] == 1
 
 
-def test_dead_letters_are_bounded() -> None:
-    """MT-29: the oldest are dropped, and counted."""
-    broker = Broker(limits={"deliveries": 1, "dead-letters": 1})
-    write(broker, 1, 2)
-    reader = broker.flow("Reader")
-    broker.command(reader, Summon(2, "a"))
-    broker.command(reader, Reject(2, True, True))
-    dead = broker.flow("Reader", ["a.dead"])
-    assert bodies(broker.command(dead, Summon(2, "a.dead"))) == [b"2"]
-    assert broker.server.profiles["queue"].snapshot()["broker_dead_dropped"] == 1
-
-
 def test_nobody_writes_to_a_queue_of_dead_letters() -> None:
     """MT-29: its oldest are dropped above a limit, so nothing may be confirmed for it."""
     broker = Broker()
     writer = broker.flow("Writer", ["a.dead"])
     assert broker.command(writer, *contents(1, resource="a.dead")) == [Reject(1)]
-
-
-def test_as_many_fields_as_may_be_leave_no_room_for_the_redelivery_count() -> None:
-    """MT-23, MT-26"""
-    broker = Broker()
-    table = fields.encode_table({str(number): None for number in range(128)})
-    writer = broker.flow("Writer")
-    broker.command(writer, Content(5, "a", table))
-    broker.safe(broker.events[-1])
-    reader = broker.flow("Reader")
-    broker.command(reader, Summon(2, "a"))
-    (again,) = broker.command(reader, Reject(1, False, True))
-    assert again.properties == table  # type: ignore[union-attr]
 
 
 def test_writers_wait_for_confirm_while_the_queue_is_long() -> None:
@@ -161,67 +122,6 @@ def test_writers_wait_for_confirm_while_the_queue_is_long() -> None:
     assert broker.got(writer) == [Confirm(7, True)]
 
 
-def test_room_in_one_queue_releases_only_who_writes_to_it() -> None:
-    """MT-27"""
-    broker = Broker(limits={"queue-contents": 1})
-    writers = {resource: broker.flow("Writer", [resource]) for resource in ("a", "b")}
-    for resource, writer in writers.items():
-        got = []
-        for number in (1, 2):
-            broker.command(writer, *contents(number, resource=resource))
-            broker.safe(broker.events[-1])
-            got += broker.got(writer)
-        assert got == [Confirm(1, True)]
-    reader = broker.flow("Reader", ["a"])
-    broker.command(reader, Summon(2, "a"), Confirm(1))
-    assert broker.got(writers["a"]) == [Confirm(2, True)]
-    assert broker.got(writers["b"]) == []
-
-
-def test_room_in_a_queue_wakes_the_server__MT_27() -> None:
-    """Another protocol's consumer may have made it, and then nothing else sends the Confirm."""
-    broker = Broker(limits={"queue-contents": 1})
-    writer, reader = broker.flow("Writer"), broker.flow("Reader")
-    got = []
-    for number in (1, 2):
-        broker.command(writer, *contents(number))
-        broker.safe(broker.events[-1])
-        got += broker.got(writer)
-    assert got == [Confirm(1, True)]
-    assert bodies(broker.command(reader, Summon(2, "a"))) == [b"1", b"2"]
-    woken: list[int] = []
-    broker.server.profiles["queue"].wake = lambda: woken.append(1)
-    broker.command(reader, Confirm(1))
-    assert broker.got(writer) == [Confirm(2, True)]
-    assert woken
-
-
-def test_a_withheld_confirm_precedes_a_reject() -> None:
-    """MT-19, MT-27"""
-    broker = Broker(limits={"queue-contents": 1})
-    writer = broker.flow("Writer")
-    broker.command(writer, *contents(1))
-    broker.command(writer, *contents(2))
-    broker.command(writer)
-    broker.safe(broker.events[-2])
-    assert broker.got(writer) == [Confirm(1, True)]
-    broker.safe(broker.events[-1])
-    assert broker.got(writer) == []
-    broker.collect(broker.server.peer_lost(writer, broker.now))
-    assert broker.sent == {}
-    assert broker.server._withheld == {}, "who has gone waits for no Confirm"
-
-    broker = Broker(limits={"queue-contents": 2})
-    writer = broker.flow("Writer")
-    for numbers in ((1,), (2,), (3,), (4,)):
-        broker.command(writer, *contents(*numbers))
-    for event in broker.events[-4:-1]:
-        broker.safe(event)
-    assert broker.got(writer) == [Confirm(1, True), Confirm(2, True)]
-    broker.safe(broker.events[-1], False)
-    assert broker.got(writer) == [Confirm(3, True), Reject(4, True)]
-
-
 def test_queues_are_bounded_in_number_and_octets() -> None:
     """MT-29"""
     broker = Broker(limits={"queues": 2, "queue-octets": 1000})
@@ -236,119 +136,6 @@ def test_queues_are_bounded_in_number_and_octets() -> None:
     assert (figures["broker_queues"], figures["too_many_queues"]) == (2, 2)
     counters = broker.server.counters
     assert (counters["contents_without_room"], counters["contents_refused"]) == (2, 2)
-
-
-def test_twenty_contents_to_twenty_queues_where_four_are_allowed__BK_05() -> None:
-    """BK-05: sixteen are rejected before anything is confirmed; what is confirmed is delivered."""
-    broker = Broker(limits={"queues": 4})
-    names = [f"q{number}" for number in range(20)]
-    writer = broker.flow("Writer", [])
-    sent = [Content(number, name, body=b"x") for number, name in enumerate(names, 1)]
-    assert broker.command(writer, *sent) == [Reject(number) for number in range(5, 21)]
-    broker.safe(broker.events[-1])
-    assert broker.got(writer) == [Confirm(4, True)]
-    for name in names[:4]:
-        reader = broker.flow("Reader", [name])
-        assert bodies(broker.command(reader, Summon(2, name))) == [b"x"]
-
-
-def test_an_empty_queue_makes_room_for_another_one_after_a_minute() -> None:
-    """MT-29: clients with a queue of their own each, for a short time, are no leak."""
-    limits, clock = Limits.of(SERVER_LIMITS).replace({"queues": 1}), Clock()
-    profile = QueueProfile(limits, ServedBroker(clock, broker_limits(limits)))
-    broker = Broker([profile])
-    reader = broker.reader("a")
-    writer = broker.flow("Writer", [])
-    assert broker.command(writer, *contents(1, resource="b")) == [Reject(1)]
-    broker.leave(reader)
-    assert broker.command(writer, *contents(2, resource="b")) == [Reject(2)]
-    clock.advance(61)
-    assert broker.command(writer, *contents(3, resource="b")) == []
-    broker.safe(broker.events[-1])
-    assert broker.got(writer) == [Confirm(3, True)]
-    clock.advance(61)
-    assert broker.command(writer, *contents(4, resource="c")) == [Reject(4)]  # ``b`` is not empty
-
-
-def test_a_reader_of_two_queues_has_each_in_turn__BK_06() -> None:
-    """A reader of ``a``, where 1000 contents wait, does not wait for the one of ``b`` behind."""
-    broker = Broker(limits={"prefetch": 10})
-    write(broker, *range(1, 1001))
-    write(broker, 5000, resource="b")
-    reader = broker.flow("Reader", [])
-    got = bodies(broker.command(reader, Summon(2, "a")))
-    got += bodies(broker.command(reader, Summon(3, "b")))
-    while b"5000" not in got and len(got) < 1001:
-        got += bodies(broker.command(reader, Confirm(len(got), True)))
-    assert got.index(b"5000") < 40
-
-
-def test_five_readers_which_take_one_content_each_bury_nothing__BK_07() -> None:
-    """``recv --count 1``, five times: what was sent ahead and not looked at has had no try."""
-    broker = Broker()
-    write(broker, *range(1, 21))
-    for number in range(1, 6):
-        reader = broker.flow("Reader")
-        got = broker.command(reader, Summon(2, "a"))
-        assert bodies(got) == [b"%d" % left for left in range(number, 21)]
-        broker.command(reader, Confirm(1))
-        broker.leave(reader)
-    figures = broker.server.profiles["queue"].snapshot()
-    assert (figures["broker_dead_letters"], figures["confirmed"]) == (0, 5)
-
-
-def test_what_a_reader_dies_of_is_a_dead_letter_in_the_end_and_nothing_behind_it__BK_07() -> None:
-    broker = Broker(limits={"deliveries": 3})
-    write(broker, 1, 2, 3)
-    for tries in range(3):
-        reader = broker.flow("Reader")
-        got = broker.command(reader, Summon(2, "a"))
-        assert bodies(got) == [b"1", b"2", b"3"]
-        if tries:
-            found = [fields.decode_table(content.properties) for content in got[1:]]  # type: ignore[union-attr]
-            assert found == [{"mtl-redeliveries": tries}, *[{"mtl-redeliveries": 0}] * 2]
-        broker.leave(reader)
-    assert bodies(broker.command(broker.flow("Reader"), Summon(2, "a"))) == [b"2", b"3"]
-    dead = broker.flow("Reader", ["a.dead"])
-    assert bodies(broker.command(dead, Summon(2, "a.dead"))) == [b"1"]
-
-
-def test_a_reader_which_dismisses_before_it_leaves_has_tried_nothing__BK_07() -> None:
-    broker = Broker(limits={"deliveries": 1})
-    write(broker, 1, 2)
-    for _ in range(3):
-        reader = broker.flow("Reader")
-        got = broker.command(reader, Summon(2, "a"), Dismiss(3, "a"))
-        assert bodies(got) == [b"1", b"2"]
-        broker.leave(reader)
-
-
-def test_a_content_that_cannot_be_sent_ends_its_readers_and_is_a_dead_letter() -> None:
-    """BK-02: whatever stands in the log, what is behind it is delivered."""
-    profile = QueueProfile(Limits.of(SERVER_LIMITS).replace({"deliveries": 2}))
-    broker = Broker([profile])
-    name = profile.queue("host", "a")
-    nonsense = [(name, b"no envelope", b"x")]
-    profile._broker.publish(nonsense)
-    write(broker, 1)
-    for _ in range(4):
-        reader = broker.flow("Reader")
-        got = bodies(broker.command(reader, Summon(2, "a")))
-        if got:
-            break
-        assert broker.command(reader, Summon(3, "a")) == [Response(3, 403)]  # it has ended
-    assert got == [b"1"]
-    figures = broker.server.profiles["queue"].snapshot()
-    assert (figures["broker_dead_letters"], broker.server.counters["flows_failed"]) == (1, 3)
-    assert len(broker.server.take_profile_errors()) == 3
-
-
-def test_the_end_of_the_server_is_no_try__BK_07() -> None:
-    broker = Broker(limits={"deliveries": 1})
-    write(broker, 1)
-    broker.command(broker.flow("Reader"), Summon(2, "a"))
-    broker.collect(broker.server.close(broker.now))
-    assert bodies(broker.command(broker.flow("Reader"), Summon(2, "a"))) == [b"1"]
 
 
 def test_what_a_reader_had_goes_to_another_when_its_session_ends() -> None:
@@ -413,6 +200,41 @@ def test_what_a_profile_does_not_take_is_counted_and_not_confirmed() -> None:
     assert broker.server.counters["contents_lost_by_profile"] == 2
 
 
+def test_room_in_one_queue_releases_only_who_writes_to_it() -> None:
+    """MT-27"""
+    broker = Broker(limits={"queue-contents": 1})
+    writers = {resource: broker.flow("Writer", [resource]) for resource in ("a", "b")}
+    for resource, writer in writers.items():
+        got = []
+        for number in (1, 2):
+            broker.command(writer, *contents(number, resource=resource))
+            broker.safe(broker.events[-1])
+            got += broker.got(writer)
+        assert got == [Confirm(1, True)]
+    reader = broker.flow("Reader", ["a"])
+    broker.command(reader, Summon(2, "a"), Confirm(1))
+    assert broker.got(writers["a"]) == [Confirm(2, True)]
+    assert broker.got(writers["b"]) == []
+
+
+def test_room_in_a_queue_wakes_the_server__MT_27() -> None:
+    """Another protocol's consumer may have made it, and then nothing else sends the Confirm."""
+    broker = Broker(limits={"queue-contents": 1})
+    writer, reader = broker.flow("Writer"), broker.flow("Reader")
+    got = []
+    for number in (1, 2):
+        broker.command(writer, *contents(number))
+        broker.safe(broker.events[-1])
+        got += broker.got(writer)
+    assert got == [Confirm(1, True)]
+    assert bodies(broker.command(reader, Summon(2, "a"))) == [b"1", b"2"]
+    woken: list[int] = []
+    broker.server.profiles["queue"].wake = lambda: woken.append(1)
+    broker.command(reader, Confirm(1))
+    assert broker.got(writer) == [Confirm(2, True)]
+    assert woken
+
+
 def test_the_base_of_all_profiles_takes_everything() -> None:
     """MT-26"""
 
@@ -432,16 +254,86 @@ def test_the_base_of_all_profiles_takes_everything() -> None:
     Nothing().release()
 
 
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_withheld_confirm_is_sent_once_and_precedes_a_reject(lost: bool) -> None:
+    """MT-19, MT-27"""
+    broker = Broker(limits={"queue-contents": 2})
+    writer = broker.flow("Writer")
+    for number in (1, 2, 3, 4):
+        broker.command(writer, *contents(number))
+    for event in broker.events[-4:-1]:
+        broker.safe(event)
+    last = broker.events[-1]
+    assert broker.got(writer) == [Confirm(1, True), Confirm(2, True)]
+    if lost:
+        broker.safe(last, False)
+        assert broker.got(writer) == [Confirm(3, True), Reject(4, True)]
+        return
+    broker.command(broker.reader(), Confirm(1), Confirm(2))
+    assert broker.got(writer) == [Confirm(3, True)]
+    broker.safe(last, False)
+    assert broker.got(writer) == [Reject(4, True)]
+
+
+def test_a_profile_hears_whenever_its_reader_may_have_space__MT_26() -> None:
+    ready: list[int] = []
+
+    class Giving(Profile):
+        name = "giving"
+
+        def ready(self, flow: Any) -> None:
+            ready.append(flow.last_sent)
+            if flow.last_sent < 5 and flow.room > 0:
+                flow.send("a", machine.Stored(b"\0" * 4, b"x"))
+
+    broker = Broker([Giving()], limits={"prefetch": 1})
+    reader = broker.reader(profile="giving")
+    assert ready == [0]
+    broker.command(reader, Confirm(1))
+    broker.command(reader, Reject(2))
+    assert ready == [0, 1, 2]
+    broker.server.blocked(reader)
+    broker.server.unblocked(reader, broker.now)
+    assert ready == [0, 1, 2, 3]
+
+
+def test_a_reader_that_goes_after_all_sessions_were_closed_has_not_gone_with_them__MT_30() -> None:
+    orderly: list[bool] = []
+
+    class Noting(Profile):
+        name = "noting"
+
+        def gone(self, flow: Any, contents: list[Any], ordered: bool = False) -> None:
+            orderly.append(ordered)
+
+    broker = Broker([Noting()])
+    broker.reader(profile="noting")
+    broker.collect(broker.server.close(broker.now))
+    peer = broker.reader(profile="noting")
+    broker.collect(broker.server.peer_lost(peer, broker.now))
+    assert orderly == [True, False]
+
+
+def test_a_profile_that_overrides_nothing_recycles_what_its_reader_leaves__MT_26() -> None:
+    called: list[Any] = []
+
+    class Plain(Profile):
+        name = "plain"
+
+        def rejected(self, flow: Any, found: list[Any], recycle: bool) -> None:
+            called.append((found, recycle))
+
+        def dismiss(self, flow: Any, resource: str) -> None:
+            called.append(resource)
+
+    broker = Broker([Plain()])
+    broker.leave(broker.reader(profile="plain"))
+    assert called == [([], True), "a"]
+
+
 @pytest.mark.parametrize("name", ["", "Test", "test"])
 def test_names_of_profiles_are_in_lower_case_and_unique(name: str) -> None:
     """MT-04, MT-26"""
-
-    class Named(Profile):
-        pass
-
-    Named.name = name
+    named = type("Named", (Profile,), {"name": name})
     with pytest.raises(ValueError, match="unique"):
-        by_name([TestProfile(), Named()])
-    profile = QueueProfile()
-    profile.release()
-    assert by_name([TestProfile(), profile, IngestProfile()]).keys() == {"test", "queue", "ingest"}
+        Broker([TestProfile(), named()])

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
-from tests.mtl.broker import NONE, Broker, bodies, write
-from twisted_msgproto.mtl.wire import data
-from twisted_msgproto.mtl.wire.data import Confirm, Dismiss, Ping, Pong, Reject, Response, Summon
+import pytest
+
+from tests.mtl.broker import (
+    NONE,
+    Broker,
+    Confirm,
+    Content,
+    DataCommand,
+    Dismiss,
+    Ping,
+    Pong,
+    Reject,
+    Response,
+    Summon,
+    bodies,
+    write,
+)
 
 # ── readers ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -46,58 +61,7 @@ def test_the_response_to_summon_precedes_content_and_none_follows_dismiss() -> N
     assert broker.got(reader) == []
 
 
-def test_sequences_to_a_reader_rise_and_begin_anew_for_each() -> None:
-    """MT-18"""
-    broker = Broker()
-    readers = [broker.reader(), broker.reader()]
-    write(broker, 1, 2, 3, 4)
-    for reader in readers:
-        assert [command.sequence for command in broker.got(reader)] == [1, 2]  # type: ignore[union-attr]
-
-
 # ── confirmation from readers ───────────────────────────────────────────────────────────────────
-
-
-def outstanding(broker: Broker, reader: bytes) -> list[int]:
-    flow: Any = broker.server._flows[reader]
-    return list(flow.unconfirmed)
-
-
-def test_confirm_and_reject_single_and_multiple() -> None:
-    """MT-19, MT-20: a table of what is outstanding after each."""
-    steps: list[tuple[data.DataCommand, list[int]]] = [
-        (Confirm(3), [1, 2, 4, 5, 6, 7]),
-        (Confirm(3), [1, 2, 4, 5, 6, 7]),
-        (Confirm(3, True), [4, 5, 6, 7]),  # it was sent, so all before it are covered
-        (Confirm(8, True), [4, 5, 6, 7]),  # never sent
-        (Confirm(2**64 - 1, True), [4, 5, 6, 7]),
-        (Confirm(0, True), [4, 5, 6, 7]),
-        (Reject(5), [4, 6, 7]),
-        (Confirm(2, True), [4, 6, 7]),
-        (Reject(6, True), [7]),
-        (Confirm(7), []),
-        (Confirm(7, True), []),
-    ]
-    broker = Broker()
-    reader = broker.reader()
-    write(broker, *range(1, 8))
-    assert bodies(broker.got(reader)) == [b"%d" % number for number in range(1, 8)]
-    for command, left in steps:
-        assert broker.command(reader, command) == []
-        assert outstanding(broker, reader) == left
-    # Only what covers nothing that was sent is invalid.
-    assert broker.dropped == {"nothing-to-settle": 4}
-
-
-def test_what_was_sent_to_a_reader_is_held_by_the_broker_alone__NB_02() -> None:
-    """NB-02: or a reader that confirms nothing fills the memory beside ``broker-memory``."""
-    broker = Broker()
-    reader = broker.reader()
-    write(broker, 1, 2)
-    assert bodies(broker.got(reader)) == [b"1", b"2"]
-    flow: Any = broker.server._flows[reader]
-    contents = [content for _, content in flow.unconfirmed.values()]
-    assert [(content.properties, content.body) for content in contents] == [(b"", b"")] * 2
 
 
 def test_confirming_is_for_confirmed_readers_only() -> None:
@@ -119,6 +83,49 @@ def test_a_reader_holds_no_more_than_the_prefetch() -> None:
     assert bodies(broker.got(reader)) == [b"1", b"2", b"3"]
     assert bodies(broker.command(reader, Confirm(2, True))) == [b"4", b"5"]
     assert bodies(broker.command(reader, Reject(3))) == [b"6"]
+
+
+def test_what_comes_after_a_dismissal_is_not_sent_to_that_reader__MT_16() -> None:
+    broker = Broker()
+    reader = broker.reader()
+    assert Response(3, 200) in broker.command(reader, Dismiss(3, "a"))
+    other = broker.reader()
+    write(broker, 1, 2)
+    assert bodies(broker.got(reader)) == []
+    assert bodies(broker.got(other)) == [b"1", b"2"]
+    assert broker.command(reader, Ping()) == [Pong()], "it may summon something else"
+
+
+SETTLED: list[tuple[DataCommand, list[int], int]] = [
+    # What is outstanding after each command, and how many so far have settled nothing.
+    (Confirm(3), [1, 2, 4, 5, 6, 7], 0),
+    (Confirm(3), [1, 2, 4, 5, 6, 7], 1),
+    (Confirm(3, True), [4, 5, 6, 7], 1),  # it was sent, so all before it are covered
+    (Confirm(8, True), [4, 5, 6, 7], 2),  # never sent
+    (Confirm(2**64 - 1, True), [4, 5, 6, 7], 3),
+    (Confirm(0, True), [4, 5, 6, 7], 4),
+    (Reject(5), [4, 6, 7], 4),
+    (Confirm(2, True), [4, 6, 7], 4),
+    (Reject(6, True), [7], 4),
+    (Confirm(7), [], 4),
+    (Confirm(7, True), [], 4),
+]
+
+
+@pytest.mark.parametrize("count", range(1, len(SETTLED) + 1))
+def test_confirm_and_reject_single_and_multiple(count: int) -> None:
+    """MT-19, MT-20: another reader gets what is outstanding when this one has gone."""
+    broker = Broker()
+    reader = broker.reader()
+    write(broker, *range(1, 8))
+    assert bodies(broker.got(reader)) == [b"%d" % number for number in range(1, 8)]
+    for command, _, _ in SETTLED[:count]:
+        assert broker.command(reader, command) == []
+    _, left, nothing = SETTLED[count - 1]
+    assert broker.dropped == ({"nothing-to-settle": nothing} if nothing else {})
+    broker.leave(reader)
+    got = broker.command(broker.flow("Reader"), Summon(2, "a"))
+    assert bodies(got) == [b"%d" % number for number in left]
 
 
 def test_unconfirmed_readers_get_bursts() -> None:
@@ -144,12 +151,24 @@ def test_unconfirmed_readers_get_bursts() -> None:
     broker.server.unblocked(b"nobody", broker.now)
 
 
-def test_what_comes_after_a_dismissal_is_not_sent_to_that_reader__MT_16() -> None:
+def test_sequences_to_a_reader_rise_and_begin_anew_for_each() -> None:
+    """MT-18"""
     broker = Broker()
-    reader = broker.reader()
-    assert Response(3, 200) in broker.command(reader, Dismiss(3, "a"))
-    other = broker.reader()
-    write(broker, 1, 2)
-    assert bodies(broker.got(reader)) == []
-    assert bodies(broker.got(other)) == [b"1", b"2"]
-    assert broker.command(reader, Ping()) == [Pong()], "it may summon something else"
+    readers = [broker.reader(), broker.reader()]
+    write(broker, 1, 2, 3, 4)
+    for reader in readers:
+        assert [command.sequence for command in broker.got(reader)] == [1, 2]  # type: ignore[union-attr]
+
+
+def test_what_was_sent_to_a_reader_is_held_by_the_broker_alone__NB_02() -> None:
+    """NB-02: or a reader that confirms nothing fills the memory beside ``broker-memory``."""
+    broker = Broker()
+    reader, writer = broker.reader(), broker.flow("Writer")
+    body = bytes(1000)
+    broker.command(writer, Content(1, "a", body=body))
+    broker.safe(broker.events[-1])
+    assert bodies(broker.got(reader)) == [body]
+    broker.events.clear()
+    assert len(gc.get_referrers(body)) == 1, "the letter in its queue, and nothing of the reader"
+    broker.leave(reader)
+    assert bodies(broker.command(broker.flow("Reader"), Summon(2, "a"))) == [body]

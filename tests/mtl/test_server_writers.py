@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import pytest
 
-from tests.mtl.broker import FULL, NONE, Broker, bodies, contents
-from twisted_msgproto.mtl.machine import Channel
-from twisted_msgproto.mtl.terms.events import ContentReceived
-from twisted_msgproto.mtl.wire import data, fields
-from twisted_msgproto.mtl.wire.data import (
+from tests.mtl.broker import (
+    FULL,
+    NONE,
+    Broker,
+    Channel,
     Confirm,
     Content,
     Dismiss,
@@ -20,7 +19,11 @@ from twisted_msgproto.mtl.wire.data import (
     Reject,
     Response,
     Summon,
+    bodies,
+    contents,
 )
+from twisted_msgproto.mtl.terms import events
+from twisted_msgproto.mtl.wire import data, fields
 
 
 def ingest(broker: Broker, confirm: str = FULL, resources: tuple[str, ...] = ("a",)) -> bytes:
@@ -32,17 +35,17 @@ def test_contents_of_one_read_are_one_event_with_columns() -> None:
     broker = Broker()
     one, two = ingest(broker), ingest(broker, resources=("a", "b"))
     table = fields.encode_table({"k": "v", "n": 1})
-    events = broker.receive(
+    told = broker.receive(
         Channel.DATA,
         [one, *data.encode(Content(5, "", body=b"x"))],
         [two, *data.encode(Content(1, "b", table, b"y"))],
         [one, *data.encode(Content(6, "a", body=b"zz"))],
     )
-    assert [(e.sequences, e.resources, e.texts, e.bodies, e.octets) for e in events] == [  # type: ignore[union-attr]
+    assert [(e.sequences, e.resources, e.texts, e.bodies, e.octets) for e in told] == [  # type: ignore[union-attr]
         ([5, 6], ["a", "a"], [None, None], [b"x", b"zz"], 3 + 2 * (4 + 14)),
         ([1], ["b"], [{"k": "v", "n": "1"}], [b"y"], 1 + len(table) + 14),
     ]
-    broker.safe(events[1])
+    broker.safe(told[1])
     assert broker.got(two) == [Confirm(1, True)]
     assert broker.got(one) == []
 
@@ -70,9 +73,9 @@ def test_what_never_will_be_safe_breaks_the_flow_in_its_turn(order: tuple[int, .
     writer = broker.flow("Writer")
     for numbers in ((1, 2), (3, 4), (5,), (6, 7)):
         broker.command(writer, *contents(*numbers))
-    events = broker.events[-4:]
+    told = broker.events[-4:]
     for place in order:
-        broker.safe(events[place], place not in (1, 3))
+        broker.safe(told[place], place not in (1, 3))
     assert broker.got(writer) == [Confirm(2, True), Reject(7, True)]
     assert bodies(broker.got(reader)) == [b"1", b"2"]
     assert broker.server.snapshot()["writers"] == 0
@@ -114,9 +117,9 @@ def test_what_is_lost_after_the_end_of_its_flow_is_no_trouble() -> None:
     writer = broker.flow("Writer")
     for number in (1, 2, 3):
         broker.command(writer, *contents(number))
-    events = broker.events[-3:]
+    told = broker.events[-3:]
     broker.collect(broker.server.peer_lost(writer, broker.now))
-    for event, safe in zip(events, (True, False, True), strict=True):
+    for event, safe in zip(told, (True, False, True), strict=True):
         broker.safe(event, safe)
     assert broker.got(writer) == []
     assert bodies(broker.got(reader)) == [b"1"]
@@ -154,8 +157,8 @@ def test_invalid_content_is_rejected_or_answered(
         broker.command(writer, Content(10, "a"))
         got = broker.command(writer, content)
         assert got == [answer or Response(content.sequence, code)]
-        events = [event for event in broker.events if isinstance(event, ContentReceived)]
-        assert [event.sequences for event in events] == [[10]]
+        told = [event for event in broker.events if isinstance(event, events.ContentReceived)]
+        assert [event.sequences for event in told] == [[10]]
 
 
 def test_a_content_for_which_there_is_no_room_is_rejected_or_answered_with_403__MT_27() -> None:
@@ -205,25 +208,3 @@ def test_a_response_to_a_reader_is_not_ambiguous_after_what_it_summoned_and_dism
     refused = broker.command(reader, *(Content(number, "a") for number in (7, 9, 11, 12)))
     assert refused == [Response(12, 403)]
     assert broker.dropped == {"ambiguous-content": 3}
-
-
-def test_many_names_cost_no_memory() -> None:
-    """MT-29"""
-    broker = Broker()
-    writer = ingest(broker, NONE, ())
-    for number in range(1, 3000):
-        broker.command(writer, Content(number, f"r{number}"))
-    flow: Any = broker.server._flows[writer]
-    assert len(flow.names) <= 1024
-
-
-def test_contents_which_are_safe_after_the_end_of_their_flow_are_no_trouble() -> None:
-    """MT-30"""
-    broker = Broker()
-    writer = broker.flow("Writer")
-    broker.command(writer, *contents(1))
-    event = broker.events[-1]
-    broker.collect(broker.server.peer_lost(writer, broker.now))
-    broker.safe(event)
-    assert broker.sent == {}
-    assert bodies(broker.command(broker.flow("Reader"), Summon(2, "a"))) == [b"1"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, run, until
-from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused
-from twisted_msgproto.mtl.protocol.flows import Received
+from twisted_msgproto.core.errors import ConnectionClosed, Refused
 
 
 class Verbs(MtlCase):
@@ -16,7 +17,7 @@ class Verbs(MtlCase):
         client = self.client(factory.addresses[0])
         self.assertEqual(await client.open("host"), ["test", "queue", "ingest"])
         await client.profile("QUEUE")
-        got: list[Received] = []
+        got: list[Any] = []
         reader = await client.reader(["a", "b"], "full", got.append)
         await reader.summon("a")
         writer = await client.writer(["a"])
@@ -108,50 +109,3 @@ class Verbs(MtlCase):
         await reader.summon("a")
         await until(lambda: len(got) == 1500)
         self.assertEqual(got, [b"%d" % n for n in range(1500)])
-
-    @run
-    async def test_what_waits_is_bounded(self) -> None:
-        """MT-29"""
-        factory = self.server(HeldSink(at_once=False))
-        client = await self.ready(factory, "ingest", limits={"window": 2, "waiting": 2})
-        writer = await client.writer(["a"])
-        waiting = [writer.send("a", b"x") for _ in range(4)]
-        for deferred in (writer.send("a", b"x"), writer.sendMany("a", [b"x"])):
-            await self.assertFailure(deferred, LimitExceeded)
-        many = [self.assertFailure(d, ConnectionClosed) for d in waiting]
-        writer.close()
-        for deferred in many:
-            await deferred
-
-    @run
-    async def test_the_verbs_of_a_flow_which_has_ended_fail(self) -> None:
-        """MT-28: none waits for ever."""
-        factory = self.server()
-        client = await self.ready(factory, "queue")
-        writer, reader = await client.writer(["a"]), await client.reader(["a"])
-        writer.close()
-        reader.close()
-        for deferred in (
-            writer.send("a", b"x"),
-            writer.sendMany("a", [b"x"]),
-            reader.summon("a"),
-            reader.dismiss("a"),
-        ):
-            self.assertIsInstance(self.failureResultOf(deferred).value, ConnectionClosed)
-
-    @run
-    async def test_deferreds_may_be_cancelled(self) -> None:
-        """MT-28: what was sent stays sent."""
-        factory = self.server()
-        client = await self.ready(factory, "queue")
-        opening = client.reader(["a"])
-        opening.cancel()
-        self.failureResultOf(opening)
-        asked = client.profile("queue")
-        asked.cancel()
-        self.failureResultOf(asked)
-        writer = await client.writer(["a"])
-        sent = writer.send("a", b"x")
-        sent.cancel()
-        self.failureResultOf(sent)
-        await writer.send("a", b"y")

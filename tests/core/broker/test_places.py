@@ -76,62 +76,6 @@ def walk(steps: list[tuple[str, int, int]]) -> None:
             assert list(map(Row, *places.head(count))) == [row(place) for place in kept[:count]]
 
 
-def test_others_that_interleave_come_to_their_places() -> None:
-    places, others = Places(), Places()
-    for place in (3, 7, 20, 21):
-        places.insert(row(place))
-    for place in (1, 5, 9):
-        others.insert(row(place))
-    places.prepend(others)
-    assert [one.place for one in places] == [1, 3, 5, 7, 9, 20, 21]
-
-
-def test_one_chunk_holds_places_up_to_a_distance_and_no_further_one() -> None:
-    for base in (0, 7, 2**33):
-        for distance, chunks in ((DISTANCE_MAX, 1), (DISTANCE_MAX + 1, 2)):
-            for between in (0, 5):
-                inserted, extended = Places(), Places()
-                new = [base, base + between, base + distance][:: 1 if between else 2]
-                for places in (inserted, extended):
-                    places.extend([base], [1], [1])
-                for place in new[1:]:
-                    inserted.insert(row(place))
-                    extended.extend(*([value] for value in row(place)))
-                for places in (inserted, extended):
-                    assert (places.front(9), len(places._chunks)) == (new, chunks)
-                assert inserted.remove(new[-1]) == row(new[-1])
-                assert len(inserted._chunks) == 1
-
-
-def test_a_chunk_is_split_at_twice_its_size_and_rows_in_a_row_fill_one() -> None:
-    before, module.CHUNK = module.CHUNK, 4  # type: ignore[misc]
-    try:
-        inserted, extended = Places(), Places()
-        sizes = []
-        for place in range(0, 18, 2):
-            inserted.insert(row(place))
-            extended.extend(*([value] for value in row(place)))
-            sizes.append([[len(chunk) for chunk in one._chunks] for one in (inserted, extended)])
-        assert sizes[:7] == [
-            *([[n], [n]] for n in range(1, 5)),
-            *([[n], [4, n - 4]] for n in range(5, 8)),
-        ]
-        assert sizes[7:] == [[[4, 4], [4, 4]], [[4, 5], [4, 4, 1]]]
-        for count, parts in (
-            (4, [4]),
-            (5, [5]),
-            (7, [7]),
-            (8, [4, 4]),
-            (9, [4, 5]),
-            (17, [4, 4, 4, 5]),
-        ):
-            apart = Places()
-            apart.extend(range(count), [1] * count, [1] * count)
-            assert [len(chunk) for chunk in apart._chunks] == parts
-    finally:
-        module.CHUNK = before  # type: ignore[misc]
-
-
 def test_what_is_added_behind_the_end_may_also_be_before_it() -> None:
     places = Places()
     places.extend([10, 20], [0, 0], [0, 0])
