@@ -113,7 +113,6 @@ class Bridge:
             ),
             site.said.append,
             lambda: site.now,
-            lambda: site.now,
         )
         self.marks = Marks(NAME, lambda gateway: site.reader(), lambda: None, site.said.append)
         gateways._crew = gateways._searching = self.marks._crew = Inline(1, "inline")
