@@ -205,3 +205,14 @@ def test_a_start_on_a_full_disk_may_trim_and_goes_on_in_its_newest_segment() -> 
     assert found(disk) == [1, 2]
     assert segments(disk) == [1]
     log.close()
+
+
+def test_the_header_of_a_segment_that_has_to_begin_counts_towards_the_limit() -> None:
+    log = a_log(SimulatedDisk())
+    log.append([frame(0)])
+    log._max_octets = log.octets + EMPTY_SEGMENT_OCTETS + 5
+    log._make_room(EMPTY_SEGMENT_OCTETS + 5)
+    log._end_segment()
+    log._make_room(5)
+    with pytest.raises(QueueFull):
+        log._make_room(6)
