@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 
@@ -207,12 +208,12 @@ def test_a_start_on_a_full_disk_may_trim_and_goes_on_in_its_newest_segment() -> 
     log.close()
 
 
-def test_the_header_of_a_segment_that_has_to_begin_counts_towards_the_limit() -> None:
-    log = a_log(SimulatedDisk())
+def test_the_head_of_a_segment_that_has_to_begin_counts_towards_the_limit() -> None:
+    log = a_log(SimulatedDisk(), segment_bytes=1)
     log.append([frame(0)])
-    log._max_octets = log.octets + EMPTY_SEGMENT_OCTETS + 5
-    log._make_room(EMPTY_SEGMENT_OCTETS + 5)
-    log._end_segment()
-    log._make_room(5)
-    with pytest.raises(QueueFull):
-        log._make_room(6)
+    log.append([frame(1)])
+    for max_bytes, fits in ((log.octets, True), (log.octets - 1, False)):
+        other = a_log(SimulatedDisk(), segment_bytes=1, max_bytes=max_bytes)
+        other.append([frame(0)])
+        with contextlib.nullcontext() if fits else pytest.raises(QueueFull):
+            other.append([frame(1)])
