@@ -95,7 +95,7 @@ def test_of_many_statuses_the_newest_are_read_by_name(tmp_path: Path) -> None:
     assert names == [f"{number:02}" for number in range(STATUSES_MAX)]
 
 
-@pytest.mark.parametrize("name", ["known", "standing_consumers", "away"])
+@pytest.mark.parametrize("name", ["known", "away"])
 def test_a_list_that_is_too_long_to_be_sent_is_halved_until_it_fits(name: str) -> None:
     status = {"state": "running", name: ["x" * 90] * 100, "other": [1, 2]}
     sent = cut_to_fit(status)

@@ -600,3 +600,15 @@ def test_a_directory_of_other_things_keeps_its_mode(tmp_path: Path) -> None:
     (directory / "something-else").write_text("")
     SegmentLog(directory).close()
     assert directory.stat().st_mode & 0o777 == 0o755
+
+
+def test_the_sync_of_a_trim_is_that_of_a_new_segment_s_name_too() -> None:
+    disk = SimulatedDisk()
+    log = a_log(disk)
+    log.append([frame(0)])
+    commit(disk, "spark", 1)
+    assert log.trim(ending=True) == 1
+    disk.journal.clear()
+    log.append([frame(1)])
+    name = segment_name(1)
+    assert list(disk.journal) == [("write", name), ("sync", name), ("write", "end")]

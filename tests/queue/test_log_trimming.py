@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 
@@ -205,3 +206,14 @@ def test_a_start_on_a_full_disk_may_trim_and_goes_on_in_its_newest_segment() -> 
     assert found(disk) == [1, 2]
     assert segments(disk) == [1]
     log.close()
+
+
+def test_the_head_of_a_segment_that_has_to_begin_counts_towards_the_limit() -> None:
+    log = a_log(SimulatedDisk(), segment_bytes=1)
+    log.append([frame(0)])
+    log.append([frame(1)])
+    for max_bytes, fits in ((log.octets, True), (log.octets - 1, False)):
+        other = a_log(SimulatedDisk(), segment_bytes=1, max_bytes=max_bytes)
+        other.append([frame(0)])
+        with contextlib.nullcontext() if fits else pytest.raises(QueueFull):
+            other.append([frame(1)])

@@ -704,3 +704,13 @@ def test_a_queue_that_is_opened_and_closed_leaves_no_file_open(tmp_path: Path) -
     for _ in range(2):
         with no_file_stays_open():
             SegmentLog(tmp_path).close()
+
+
+def test_as_much_as_asked_is_checked_at_once_newest_first() -> None:
+    disk = SimulatedDisk()
+    a_queue(disk, segment_bytes=1)
+    sizes = [len(disk.octets_of(path)) for path in disk.paths() if path.endswith(".segment")]
+    for octets, unchecked in ((0, 2), (sizes[2], 1), (sizes[2] + sizes[1], 0), (10**6, 0)):
+        log = reopened(disk, check_octets=octets)
+        assert log.unchecked == unchecked
+        log.close()

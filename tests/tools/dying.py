@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.tools.loops import run_here
 from twisted_msgproto import cli
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.spark import bridge, jobs
@@ -53,7 +54,7 @@ class HereRunner:
         pass
 
     def __call__(self, target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
-        return jobs.run_here(target, tasks)
+        return run_here(target, tasks)
 
     def warm(self) -> None:
         """There are no workers which could be started ahead of the first batch."""

@@ -26,7 +26,7 @@ STATUSES_MAX: Final = 32
 SENT_OCTETS_MAX: Final = 3 << 10
 """A status that is sent has at most this many octets, so that it fits into a request."""
 
-LISTS: Final = ("known", "standing_consumers", "away")
+LISTS: Final = ("known", "away")
 """These members of a status are lists; they are cut, in this order, where one is too long."""
 
 

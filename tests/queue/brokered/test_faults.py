@@ -462,3 +462,17 @@ def test_a_message_that_is_moved_without_its_tries_has_none_after_a_start() -> N
     world.tend()
     world.close()
     world.open()
+
+
+def test_the_pin_keeps_as_much_of_the_log_as_it_says_and_no_more() -> None:
+    world = World(random.Random(1), pin=4000)
+    for _ in range(12):
+        world.publish()
+        world.consume()
+        world.trim()
+        world.tend()
+        world.trim()
+        assert world.log.octets <= 4000 + 2 * 1500 + 700
+    assert world.log.octets > 3000
+    assert world.state.copied_messages
+    world.crash(power=True)
