@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 from twisted_msgproto.core.errors import Fault
@@ -16,6 +17,7 @@ NUDGE = frame("ERROR", {"session-id": SESSION})
 """Something of this session, which shows that the part before it has ended."""
 
 
+@cache
 def limits(**changes: float) -> Any:
     """The limits of a session, with changes, as a factory makes them."""
     named = {name.replace("_", "-"): value for name, value in changes.items()}

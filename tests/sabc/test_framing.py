@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -471,6 +472,26 @@ def test_a_body_in_single_octets_is_read_and_held_in_little(name: str, framing: 
         most = max(most, server.held)
     assert requests(events) == [("1", body, False)]
     assert most <= len(octets) + 16384
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_a_body_in_single_octets_costs_linear_time(name: str) -> None:
+    """SA-26: measured against itself; quadratic work would show as 16 where 4 is linear."""
+
+    def cost(size: int) -> float:
+        octets = part((HARD[name] * (size // 64))[:size], msg_id="1") + NUDGE
+        server = open_server()
+        began = time.process_time()
+        for start in range(len(octets)):
+            server.receive(octets[start : start + 1], NOW)
+        return time.process_time() - began
+
+    ratios = []
+    for _ in range(3):
+        ratios.append(cost(1 << 15) / cost(1 << 13))
+        if ratios[-1] < 8:
+            return
+    pytest.fail(f"four times the octets cost {ratios} times as much")
 
 
 # ── WebSocket ───────────────────────────────────────────────────────────────────────────────────

@@ -4,7 +4,7 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.internet.task import Clock
 
 from tests.tools.lines import FULL_OCTETS, End
-from twisted_msgproto.umq.protocol.sides import (
+from twisted_msgproto.umq import (
     UmqClient,
     UmqClientFactory,
     UmqServer,
