@@ -250,6 +250,18 @@ class AmongOthers(Case):
             ("headers", b"", named(0, WIDE[:20])),
         ):
             waiting = Deferred()
+            flood = self.accept()  # more in one read than all may keep: some of it is taken
+            flood.dataReceived(CONNECT)
+            session = flood.transport.value().split(b"session-id::")[1].split(b"\r\n")[0]
+            asked = [
+                msg(body, session=session.decode(), msg_id=f"{WIDE}{id}", **headers)
+                for id in range(500)
+            ]
+            flood.transport.clear()
+            flood.dataReceived(b"".join(asked))
+            said = flood.transport.value()
+            self.assertTrue(0 < said.count(b"error-code::429") < 500, case)
+            self.lose(flood)
             refused = self.factory.counters["turned_away:process-kept-octets"]
             crowd = [self.accept() for _ in range(9)]
             for server in crowd:
