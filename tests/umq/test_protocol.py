@@ -255,6 +255,17 @@ class OneRead(TestCase):
         self.assertEqual(payloads, [str(number) for number in range(100)])
         both.close()
 
+    def test_calls_that_were_answered_late_weigh_nothing_any_more__NB_02(self):
+        """UM-20, NB-02: nor what the application waited with."""
+        both = pair(limits={"calls-octets": 20})
+        for number in range(50):
+            answer = both.client.call("later")
+            both.pump()
+            both.server.later[number].callback("done")
+            both.pump()
+            self.assertEqual(self.successResultOf(answer).payload, "done")
+        both.close()
+
     def test_a_topic_which_is_subscribed_and_unsubscribed_is_closed(self):
         """UM-14"""
         both = pair()
