@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -104,26 +103,6 @@ def test_pyarrow_finds_every_row_by_each_column(hard_table: str, name: str) -> N
         expected = whole().filter(condition).column("offset").to_pylist()
         found = dataset.to_table(columns=["offset"], filter=condition).column("offset").to_pylist()
         assert sorted(found) == expected, str(condition)
-
-
-@pytest.mark.parametrize("name", PLAIN)
-def test_duckdb_over_pyarrow_finds_every_row_by_each_column(hard_table: str, name: str) -> None:
-    dataset = DeltaTable(hard_table).to_pyarrow_dataset()
-    rows = whole()
-    connection = duckdb.connect()
-    conditions: list[tuple[str, list[Any]]] = [
-        (f'"{name}" is null', []),
-        (f'"{name}" is not null', []),
-    ]
-    conditions += [(f'"{name}" {op} ?', [value]) for value in values(name) for op in OPERATIONS]
-    for condition, arguments in conditions:
-        found, expected = (
-            connection.register("t", source)
-            .execute(f'select "offset" from t where {condition} order by 1', arguments)
-            .fetchall()
-            for source in (dataset, rows)
-        )
-        assert found == expected, (condition, arguments)
 
 
 @pytest.mark.parametrize("name", PLAIN)
