@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 from collections.abc import Callable
@@ -139,12 +140,25 @@ def test_a_backlog_of_many_days_keeps_few_files_open(
     monkeypatch.setattr(landing, "OPEN_FILES_MAX", 2)
     queue = tmp_path / "queue"
     write(queue, *(at(20_000 + day, day * 3, 3) for day in range(6)))
-    files = landing.Files(Target(str(tmp_path / "t")), LocalStorage(str(tmp_path / "t")))
-    for batch in QueueReader(queue).read(0, 18, 3):
-        files.write(batch)
-        assert len(files._open) <= 2
-    rows = {file.partition["day"]: file.rows for file in files.finish()}
-    assert list(rows.values()) == [3] * 6
+    monkeypatch.setattr(landing, "READ_ROWS", 3)
+    table = str(tmp_path / "t")
+    opened: list[int] = []
+
+    class Counting(OSTableDisk):
+        def make_directory(self, path: str) -> None:
+            """Called before each file is made."""
+            names: list[str] = []
+            for descriptor in os.listdir("/proc/self/fd"):
+                with contextlib.suppress(OSError):  # other threads close theirs
+                    names.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+            opened.append(sum(name.startswith(table) for name in names))
+            super().make_directory(path)
+
+    storage = LocalStorage(table, Counting())
+    result = land_ranges(Target(table), [whole(queue)], open_directory, storage)
+    assert result.failed == {}
+    assert sorted(file.rows or 0 for file in result.files) == [3] * 6
+    assert max(opened) == 1
 
 
 def test_damage_is_told_by_the_read_which_met_it__TB_08(tmp_path: Path, queue: Path) -> None:

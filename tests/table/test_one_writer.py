@@ -213,37 +213,7 @@ def test_what_a_lost_answer_made_is_found_behind_versions_of_other_bridges__TB_1
     assert sorted(storage.log_names()) == [version_name(number) for number in range(3 + between)]
 
 
-def test_a_commit_reads_the_log_first_only_after_one_that_failed() -> None:
-    table, commits, storage = begun()
-    assert commit(table) == 1
-    storage.put(2, others())
-    commits.answers = ["used"]
-    storage.files.pop(f"{LOG}/{version_name(2)}")
-    assert commit(table, 2) == 3
-    assert commits.attempts == 3
-
-
 # ── durability ──────────────────────────────────────────────────────────────────────────────────
-
-
-def test_what_others_made_is_synced_once_before_the_next_version__TB_01() -> None:
-    table, commits, storage = begun()
-    assert table.durable is False, "somebody else may have made all there is"
-    table.sync()
-    assert (table.durable, commits.synced) == (True, [([0], [], ())])
-    assert commit(table) == 1
-    assert (table.durable, len(commits.synced)) == (True, 1)
-    storage.put(2, others())
-    storage.put(3, others(offset=2))
-    assert [one.version for one in table.refresh()] == [2, 3]
-    assert table.durable is False
-    commits.sync_fails = True
-    with pytest.raises(TableError, match="cannot sync /table: no sync"):
-        commit(table, 2)
-    assert (table.durable, table.version, commits.attempts) == (False, 3, 1)
-    commits.sync_fails = False
-    assert commit(table, 2) == 4
-    assert commits.synced[1:] == [([2, 3], [], ())]
 
 
 @pytest.mark.parametrize(
@@ -389,18 +359,6 @@ def test_a_gateway_that_moved_is_told_with_who_moved_it__TB_04() -> None:
     assert (told.value.host, told.value.pid) == ("", 0)
 
 
-def test_files_are_those_that_were_added_and_not_removed() -> None:
-    table, _, storage = begun()
-    assert table.files() == []
-    assert commit(table) == 1
-    assert [file.path for file in table.files()] == [FILE.path]
-    assert table.replace([FILE], [], run=RUN, notes={"n": 7}) == 2
-    version = storage.read(f"{LOG}/{version_name(2)}")
-    assert b'"dataChange":false' in version and b'"dataChange":true' not in version
-    assert (table.files(), table.transactions["n"]) == ([], 7)
-    assert table.landed() == {"a": Landed(1)}
-
-
 # ── what is removed from the log ────────────────────────────────────────────────────────────────
 
 
@@ -482,24 +440,6 @@ def test_a_version_that_cannot_be_read_ends_a_refresh_and_is_read_by_the_next_on
     storage.files[f"{LOG}/{version_name(2)}"] = others(offset=2)
     assert [one.version for one in table.refresh()] == [2]
     assert table.landed() == {"other": Landed(2)}
-
-
-NEWER = (
-    b'{"protocol":{"minReaderVersion":1,"minWriterVersion":7,"writerFeatures":["clustering"]}}\n'
-)
-
-
-def test_a_table_that_needs_what_is_not_known_here_is_neither_opened_nor_written() -> None:
-    text = "/table needs what this version cannot write: clustering"
-    with pytest.raises(TableChanged, match=text):
-        begun([], NEWER)
-    table, commits, storage = begun()
-    metadata = storage.files[f"{LOG}/{version_name(0)}"].splitlines(keepends=True)[-1]
-    storage.put(1, NEWER + metadata)
-    table.refresh()
-    with pytest.raises(TableChanged, match=text):
-        commit(table)
-    assert commits.attempts == 0
 
 
 def test_what_the_killed_left_goes_after_an_hour(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -95,13 +96,13 @@ OWNED = TABLE_SCHEMA.append(pa.field("owner", pa.string(), nullable=False))
     ("schema", "text"),
     [
         (OTHER, "has no column 'gateway'"),
-        (NUMBERED, "'message_id' is of type int64, not string"),
+        (NUMBERED, "'message_id' .* is of type int64, not string"),
         (OWNED, "'owner' which must not be null"),
     ],
 )
 def test_a_table_of_other_columns_is_refused(tmp_path: Path, schema: pa.Schema, text: str) -> None:
     write_deltalake(str(tmp_path / "t"), schema.empty_table(), partition_by=["day"])
-    assert text in refused(tmp_path / "t")
+    assert re.search(text, refused(tmp_path / "t"))
 
 
 def test_a_new_column_which_may_be_null_is_no_hindrance(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table import gaps
-from twisted_msgproto.table import rewind as rewinding
 from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.rewind import rewind
@@ -246,16 +245,17 @@ def test_a_bridge_which_lands_meanwhile_is_not_overrun(
     batches = fill(local, a)
     local.storage.delete(batches[1][0].path)
     bridge = again(local)
-    write = rewinding._write
+    reader = a.reader
+    placed = reader.place
 
-    def land_first(*arguments: object) -> None:
+    def land_then_place(offset: int) -> Landed:
         a.put(5)
         land(bridge, a)
-        write(*arguments)  # type: ignore[arg-type]
+        return placed(offset)
 
-    monkeypatch.setattr(rewinding, "_write", land_first)
+    monkeypatch.setattr(reader, "place", land_then_place)
     with pytest.raises(TableError, match=r"moved gateway .*stop the bridge of this table"):
-        rewind(again(local), Run("0ther", "there", 18), queues={a.id: a.reader})
+        rewind(again(local), Run("0ther", "there", 18), queues={a.id: reader})
     assert again(local).landed()[a.id].offset == 35
 
 

@@ -49,10 +49,6 @@ def test_a_table_as_a_bridge_leaves_it_is_whole(table: Table, a: Gateway, b: Gat
     assert report.rows == 31 + 22
 
 
-def test_an_empty_table_is_whole(table: Table) -> None:
-    assert verify(table).whole
-
-
 def test_rows_of_a_file_which_went_are_missing(table: Table, a: Gateway) -> None:
     land(table, a)
     a.put(10)
@@ -151,19 +147,6 @@ def test_a_table_which_began_later_is_whole_from_there(table: Table, a: Gateway)
     report = verify(table)
     assert report.whole
     assert (of(report, a).begin, of(report, a).whole_to) == (20, 25)
-
-
-def test_what_the_queue_had_lost_is_not_missing(table: Table, a: Gateway) -> None:
-    a.put(9)
-    before = a.reader.place(10)
-    land(table, a)
-    a.put(5)
-    place = a.reader.place(15)
-    info = {"gateways": {a.id: {"damaged": [[10, 15]]}}}
-    table.commit([], {a.id: place}, before={a.id: before}, run=RUN, info=info)
-    report = verify(table)
-    assert report.whole
-    assert of(report, a).damaged == [(10, 15)]
 
 
 def test_noted_damage_survives_the_log(table: Table, a: Gateway) -> None:
@@ -292,14 +275,6 @@ def test_many_ranges_are_cut_in_the_lines_and_whole_in_the_report() -> None:
     lines = list(report.findings())
     assert len(lines) == 21
     assert lines[-1] == "missing: gateway g 30 more ranges (30 rows)"
-
-
-def test_notes_of_ranges_which_touch_become_one() -> None:
-    transactions: dict[str, int] = {}
-    for lo in range(0, 50, 10):
-        transactions |= gaps.notes(gaps.EXPIRED_PREFIX, {"g": [(lo, lo + 10)]}, transactions)
-    assert transactions == {"msgproto-expired:g:0": 50}
-    assert gaps.noted(transactions, gaps.EXPIRED_PREFIX) == {"g": [(0, 50)]}
 
 
 def test_very_many_ranges_become_few_notes_which_cover_them() -> None:
