@@ -462,17 +462,3 @@ def test_a_mark_which_is_not_taken_is_told_once_and_sent_again() -> None:
     marks.send()
     marks.finish(FOREVER)
     assert queue.marks == [("night", 5, Landed(5))]
-
-
-def test_real_queues_are_asked_and_marked(tmp_path: Path, said: list[str]) -> None:
-    write(tmp_path / "q", messages(0, 30))
-    reader = QueueReader(tmp_path / "q")
-    some = Gateways([str(tmp_path / "q")], QueueReader, "night", lambda *w: None, said.append)
-    assert ask_until(some, 1) == [reader.queue_id]
-    assert reader.consumers() == {"night": 0}
-    marks = Marks("night", lambda name: QueueReader(tmp_path / "q"), lambda: None, said.append)
-    marks.want({reader.queue_id: reader.place(20)})
-    marks.send()
-    marks.finish(FOREVER)
-    assert reader.consumers() == {"night": 20}
-    assert said == []

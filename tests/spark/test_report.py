@@ -38,14 +38,6 @@ def progressed() -> Progress:
     return progress
 
 
-def test_figures_add_up() -> None:
-    progress = Progress()
-    progress.add(Batch(1, 90, 0.5, 10.0), skipped=10)
-    progress.add(Batch(2, 50, 0.5, 11.0), dropped=3)
-    assert (progress.rows, progress.skipped, progress.dropped) == (140, 10, 3)
-    assert (progress.batches, progress.last) == (2, Batch(2, 50, 0.5, 11.0))
-
-
 def test_the_rate_is_taken_over_the_last_seconds() -> None:
     progress = Progress()
     assert progress.rate(0.0) == 0.0
@@ -126,11 +118,15 @@ def test_a_status_before_the_first_batch_and_after_a_failure(tmp_path: Path) -> 
     assert (status["state"], status["error"]) == ("failed", "no Java")
 
 
-def test_unreadable_statuses_are_left_out(tmp_path: Path) -> None:
+def test_statuses_that_are_none_or_too_long_are_left_out(tmp_path: Path) -> None:
     assert read_statuses(tmp_path) == []
     (tmp_path / "bridges").mkdir()
-    (tmp_path / "bridges" / "a.json").write_text("{")
-    (tmp_path / "bridges" / "b.json").write_text("[]")
+    for name, text in {
+        "a": "{",
+        "b": "[]",
+        "c": json.dumps({"x": "y" * STATUS_OCTETS_MAX}),
+    }.items():
+        (tmp_path / "bridges" / f"{name}.json").write_text(text)
     assert read_statuses(tmp_path) == []
 
 
@@ -167,12 +163,6 @@ def test_a_status_for_elsewhere_is_cut_until_it_fits() -> None:
     assert len(json.dumps(told)) <= SENT_OCTETS_MAX
     assert (told["rows"], len(told["away"])) == (5, 3)
     assert cut_to_fit({"rows": 5}) == {"rows": 5}
-
-
-def test_a_status_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / "bridges").mkdir()
-    (tmp_path / "bridges" / "a.json").write_text(json.dumps({"x": "y" * STATUS_OCTETS_MAX}))
-    assert read_statuses(tmp_path) == []
 
 
 def test_only_the_gateways_that_are_furthest_behind_are_named() -> None:

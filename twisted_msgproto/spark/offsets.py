@@ -205,14 +205,6 @@ def first_offset(before: Place | None, place: Place) -> int:
     return place["offset"] if before is None else before["offset"]
 
 
-def rows_between(start: Mapping[str, Place], end: Mapping[str, Place]) -> int:
-    """Return how many offsets the batch start → end covers."""
-    return sum(
-        max(0, place["offset"] - first_offset(start.get(name), place))
-        for name, place in end.items()
-    )
-
-
 def check_places(
     queues: Mapping[str, Source],
     start: Mapping[str, Place],
