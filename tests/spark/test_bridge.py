@@ -54,7 +54,7 @@ def once(
     return process.output
 
 
-def refused(launch: Launcher, queue: Path, *options: str | Path) -> str:
+def refused(launch: Launcher, queue: Path | str, *options: str | Path) -> str:
     """The one line of a bridge which does not run."""
     ended = launch.run("bridge", "--queue", queue, "--table", "table", *options)
     assert ended.returncode == 2
@@ -72,7 +72,7 @@ def consumer(table: Path) -> str:
 
 
 def test_what_cannot_be_landed_is_one_line_and_no_table_is_made(
-    capsys: pytest.CaptureFixture[str], queue: Path, tmp_path: Path
+    launch: Launcher, queue: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "again").symlink_to(queue)
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -83,10 +83,7 @@ def test_what_cannot_be_landed_is_one_line_and_no_table_is_made(
         (queue, ["--queue", str(tmp_path / "again")], "are the same queue"),
         (queue, ["--master", "sc://host"], "not sc://"),
     ):
-        words = ["bridge", "--queue", str(place), "--table", str(tmp_path / "table")]
-        assert cli.main([*words, *options]) == 2
-        told = capsys.readouterr()
-        assert told.out == "" and text in told.err and told.err.count("\n") == 1
+        assert text in refused(launch, place, *options)
         assert not (tmp_path / "table").exists()
 
 
