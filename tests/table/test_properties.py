@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -136,15 +137,16 @@ def test_a_log_is_kept_for_as_long_as_its_property_says(
     monkeypatch.setattr(log, "CHECKPOINT_EVERY", 1)
     monkeypatch.setattr(log, "CLEAN_SECONDS", 0.0)
     properties = {} if text is None else {"delta.logRetentionDuration": text}
-    begin = Path(tmp_path).stat().st_mtime
-    now = begin
+    begin = now = 1_700_000_000.0
     table = Table.create(tmp_path / "t", TABLE_SCHEMA, properties=properties, clock=lambda: now)
     first = Path(table.location, f"_delta_log/{0:020d}.json")
     place = None
-    for offset, age in enumerate((0.0, seconds - 30, seconds + 30), 1):
+    for offset, age in enumerate((0.0, seconds - 0.5, seconds + 0.5), 1):
         now = begin + age
         assert first.exists()
         table.commit([], {"a": Landed(offset)}, before={"a": place}, run=RUN)
         place = Landed(offset)
+        for path in first.parent.iterdir():
+            os.utime(path, (begin, begin))
         table.maintain()
     assert not first.exists()
