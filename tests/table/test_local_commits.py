@@ -17,6 +17,7 @@ from twisted_msgproto.core.errors import Overtaken, TableChanged, TableError
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table import log
 from twisted_msgproto.table.actions import Run
+from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.local_commit import NO_LINKS
 from twisted_msgproto.table.log import Table
@@ -162,6 +163,25 @@ def test_of_writers_at_once_one_lands_a_gateway_and_those_of_others_all_pass__TB
     assert {version for _, version in found[:3]} == {2, 3, 4}
     assert found[3:] == [("shared", "overtaken"), ("shared", "overtaken"), ("shared", 1)]
     assert DeltaTable(table.location).to_pyarrow_table().num_rows == 20
+
+
+def test_a_compaction_on_a_full_disk_is_one_line_and_is_made_when_it_has_room__TB_11(
+    table: Table,
+) -> None:
+    for hi in (3, 6, 9):
+        land(table, "a", hi)
+    disk = Failing("", errno.ENOSPC)
+    writer = Table.open(table.location, disk=disk)
+    writer.sync()
+    disk.step = "sync"
+    with pytest.raises(TableError, match=r"cannot be written: .*no more of this") as told:
+        compact(writer, RUN)
+    assert "\n" not in str(told.value)
+    assert len(list(Path(table.location).rglob("*.parquet"))) == len(writer.files()) == 3
+    done = compact(writer, RUN)
+    assert (done.removed, done.added, done.given_up) == (3, 1, 0)
+    assert len(Table.open(table.location).files()) == 1
+    assert DeltaTable(table.location).to_pyarrow_table().num_rows == 9
 
 
 def test_a_commit_costs_the_same_after_hundreds(table: Table) -> None:

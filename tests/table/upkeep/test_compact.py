@@ -73,14 +73,6 @@ def test_compaction_keeps_rows_and_places_and_sorts(table: Table, a: Gateway, b:
     assert compact(table, RUN).version is None
 
 
-def test_a_dry_compaction_changes_nothing(table: Table, a: Gateway) -> None:
-    fill(table, a)
-    version, files = table.version, table.files()
-    done = compact(table, RUN, dry_run=True)
-    assert (done.removed, done.added, done.version) == (4, 2, None)
-    assert (again(table).version, again(table).files()) == (version, files)
-
-
 def test_rows_which_do_not_fit_into_memory_become_more_files(table: Table, a: Gateway) -> None:
     fill(table, a)
     compact(table, RUN, memory=1)
@@ -190,13 +182,6 @@ def test_expired_rows_are_not_missing(table: Table, a: Gateway, b: Gateway) -> N
     assert report.whole
     assert report.gateways[b.id].expired == [(0, 21)]
     assert report.gateways[b.id].whole_to == 21
-
-
-def test_a_dry_expiry_changes_nothing(table: Table, a: Gateway) -> None:
-    fill(table, a)
-    done = expire(table, SECOND, RUN, dry_run=True)
-    assert (done.rows, done.version) == (11, None)
-    assert rows(table) == expected(a, 0, 21)
 
 
 def test_rows_of_no_day_do_not_expire(local: Table, a: Gateway) -> None:

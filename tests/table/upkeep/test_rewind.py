@@ -189,15 +189,6 @@ def test_nothing_goes_below_the_begin_of_the_queue(local: Table, a: Gateway) -> 
     assert again(local).version == before
 
 
-def test_a_dry_rewind_changes_nothing(local: Table, a: Gateway) -> None:
-    batches = fill(local, a)
-    local.storage.delete(batches[1][0].path)
-    version = local.version
-    plan = rewind(local, RUN, queues={a.id: a.reader}, dry_run=True)
-    assert (plan.version, plan.gateways[0].place.offset, plan.gateways[0].removed) == (None, 10, 10)
-    assert again(local).version == version
-
-
 def test_rows_which_the_queue_cannot_give_again_go_only_when_that_is_said(
     table: Table, a: Gateway, tmp_path: Path
 ) -> None:
@@ -231,12 +222,6 @@ def test_a_queue_which_was_restored_and_not_written_on(
     restored = Gateway.at(tmp_path / "copy")
     with pytest.raises(TableError, match=r"10 rows from offset 10 on are in this table alone"):
         rewind(local, RUN, queues={a.id: restored.reader})
-
-
-def test_an_unknown_gateway_is_one_line(local: Table, a: Gateway) -> None:
-    fill(local, a)
-    with pytest.raises(TableError, match="has no place of a gateway nobody"):
-        rewind(local, RUN, gateways=["nobody"])
 
 
 def test_a_bridge_which_lands_meanwhile_is_not_overrun(

@@ -37,37 +37,6 @@ def of(report: Report, gateway: Gateway) -> GatewayReport:
     return report.gateways[gateway.id]
 
 
-def test_a_table_as_a_bridge_leaves_it_is_whole(table: Table, a: Gateway, b: Gateway) -> None:
-    for _ in range(3):
-        a.put(10)
-        b.put(7, day=1)
-        land(table, a, b)
-    report = verify(table, {a.id: a.reader, b.id: b.reader})
-    assert report.whole
-    assert list(report.findings()) == []
-    assert (of(report, a).whole_to, of(report, b).whole_to) == (31, 22)
-    assert report.rows == 31 + 22
-
-
-def test_rows_of_a_file_which_went_are_missing(table: Table, a: Gateway) -> None:
-    land(table, a)
-    a.put(10)
-    [file] = land(table, a)
-    a.put(10)
-    land(table, a)
-    table.storage.delete(file.path)
-    report = verify(table, {a.id: a.reader})
-    assert not report.whole
-    assert report.lost == {file.path: "it is missing"}
-    assert of(report, a).missing == [(1, 11)]
-    assert (of(report, a).whole_to, of(report, a).in_queue) == (1, 10)
-    assert list(report.findings()) == [
-        f"lost: file {file.path}: it is missing",
-        f"missing: gateway {a.id} offsets 1 to 11 (10 rows)",
-        f"missing: gateway {a.id} its queue still has 10 of 10 rows",
-    ]
-
-
 @pytest.mark.parametrize("left", ["nothing", "half", "same size"])
 def test_a_torn_file_is_lost_and_said_so(table: Table, a: Gateway, left: str) -> None:
     a.put(50)
