@@ -30,7 +30,8 @@ from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.queue.streams import Stream
 from twisted_msgproto.spark.flight import FlightQueue
-from twisted_msgproto.spark.source import Access, open_queues
+from twisted_msgproto.spark.options import Access
+from twisted_msgproto.spark.source import open_queues
 
 
 @pytest.fixture

@@ -310,11 +310,11 @@ def test_a_gateway_that_trimmed_while_it_was_asked_is_looked_at_again(gateways: 
         assert some.ask({}) == []
 
 
-def test_two_addresses_of_one_queue_are_landed_once(gateways: Make, said: list[str]) -> None:
-    queue = FakeQueue("a")
-    some = gateways(queue)
-    some.all.append(type(some.all[0])("second"))
-    some._open_queue = lambda location: queue
+def test_two_addresses_of_one_queue_are_landed_once(said: list[str]) -> None:
+    queue: Queue = FakeQueue("a")
+    some = Gateways(
+        ["first", "second"], lambda location: queue, "night", lambda *words: None, said.append
+    )
     while REFUSED not in {one.state for one in some.all}:
         some.ask({})
     assert any("the same queue as" in line for line in said)

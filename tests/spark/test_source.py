@@ -41,6 +41,7 @@ from pyspark.sql.types import (
 from tests.tools.sink_tables import SinkTable
 from twisted_msgproto.spark import need_spark, ranges, source
 from twisted_msgproto.spark.ranges import Piece
+from twisted_msgproto.spark.schema import spark_schema
 from twisted_msgproto.spark.source import (
     FilteredQueueReader,
     QueueBatchReader,
@@ -48,7 +49,6 @@ from twisted_msgproto.spark.source import (
     QueueSource,
     QueueStreamReader,
     read_range,
-    spark_schema,
 )
 
 THE_TABLE = StructType(

@@ -246,8 +246,9 @@ def test_a_restore_is_met_though_the_log_was_cleaned_before_a_checkpoint__TB_05(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TB-05: the table was taken up anew behind the RESTORE, and the bridge landed on top."""
-    table.sync()
     other = Cleaning(table, monkeypatch)
+    table = Table.open(table.location)
+    table.sync()
     for _ in range(12):
         other.land(1)
         table.refresh()
@@ -257,9 +258,7 @@ def test_a_restore_is_met_though_the_log_was_cleaned_before_a_checkpoint__TB_05(
     restore(table)
     seen: list[str] = []
     table.seen = lambda commit: seen.append(commit.operation)
-    table._next_checkpoint = table.version
     table.maintain()
-    assert table._next_checkpoint > table.version, "the other writer has made a checkpoint"
     table.refresh()
     assert seen == ["RESTORE"]
 
