@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
+from tests.table.upkeep.conftest import table_in
 from tests.tools.upkept import RUN, Gateway, again, create, expected, land, rows
 from twisted_msgproto.core.errors import Overtaken, TableError
 from twisted_msgproto.table import compact as compacting
@@ -24,10 +25,13 @@ from twisted_msgproto.table.expire import expire
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.verify import verify
 
-pytestmark = pytest.mark.slow
-
 FIRST = date(2023, 11, 15)
 SECOND = FIRST + timedelta(days=1)
+
+
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.slow)])
+def table(request: pytest.FixtureRequest) -> Table:
+    return table_in(request)
 
 
 def fill(table: Table, *gateways: Gateway, batches: int = 4) -> None:
