@@ -63,6 +63,9 @@ def test_compaction_keeps_rows_and_places_and_sorts(table: Table, a: Gateway, b:
     contents = DeltaTable(table.location, storage_options=dict(table.storage.options))
     keys = [("gateway", "ascending"), ("offset", "ascending")]
     table_before = pa.table(contents.to_pyarrow_table()).sort_by(keys)
+    would = compact(table, RUN, dry_run=True)
+    assert (would.removed, would.added, would.version) == (4, 2, None)
+    assert again(table).version == table.version
     done = compact(table, RUN)
     assert (done.removed, done.added, done.given_up) == (4, 2, 0)
     assert rows(table) == before == expected(a, 0, 21) + expected(b, 0, 21)
@@ -175,6 +178,8 @@ def test_two_compactions_an_append_and_an_expiry_at_once(
 
 def test_expired_rows_are_not_missing(table: Table, a: Gateway, b: Gateway) -> None:
     fill(table, a, b)
+    would = expire(table, SECOND, RUN, dry_run=True)
+    assert (would.rows, would.version, again(table).version) == (22, None, table.version)
     done = expire(table, SECOND, RUN)
     assert done.gateways == {a.id: [(0, 11)], b.id: [(0, 11)]}
     report = verify(again(table))

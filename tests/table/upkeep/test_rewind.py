@@ -247,6 +247,13 @@ def test_a_bridge_which_lands_meanwhile_is_not_overrun(
 def test_rewinding_twice_changes_nothing_more(local: Table, a: Gateway) -> None:
     batches = fill(local, a)
     local.storage.delete(batches[1][0].path)
+    would = rewind(local, RUN, queues={a.id: a.reader}, dry_run=True)
+    assert (would.version, would.gateways[0].place.offset, would.gateways[0].removed) == (
+        None,
+        10,
+        10,
+    )
+    assert again(local).version == local.version
     rewind(local, RUN, queues={a.id: a.reader})
     plan = rewind(local, RUN, queues={a.id: a.reader})
     assert (plan.gateways[0].place.offset, plan.gateways[0].removed, plan.files) == (10, 0, [])
