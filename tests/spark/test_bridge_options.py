@@ -14,6 +14,7 @@ from tests.spark.conftest import identity
 from tests.tools.certificates import Authority
 from tests.tools.served import Served
 from twisted_msgproto.cli import bridge as command
+from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.spark import bridge as bridge_room
 from twisted_msgproto.spark.bridge import BridgeOptions, OpenedMarks
 from twisted_msgproto.spark.gateways import AWAY, REFUSED
@@ -55,6 +56,13 @@ def test_token_and_authority_come_where_they_belong(monkeypatch: pytest.MonkeyPa
     assert options.access == Access(token_file="token", authority="ca.pem")
     settings = Settings({"queue": REMOTE, "tokenFile": "token", "tlsCa": "ca.pem"})
     assert settings.access == options.access
+
+
+@pytest.mark.parametrize("place", [REMOTE, "q"])
+def test_one_place_twice_is_refused(place: str) -> None:
+    with pytest.raises(ConfigurationError, match="are the same queue"):
+        BridgeOptions([place, place], "t")
+    BridgeOptions([place, f"{place}2"], "t")
 
 
 @pytest.fixture
