@@ -46,6 +46,7 @@ def test_the_rate_is_taken_over_the_last_seconds() -> None:
     progress.add(Batch(2, 300, 0.5, 102.0))
     assert progress.rate(103.0) == pytest.approx(100.0)
     assert progress.rate(200.0) == 0.0
+    assert (progress.rows, progress.batches, progress.skipped, progress.dropped) == (800, 2, 0, 0)
 
 
 def test_the_status_file_is_whole_private_and_complete(tmp_path: Path) -> None:
