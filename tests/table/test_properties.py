@@ -83,8 +83,12 @@ def test_files_written_before_fit_or_it_is_said_why_not(
         ((3, 7, ["deletionVectors"], ["rowTracking"]), ["deletionVectors", "rowTracking"]),
     ],
 )
+@pytest.mark.parametrize("alone", [False, True], ids=["with metaData", "alone"])
 def test_what_a_newer_table_needs_is_named(
-    tmp_path: Path, protocol: tuple[int, int, list[str], list[str]], unknown: list[str]
+    tmp_path: Path,
+    protocol: tuple[int, int, list[str], list[str]],
+    unknown: list[str],
+    alone: bool,
 ) -> None:
     table = Table.create(tmp_path / "table", TABLE_SCHEMA)
     reader, writer, reading, writing = protocol
@@ -92,7 +96,7 @@ def test_what_a_newer_table_needs_is_named(
     features = {"readerFeatures": reading, "writerFeatures": writing}
     lines = Path(table.location, f"_delta_log/{0:020d}.json").read_text().splitlines()
     asked = {**versions, **(features if reading or writing else {})}
-    changed(table, protocol=asked, **json.loads(lines[-1]))
+    changed(table, protocol=asked, **({} if alone else json.loads(lines[-1])))
     found = written_on(table)
     assert bool(found) == bool(unknown)
     assert all(text in found for text in unknown)
