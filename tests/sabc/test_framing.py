@@ -274,6 +274,7 @@ def test_a_whole_frame_in_a_body_is_body() -> None:
         f"MESSAGE\n\nsession-id::{SESSION}\n\n",
         f"MESSAGE\nsession-id::{SESSION}\nx::" + "y" * 1100 + "\n\n",
         f"MESSAGE\nx::{'y' * 1100}\nsession-id::{SESSION}\n\n",
+        f"MESSAGE\nx::{'y' * 1022}\nsession-id::{SESSION}\n\n",
         f"MESSAGE\nsession-id::{SESSION}\n" + "".join(f"h{i}::\n" for i in range(32)) + "\n",
         "MESSAGE\n" + "".join(f"h{i}::\n" for i in range(32)) + f"session-id::{SESSION}\n\n",
         "MESSAGE\n"
