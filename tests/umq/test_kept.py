@@ -67,9 +67,9 @@ class Sessions(TestCase):
         self.late.append(Deferred())
         return self.late[-1]
 
-    def pair(self, methods=None):
+    def pair(self, methods=None, **changes):
         factory = UmqServerFactory(
-            limits={"process-kept-octets": LIMIT},
+            limits={"process-kept-octets": LIMIT, **changes},
             methods=methods or self.methods,
             budget=self.budget,
             clock=self.clock,
@@ -208,6 +208,17 @@ class Sessions(TestCase):
         self.finish(hog, other)
         for call in (calls[0], answered):
             self.successResultOf(call)
+
+    def test_a_call_that_was_refused_for_its_attachments_weighs_nothing(self):
+        """UM-20: its payload counted for its session from when it was let in."""
+        both = self.pair(**{"calls-octets": 1000})
+        for _ in range(12):
+            refused = both.client.call(json.dumps(["wait", "x" * 2000]), [bytes(LIMIT)])
+            both.pump()
+            self.assertEqual(str(self.failureResultOf(refused, CallFailed).value), REFUSED[2:])
+        answered = self.call(both, "wait", "x" * 900)
+        self.finish(both)
+        self.assertEqual(self.successResultOf(answered), "done")
 
     @given(st.lists(st.tuples(st.integers(0, 2), MESSAGES), max_size=60))
     @settings(max_examples=40, deadline=None)
