@@ -213,14 +213,3 @@ def test_certificates_that_cannot_be_used_are_told_in_words(
     file.write_text('[lumberjack]\nendpoint = "tls:pems:0:interface=127.0.0.1"\n')
     assert cli.main(["check", "g.toml"]) == 0, "certificates may be added later"
     assert "every hand-shake is refused: the directory 'pems' has no" in capsys.readouterr().out
-
-
-def test_a_port_in_use_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "g.toml"
-    with taken_port() as port:
-        file.write_text(f'[lumberjack]\nendpoint = "tcp:{port}:interface=127.0.0.1"\n')
-        assert cli.main(["check", str(file)]) == 2
-    told = capsys.readouterr().err
-    assert f"tcp:{port}:interface=127.0.0.1: Address already in use; another program" in told
-    assert "or another endpoint of this one" in told, "a file may name a port twice"
-    assert "or choose another port" in told

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -271,15 +270,6 @@ def test_a_disk_error_is_one_line(
     monkeypatch.setattr(QueueReader, "begin", broken)
     assert main(["queue", "ls", str(directory)]) == 2
     assert "cannot read the queue" in capsys.readouterr().err
-
-    def closed(self: QueueReader) -> int:
-        raise BrokenPipeError
-
-    monkeypatch.setattr(QueueReader, "begin", closed)
-    from twisted_msgproto.cli import queue as module
-
-    with pytest.raises(BrokenPipeError):
-        module.run(argparse.Namespace(action="ls", directory=directory, json=False))
 
 
 # -- consumers ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from twisted.internet.task import Clock
 from tests.tools.processes import PATIENCE_SECONDS, Launched, Launcher, environment
 from twisted_msgproto import cli
 from twisted_msgproto.cli import send
-from twisted_msgproto.cli.clients import add_connect_options, check_options, connect_options
+from twisted_msgproto.cli.clients import add_connect_options, connect_options
 from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.queue import QueueReader
 
@@ -237,11 +237,6 @@ def test_an_option_which_a_protocol_has_not_is_told__HO_17(
     assert cli.main([verb, protocol, *option]) == 2
     told = capsys.readouterr().err
     assert told == f"msgproto {verb}: {verb} {protocol} has no {option[0]}\n"
-
-
-def test_a_command_of_others_without_lists_is_given_every_option() -> None:
-    fields = {"destination": "x", "window": 7}
-    check_options("theirs", ModuleType("command"), "send", fields)
 
 
 @pytest.mark.parametrize(

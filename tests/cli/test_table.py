@@ -242,15 +242,6 @@ def test_no_table_is_one_line(
     assert told.count("\n") == 1
 
 
-def test_a_bucket_which_is_not_there_is_one_line(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [f"--storage={name}={value}" for name, value in store.options.items()]
-    assert main(["table", "counts", "s3://nobucket/table", *words]) == 2
-    told = capsys.readouterr()
-    assert (told.out, told.err.count("\n")) == ("", 1)
-
-
 def test_a_torn_version_is_one_line(landed: Landed, capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(landed.location, "_delta_log", f"{2:020d}.json")
     path.write_bytes(path.read_bytes()[:50])

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from twisted_msgproto.cli.progress import Counted
 from twisted_msgproto.cli.recv import receive
-from twisted_msgproto.cli.waiting import ALIVE_FACTOR, LEAVE_SECONDS, Attempt, Patience
+from twisted_msgproto.cli.waiting import ALIVE_FACTOR, LEAVE_SECONDS, Patience
 from twisted_msgproto.core.errors import Refused, TimedOut
 from twisted_msgproto.core.message import Message
 from twisted_msgproto.net.clients.shapes import RecvOptions
@@ -141,15 +141,6 @@ class Waiting(SynchronousTestCase):
         self.assertEqual(left, ["one"])
         self.wait(2)
         self.failureResultOf(running, TimedOut)
-
-    def test_giving_up_what_is_over_does_nothing(self) -> None:
-        async def done() -> int:
-            return 7
-
-        attempt = Attempt(self.clock, done())
-        attempt.give_up()
-        self.assertEqual(self.successResultOf(Deferred.fromCoroutine(attempt.result())), 7)
-        self.assertFalse(attempt.given_up)
 
 
 class Receiving(SynchronousTestCase):

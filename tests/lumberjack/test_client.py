@@ -681,6 +681,19 @@ class Shipping(Logged):
         self.successResultOf(stopped)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
+    def test_a_service_that_stops_ends_when_only_cancelled_events_were_in_flight(self):
+        """LJ-09, LJ-15: the connection that carried them is lost, and nothing is left to send."""
+        (host,) = self.hosts("a")
+        shipper = self.ship([host])
+        flying = shipper.send(b"1")
+        flying.cancel()
+        self.failureResultOf(flying, CancelledError)
+        stopped = shipper.stopService()
+        self.assertNoResult(stopped)
+        host.transport.lose(ConnectionLost())
+        self.successResultOf(stopped)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_stop_waits_no_longer_than_its_deadline(self):
         """LJ-15: then what is in flight and what waits fails, in one clear way."""
         (host,) = self.hosts("a")

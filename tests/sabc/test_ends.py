@@ -1,81 +1,13 @@
-"""How sessions end: in order, at once, in time, by a fault."""
+"""How sessions end, in order and by a fault, and sessions which a person types."""
 
-from twisted_msgproto.core.errors import ConnectionClosed, ProtocolViolation, Refused, TimedOut
+from twisted_msgproto.core.errors import ConnectionClosed, ProtocolViolation, Refused
 
 from .pairs import Case, Echo, Transport
+from .vectors import crlf
 
 
 class Ends(Case):
     server_class = Echo
-
-    def test_a_client_leaves_in_order(self):
-        """SA-12."""
-        self.pair()
-        asked = self.client.request(b"later")
-        left = self.client.disconnect()
-        again = self.client.disconnect()
-        self.pump()
-        self.assertNoResult(left)
-        self.server.later.callback(b"answered")
-        self.pump()
-        self.assertEqual(self.successResultOf(asked).body, b"answered")
-        self.successResultOf(left)
-        self.successResultOf(again)
-        self.successResultOf(self.client.disconnect())
-        self.assertEqual(self.server.notes[-1], "lost")
-
-    def test_the_drain_is_bounded(self):
-        """SA-12."""
-        self.pair()
-        asked = self.client.request(b"later")
-        self.client.disconnect()
-        self.pump()
-        self.clock.advance(30)
-        self.pump()
-        self.failureResultOf(asked, ConnectionClosed)
-        self.assertEqual(self.factory.counters["ended:DrainTimedOut"], 1)
-
-    def test_a_server_which_ignores_disconnect_is_left_in_time(self):
-        """HO-05: every end has a deadline, the client's too."""
-        self.pair()
-        asked = self.client.request(b"later")
-        left = self.client.disconnect()
-        self.clock.advance(29)  # nothing reaches the server, and nothing comes back
-        self.assertNoResult(left)
-        self.clock.advance(1)
-        self.assertTrue(self.client.machine.finished)
-        self.pump()
-        self.successResultOf(left)
-        self.failureResultOf(asked, ConnectionClosed)
-        self.assertEqual(self.client.factory.counters["ended:DrainTimedOut"], 1)
-
-    def test_a_server_which_owes_nothing_has_less_time_to_close(self):
-        """HO-05: whoever has all its answers does not wait for them."""
-        self.pair()
-        left = self.client.disconnect()
-        self.clock.advance(3)
-        self.assertNoResult(left)
-        self.clock.advance(1)
-        self.pump()
-        self.successResultOf(left)
-
-    def test_leaving_before_the_session_stands(self):
-        self.server = self.serve()
-        self.client = self.join()
-        left = self.client.disconnect()
-        self.pump()
-        self.successResultOf(left)
-
-    def test_a_client_leaves_at_once(self):
-        """SA-13."""
-        self.pair()
-        asked = self.client.request(b"later")
-        self.client.loseSession()
-        self.pump()
-        self.failureResultOf(asked, ConnectionClosed)
-        self.assertEqual(self.server.notes[-1], "lost")
-        self.assertEqual(self.factory.counters["ended:DisconnectingReceived"], 1)
-        self.client.loseSession()
 
     def test_a_session_expires(self):
         """SA-11."""
@@ -113,24 +45,6 @@ class Ends(Case):
         late.makeConnection(Transport())
         self.assertTrue(late.transport.closing)
         self.lose(late)
-
-    def test_no_connect_in_time(self):
-        """SA-27."""
-        self.server = self.serve()
-        self.clock.advance(10)
-        self.assertIn(b"error-code::408", self.server.transport.value())
-        self.assertTrue(self.server.transport.closing)
-        self.assertEqual(self.factory.counters["fault:connect-seconds"], 1)
-
-    def test_no_answer_to_connect_in_time(self):
-        """SA-27."""
-        self.client = self.join()
-        standing = self.client.whenEstablished()
-        self.clock.advance(10)
-        self.assertTrue(self.client.transport.closing)
-        self.lose(self.client)
-        self.failureResultOf(standing, TimedOut)
-        self.assertEqual(self.client.factory.counters["faults"], 1)
 
     def test_a_peer_which_breaks_the_protocol(self):
         """SA-05, SA-06: a line in the log, a counter, no secrets, and no more reading."""
@@ -173,7 +87,6 @@ class Ends(Case):
         notes = list(self.server.notes)
         self.client.request(b"x").addErrback(lambda failure: None)
         self.server.dataReceived(self.client.transport.value())
-        self.server.received([self.client.transport.value()])
         self.assertEqual(self.server.notes, notes)
 
     def test_a_snapshot_has_no_secrets(self):
@@ -182,3 +95,39 @@ class Ends(Case):
         (state,) = self.factory.sessions()
         self.assertEqual((state["client_id"], state["state"]), ("me", "OPEN"))
         self.assertNotIn("secret-1", repr(state))
+
+
+class ByHand(Case):
+    """What a person types."""
+
+    server_class = Echo
+
+    def test_a_session_typed_with_bare_line_feeds(self):
+        """SA-28."""
+        self.server = self.serve(lenient=True)
+        self.server.dataReceived(b"CONNECT\nclient-id::me\n\n\0\n")
+        self.assertIn(b"CONNECTED\r\nsession-id::secret-1\r\n", self.server.transport.value())
+        self.server.transport.clear()
+        self.server.dataReceived(b"MESSAGE\nsession-id::secret-1\nmsg-id::1\n\nHola\n\n\0\n")
+        self.assertEqual(
+            self.server.transport.value(),
+            crlf("MESSAGE\nsession-id::secret-1\nref-msg-id::1\n\nHola\n\n^@"),
+        )
+        self.server.transport.clear()
+        self.server.dataReceived(b"DISCONNECT\nsession-id::secret-1\n\n")
+        self.assertEqual(
+            self.server.transport.value(), crlf("DISCONNECTING\nsession-id::secret-1\n\n^@")
+        )
+        self.assertTrue(self.server.transport.closing)
+
+    def test_a_terminal_may_put_a_line_end_behind_the_nul(self):
+        """HO-19, SA-26: the strict default can be typed, too."""
+        self.server = self.serve()
+        self.server.dataReceived(crlf("CONNECT\nclient-id::me\n\n^@") + b"\r\n")
+        self.assertIn(b"CONNECTED\r\nsession-id::secret-1\r\n", self.server.transport.value())
+        for number in (b"1", b"2"):
+            self.server.transport.clear()
+            head = b"MESSAGE\r\nsession-id::secret-1\r\nmsg-id::" + number
+            self.server.dataReceived(head + b"\r\n\r\nHola\r\n\r\n\0\r\n")
+            self.assertIn(b"ref-msg-id::" + number + b"\r\n", self.server.transport.value())
+        self.assertFalse(self.server.transport.closing)

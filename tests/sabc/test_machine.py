@@ -2,115 +2,109 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.doubles import due
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.machine import IllegalTransition
-from twisted_msgproto.core.machine import events as table_events
-from twisted_msgproto.sabc.machine import Client, Server
-from twisted_msgproto.sabc.terms.events import (
-    REQUEST,
-    SEND_ONLY,
-    ConnectReceived,
-    ConnectRefused,
-    DisconnectingReceived,
-    DisconnectReceived,
-    DrainTimedOut,
-    ErrorReceived,
-    MessageAbandoned,
-    MessagesReceived,
-    MessagesSafe,
-    RequestFailed,
-    ResponsesReceived,
-    SessionExpired,
-    SessionGranted,
-)
-from twisted_msgproto.sabc.terms.tables import CLIENT, SERVER, Connecting, Serving
-from twisted_msgproto.sabc.wire import (
-    Connect,
-    Connected,
-    Disconnect,
-    Disconnecting,
-    Error,
-    Frame,
-    Message,
-    encode,
-)
+from twisted_msgproto.sabc import Client, ConnectReceived, ErrorReceived, Server
 
 from . import vectors
 from .sides import (
+    CONNECTING,
     NOW,
     NUDGE,
+    SERVING,
     client_in,
     codes,
     errors,
     flat,
     limits,
     msg,
+    names,
     open_client,
     open_server,
     part,
     requests,
     sent,
     server_in,
+    shown,
+    state_of,
 )
-from .vectors import SESSION, Read, crlf
+from .vectors import SESSION, crlf, frame
 
 # ── The tables ──────────────────────────────────────────────────────────────────────────────────
 
-
-FRAMES: dict[type[Frame], bytes] = {
-    Connect: vectors.CONNECT,
-    Connected: vectors.CONNECTED,
-    Disconnect: vectors.DISCONNECT,
-    Disconnecting: vectors.DISCONNECTING,
-    Message: vectors.HOLA,
-    Error: vectors.FORBIDDEN,
+FRAMES = {
+    "CONNECT": vectors.CONNECT,
+    "CONNECTED": vectors.CONNECTED,
+    "DISCONNECT": vectors.DISCONNECT,
+    "DISCONNECTING": vectors.DISCONNECTING,
+    "MESSAGE": vectors.HOLA,
+    "ERROR": vectors.FORBIDDEN,
 }
+SERVER = {
+    "AWAITING": {"CONNECT": "AUTHENTICATING"},
+    "AUTHENTICATING": {},
+    "OPEN": {
+        "MESSAGE": "OPEN",
+        "ERROR": "OPEN",
+        "DISCONNECT": "CLOSED",  # it owes nothing
+        "DISCONNECTING": "CLOSED",
+    },
+    "DRAINING": {
+        "MESSAGE": "DRAINING",
+        "ERROR": "DRAINING",
+        "DISCONNECT": "DRAINING",
+        "DISCONNECTING": "CLOSED",
+    },
+}
+CLIENT = {
+    "IDLE": {"ERROR": "IDLE"},
+    "WAITING": {"CONNECTED": "OPEN", "ERROR": "IDLE"},
+    "OPEN": {"MESSAGE": "OPEN", "ERROR": "OPEN", "DISCONNECTING": "CLOSED"},
+    "DRAINING": {"MESSAGE": "DRAINING", "ERROR": "DRAINING", "DISCONNECTING": "CLOSED"},
+}
+"""State and command → the next state; whatever is in no row is a fault."""
 
 
-@pytest.mark.parametrize("kind", FRAMES, ids=lambda kind: kind.command)
-@pytest.mark.parametrize("state", Serving, ids=lambda state: state.name)
-def test_a_server_takes_in_each_state_what_its_table_says(
-    state: Serving, kind: type[Frame]
-) -> None:
-    # SA-05, SA-12, SA-13, SA-27
+@pytest.mark.parametrize("command", FRAMES)
+@pytest.mark.parametrize("state", SERVING)
+def test_a_server_takes_in_each_state_what_its_table_says(state: str, command: str) -> None:
+    """SA-05, SA-12, SA-13, SA-27."""
     server = server_in(state)
-    assert server.state is state
-    events = server.receive(FRAMES[kind], NOW)
-    if state is Serving.CLOSED:
+    assert state_of(server) == state
+    events = server.receive(FRAMES[command], NOW)
+    if state == "CLOSED":
         assert events == []
-    elif kind in SERVER[state]:
-        assert not [event for event in events if isinstance(event, Fault)]
-        assert server.state is SERVER[state][kind] or kind is Disconnect
+    elif command in SERVER[state]:
+        assert "Fault" not in names(events)
+        assert state_of(server) == SERVER[state][command]
     else:
-        assert isinstance(events[-1], Fault)
-        assert server.state is Serving.CLOSED
-        before = state is Serving.AWAITING or (
-            state is Serving.AUTHENTICATING and kind is not Connect
-        )
+        assert names(events)[-1] == "Fault"
+        assert state_of(server) == "CLOSED"
+        before = state == "AWAITING" or (state == "AUTHENTICATING" and command != "CONNECT")
         assert codes(server) == ["401" if before else "400"]
 
 
-@pytest.mark.parametrize("kind", FRAMES, ids=lambda kind: kind.command)
-@pytest.mark.parametrize("state", Connecting, ids=lambda state: state.name)
-def test_a_client_takes_in_each_state_what_its_table_says(
-    state: Connecting, kind: type[Frame]
-) -> None:
-    # SA-05, SA-13
+@pytest.mark.parametrize("command", FRAMES)
+@pytest.mark.parametrize("state", CONNECTING)
+def test_a_client_takes_in_each_state_what_its_table_says(state: str, command: str) -> None:
+    """SA-05, SA-13."""
     client = client_in(state)
-    assert client.state is state
+    assert state_of(client) == state
     client.outputs()
-    events = client.receive(FRAMES[kind], NOW)
-    if state is Connecting.CLOSED:
+    events = client.receive(FRAMES[command], NOW)
+    if state == "CLOSED":
         assert events == []
-    elif kind in CLIENT[state]:
-        assert not [event for event in events if isinstance(event, Fault)]
-        assert client.state is CLIENT[state][kind]
+    elif command in CLIENT[state]:
+        assert "Fault" not in names(events)
+        assert state_of(client) == CLIENT[state][command]
     else:
-        assert isinstance(events[-1], Fault)
-        assert client.state is Connecting.CLOSED
+        assert names(events)[-1] == "Fault"
+        assert state_of(client) == "CLOSED"
         assert codes(client) == ["400"]
 
 
@@ -120,17 +114,15 @@ VERBS = {
     "open_message": lambda side: side.open_message("waiter", NOW),
     "send_error": lambda side: side.send_error(500, "x"),
 }
+SIDES = [(server_in, state) for state in SERVING] + [(client_in, state) for state in CONNECTING]
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("state", [*Serving, *Connecting], ids=str)
-def test_a_verb_in_the_wrong_state_is_the_callers_fault(
-    state: Serving | Connecting, verb: str
-) -> None:
-    side = server_in(state) if isinstance(state, Serving) else client_in(state)
+@pytest.mark.parametrize(("made", "state"), SIDES)
+def test_a_verb_in_the_wrong_state_is_the_callers_fault(made: Any, state: str, verb: str) -> None:
+    side = made(state)
     side.outputs()
-    allowed = state in (Serving.OPEN, Serving.DRAINING, Connecting.OPEN)
-    if allowed:
+    if state == "OPEN" or (made, state) == (server_in, "DRAINING"):
         VERBS[verb](side)
     else:
         with pytest.raises(IllegalTransition, match="MessageSent"):
@@ -139,27 +131,19 @@ def test_a_verb_in_the_wrong_state_is_the_callers_fault(
 
 
 def test_the_other_verbs_have_their_states_too() -> None:
-    for state in Serving:
-        if state is not Serving.AUTHENTICATING:
+    for state in SERVING:
+        if state != "AUTHENTICATING":
             with pytest.raises(IllegalTransition):
                 server_in(state).accept("x")
             with pytest.raises(IllegalTransition):
                 server_in(state).reject(NOW)
-    for client_state in Connecting:
-        if client_state is not Connecting.IDLE:
+    for state in CONNECTING:
+        if state != "IDLE":
             with pytest.raises(IllegalTransition):
-                client_in(client_state).connect("x", now=NOW)
-        if client_state is not Connecting.OPEN:
+                client_in(state).connect("x", now=NOW)
+        if state != "OPEN":
             with pytest.raises(IllegalTransition):
-                client_in(client_state).disconnect(NOW)
-
-
-def test_the_tables_are_whole() -> None:
-    assert set(SERVER) == set(Serving)
-    assert set(CLIENT) == set(Connecting)
-    for table in (SERVER, CLIENT):
-        assert {Fault, Message, Error} <= set(table_events(table))
-        assert all(target in table for row in table.values() for target in row.values())
+                client_in(state).disconnect(NOW)
 
 
 # ── CONNECT ─────────────────────────────────────────────────────────────────────────────────────
@@ -174,7 +158,7 @@ def test_connect_is_granted_with_a_session() -> None:
     )
     assert event == ConnectReceived("me", "secret", {"x": "y"})
     assert "secret" not in repr(event)
-    assert server.state is Serving.AUTHENTICATING
+    assert state_of(server) == "AUTHENTICATING"
     server.accept(SESSION, expires=NOW + 60.5, headers={"z": "w"})
     assert server.outputs() == crlf(
         f"CONNECTED\nsession-id::{SESSION}\nsession-expiry::Mon, 12 Jan 1970 13:47:40 GMT\n"
@@ -214,7 +198,7 @@ def test_a_client_connects_and_sees_its_session() -> None:
         NOW,
     )
     # the source's own example has a wrong weekday
-    assert event == SessionGranted(SESSION, 1496353658.0, {"z": "w"})
+    assert shown(event) == ("SessionGranted", SESSION, 1496353658.0, {"z": "w"})
     assert SESSION not in repr(event)
     assert client.lengths
 
@@ -245,21 +229,41 @@ def test_connect_without_headers_is_anonymous() -> None:
 
 
 @pytest.mark.parametrize(
-    "date",
-    ["", "yesterday", "Tue, 31 Feb 2017 21:47:38 GMT", "Tue, 01 Jun 2017 25:47:38 GMT",
-     "Tue, 01 Juni 2017 21:47:38 GMT", "Tue, 01 Foo 2017 21:47:38 GMT",
-     "Tue, 01 Jun 2017 21:47:38 CET", "Tue, 01 Jun 2017 21:47:99 GMT",
-     "Tue, 01 Jun 0000 21:47:38 GMT"],
-)  # fmt: skip
-def test_a_date_that_is_none_is_counted_and_the_session_lives(date: str) -> None:
-    # SA-11
-    client = Client()
-    client.connect("me", now=NOW)
-    octets = encode(Connected({"session-id": SESSION, "session-expiry": date}))
-    (event,) = client.receive(octets, NOW)
-    assert isinstance(event, SessionGranted)
-    assert event.expires is None
-    assert client.counters.odd_expiries == 1
+    ("date", "expires"),
+    [
+        (None, None),
+        ("Thu, 01 Jan 2026 00:00:00 GMT", 1_767_225_600.0),
+        ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
+        ("Thu, 01 Jan 0001 00:00:00 GMT", -62_135_596_800.0),
+        ("Thu, 31 Jan 1970 23:59:60 GMT", 2_678_400.0),
+        ("Thu, 29 Feb 1972 00:00:00 GMT", 68_169_600.0),
+        *(
+            (date, "odd")
+            for date in (
+                "",
+                "soon",
+                "Thu, 29 Feb 1970 00:00:00 GMT",
+                "Thu, 00 Jan 1970 00:00:00 GMT",
+                "Thu, 32 Jan 1970 00:00:00 GMT",
+                "Thu, 01 Jan 1970 24:00:00 GMT",
+                "Thu, 01 Jan 1970 00:60:00 GMT",
+                "Thu, 01 Jan 1970 00:00:61 GMT",
+                "Thu, 01 Jan 0000 00:00:00 GMT",
+                "Tue, 01 Juni 2017 21:47:38 GMT",
+                "Tue, 01 Foo 2017 21:47:38 GMT",
+                "Tue, 01 Jun 2017 21:47:38 CET",
+            )
+        ),
+    ],
+)
+def test_a_session_expires_at_any_time_of_the_calendar(date: str | None, expires: Any) -> None:
+    """SA-11: what is no date is counted, and the session lives."""
+    client = client_in("WAITING")
+    expiry = {} if date is None else {"session-expiry": date}
+    (event,) = client.receive(frame("CONNECTED", {"session-id": SESSION, **expiry}), NOW)
+    assert names([event]) == ["SessionGranted"]
+    assert event.expires == client.expires == (None if expires == "odd" else expires)
+    assert client.counters.odd_expiries == (expires == "odd")
 
 
 def test_connected_without_a_session_id_is_no_answer() -> None:
@@ -267,7 +271,7 @@ def test_connected_without_a_session_id_is_no_answer() -> None:
     for headers in ({"a": "b"}, {"session-id": ""}):
         client = Client()
         client.connect("me", now=NOW)
-        (fault,) = client.receive(encode(Connected(headers)), NOW)
+        (fault,) = client.receive(frame("CONNECTED", headers), NOW)
         assert isinstance(fault, Fault)
         assert fault.reason == "session-id"
 
@@ -282,15 +286,15 @@ def test_a_refusal_says_nothing_and_the_client_may_try_again_but_not_for_ever() 
         assert not server.closed
         server.reject(NOW)
         (event,) = client.receive(server.outputs(), NOW)
-        assert event == ConnectRefused("403", "Access Forbidden")
-        assert client.state is Connecting.IDLE
+        assert shown(event) == ("ConnectRefused", "403", "Access Forbidden")
+        assert state_of(client) == "IDLE"
         assert server.closed is (attempt == 4)
     assert server.receive(vectors.CONNECT, NOW) == []
 
 
 def test_a_second_connect_is_refused_while_one_waits_and_ever_after() -> None:
     # SA-27
-    for state in (Serving.AUTHENTICATING, Serving.OPEN, Serving.DRAINING):
+    for state in ("AUTHENTICATING", "OPEN", "DRAINING"):
         server = server_in(state)
         assert isinstance(server.receive(vectors.CONNECT, NOW)[-1], Fault)
         assert codes(server) == ["400"]
@@ -329,13 +333,13 @@ def test_connect_has_to_come_in_time() -> None:
     client = Client()
     client.connect("me", now=NOW)
     assert due(client, NOW + 1)[1] == NOW + 10
-    assert [type(event) for event in client.advance(NOW + 10)] == [Fault]
+    assert names(client.advance(NOW + 10)) == ["Fault"]
     assert due(open_server(), NOW + 11)[1] is None
 
 
 def test_a_refusal_gives_new_time() -> None:
     # SA-27
-    server = server_in(Serving.AUTHENTICATING)
+    server = server_in("AUTHENTICATING")
     server.reject(NOW + 9)
     assert due(server, NOW + 9)[1] == NOW + 19
 
@@ -369,16 +373,17 @@ def test_a_session_expires() -> None:
     # SA-11
     server = open_server(expires=NOW + 100)
     assert due(server, NOW)[1] == NOW + 100
-    assert due(server, NOW + 100) == ([SessionExpired()], None)
+    events, deadline = due(server, NOW + 100)
+    assert (names(events), deadline) == (["SessionExpired"], None)
     assert server.outputs() == vectors.DISCONNECTING + b"\0"
     assert server.closed
 
 
 def test_an_expired_session_reads_nothing_more() -> None:
     # SA-10: even if the clock was not looked at meanwhile
-    for frame in (vectors.HOLA, vectors.DISCONNECT):
+    for octets in (vectors.HOLA, vectors.DISCONNECT):
         server = open_server(expires=NOW + 100)
-        (fault,) = server.receive(frame, NOW + 100)
+        (fault,) = server.receive(octets, NOW + 100)
         assert isinstance(fault, Fault)
         assert fault.reason == "session-expired"
         assert codes(server) == ["401"]
@@ -391,7 +396,8 @@ def test_an_expired_session_reads_nothing_more() -> None:
 def test_disconnecting_ends_either_side_at_once() -> None:
     # SA-13
     for side in (open_server(), open_client()):
-        assert side.receive(vectors.DISCONNECTING + vectors.HOLA, NOW) == [DisconnectingReceived()]
+        events = side.receive(vectors.DISCONNECTING + vectors.HOLA, NOW)
+        assert names(events) == ["DisconnectingReceived"]
         assert side.closed
         assert side.outputs() == b""
     for side in (open_server(), open_client()):
@@ -413,19 +419,19 @@ def test_disconnect_waits_for_the_answers() -> None:
     ids = [client.request(b"x", n, NOW) for n in range(3)]
     client.disconnect(NOW)
     events = server.receive(client.outputs(), NOW)
-    assert isinstance(events[-1], DisconnectReceived)
-    assert server.state is Serving.DRAINING
+    assert names(events)[-1] == "DisconnectReceived"
+    assert state_of(server) == "DRAINING"
     server.answer(ids[0], b"a")
     server.fail(ids[1], 500, "b")
     assert not server.closed
     server.acknowledge(ids[2:])
     assert server.closed
     events = client.receive(server.outputs(), NOW)
-    assert [type(e) for e in events] == [
-        ResponsesReceived,
-        RequestFailed,
-        ResponsesReceived,
-        DisconnectingReceived,
+    assert names(events) == [
+        "ResponsesReceived",
+        "RequestFailed",
+        "ResponsesReceived",
+        "DisconnectingReceived",
     ]
     assert client.closed
 
@@ -433,7 +439,7 @@ def test_disconnect_waits_for_the_answers() -> None:
 def test_disconnect_without_work_closes_at_once() -> None:
     # SA-12
     server = open_server()
-    assert server.receive(vectors.DISCONNECT, NOW) == [DisconnectReceived()]
+    assert names(server.receive(vectors.DISCONNECT, NOW)) == ["DisconnectReceived"]
     assert server.closed
     assert server.outputs() == vectors.DISCONNECTING + b"\0"
 
@@ -461,7 +467,10 @@ def test_after_disconnect_no_further_message_is_taken() -> None:
         + vectors.DISCONNECT,
         NOW,
     )
-    assert flat(events)[-2:] == [("response", id, "w", {}, b"!", False), DisconnectReceived()]
+    assert flat(events)[-2:] == [
+        ("response", id, "w", {}, b"!", False),
+        ("DisconnectReceived",),
+    ]
     assert requests(events[:-2]) == []
     assert [e[:2] for e in errors(server)] == [("503", "h"), ("503", "123123")]
     server.answer("000001", b"")
@@ -474,7 +483,8 @@ def test_the_drain_is_bounded() -> None:
     server.receive(vectors.HOLA + vectors.DISCONNECT, NOW)
     assert due(server, NOW)[1] == NOW + 30
     server.receive(vectors.DISCONNECT, NOW + 20)  # asking again gives no more time
-    assert due(server, NOW + 30) == ([DrainTimedOut()], None)
+    assert names(server.advance(NOW + 30)) == ["DrainTimedOut"]
+    assert server.deadline is None
     assert server.outputs() == vectors.DISCONNECTING + b"\0"
 
 
@@ -483,7 +493,7 @@ def test_a_server_drains_of_its_own_accord() -> None:
     server = open_server()
     server.receive(vectors.HOLA, NOW)
     server.drain(NOW)
-    assert server.state is Serving.DRAINING
+    assert state_of(server) == "DRAINING"
     server.drain(NOW)
     server.answer("000001", b"")
     assert server.closed
@@ -493,7 +503,7 @@ def test_a_server_drains_of_its_own_accord() -> None:
     server = open_server(expires=NOW + 10)
     server.receive(vectors.HOLA, NOW)
     server.drain(NOW)
-    assert server.advance(NOW + 10) == [SessionExpired()]
+    assert names(server.advance(NOW + 10)) == ["SessionExpired"]
 
 
 # ── what the sink says, and time ────────────────────────────────────────────────────────────────
@@ -502,10 +512,7 @@ def test_a_server_drains_of_its_own_accord() -> None:
 def test_what_never_will_be_safe_fails_its_requests_and_ends_the_session() -> None:
     # SA-16
     server = open_server()
-    first, second = (
-        server.receive(msg(b"x", msg_id=id), NOW)[0].place  # type: ignore[union-attr]
-        for id in ("1", "2")
-    )
+    first, second = (server.receive(msg(b"x", msg_id=id), NOW)[0].place for id in ("1", "2"))
     server.made_safe(first, NOW)
     server.not_safe(second, NOW)
     assert errors(server) == [("503", "2", b"not stored")]
@@ -522,7 +529,7 @@ def test_what_was_answered_before_does_not_fail_with_the_others() -> None:
     (event,) = server.receive(msg(b"x", msg_id="1") + msg(b"x", msg_id="2"), NOW)
     server.acknowledge(["1"])
     server.outputs()
-    server.not_safe(event.place, NOW)  # type: ignore[union-attr]
+    server.not_safe(event.place, NOW)
     assert errors(server) == [("503", "2", b"not stored")]
 
 
@@ -535,29 +542,29 @@ def test_silence_means_nothing_while_the_peer_is_not_read() -> None:
     assert server.deadline is None
     server.resumed(NOW + 110)
     assert server.deadline == NOW + 170
-    assert server.advance(NOW + 170) == [MessageAbandoned("1")]
+    assert flat(server.advance(NOW + 170)) == [("MessageAbandoned", "1")]
 
 
-@pytest.mark.parametrize("state", list(Serving), ids=lambda state: state.name)
-def test_a_client_which_will_send_no_more_is_answered_if_it_can_be(state: Serving) -> None:
+@pytest.mark.parametrize("state", SERVING)
+def test_a_client_which_will_send_no_more_is_answered_if_it_can_be(state: str) -> None:
     server = server_in(state)
     server.ended(NOW)
-    kept = state in (Serving.OPEN, Serving.DRAINING) and bool(server.unanswered)
+    kept = state in ("OPEN", "DRAINING") and bool(server.unanswered)
     assert server.finished is not kept
 
 
 def test_what_no_hook_looks_at_is_answered_when_it_is_safe() -> None:
     # SA-16, SA-12: the caller has nothing more to do with it, and an orderly end does not wait
-    leave = encode(Disconnect({"session-id": SESSION}))
-    for unhooked in ((), (REQUEST,), (SEND_ONLY,), (REQUEST, SEND_ONLY)):
+    for unhooked in ((), ("request",), ("send-only",), ("request", "send-only")):
         server = open_server(unhooked=unhooked)
-        octets = msg(b"a", msg_id="1") + msg(b"b", msg_id="2", send_only="yes") + leave
-        for event in server.receive(octets, NOW):
-            if isinstance(event, MessagesReceived):
+        octets = msg(b"a", msg_id="1") + msg(b"b", msg_id="2", send_only="yes")
+        for event in server.receive(octets + vectors.DISCONNECT, NOW):
+            if names([event]) == ["MessagesReceived"]:
                 told = server.made_safe(event.place, NOW)
-                assert told == ([] if event.kind in unhooked else [MessagesSafe(event)])
-        answered = [dict(r.headers).get("ref-msg-id") for r in sent(server) if isinstance(r, Read)]
-        assert ("1" in answered) is (REQUEST in unhooked)
+                assert names(told) == ([] if event.kind in unhooked else ["MessagesSafe"])
+                assert all(safe.messages is event for safe in told)
+        answered = [dict(r.headers).get("ref-msg-id") for r in sent(server)]
+        assert ("1" in answered) is ("request" in unhooked)
         assert server.finished is (len(unhooked) == 2)
 
 
@@ -590,14 +597,16 @@ def test_both_sides_say_how_much_they_take(framed: bool) -> None:
     assert asked == ConnectReceived("me", None, {})
     server.accept(SESSION)
     (granted,) = client.receive(server.outputs(), NOW)
-    assert granted == SessionGranted(SESSION, None, {})
+    assert shown(granted) == ("SessionGranted", SESSION, None, {})
     with pytest.raises(LimitExceeded, match="message-octets=300"):
         client.send_only(b"x" * 300)
     client.send_only(b"x" * 100)
     server.send_only(b"x" * 4000)
     with pytest.raises(LimitExceeded, match="message-octets=5000"):
         server.send_only(b"x" * 5000)
-    assert flat(client.receive(server.outputs(), NOW)) == [(SEND_ONLY, "1", {}, b"x" * 4000, False)]
+    assert flat(client.receive(server.outputs(), NOW)) == [
+        ("send-only", "1", {}, b"x" * 4000, False)
+    ]
 
 
 @pytest.mark.parametrize("said", ["", "x", "-1", "1" * 19, "\N{ARABIC-INDIC DIGIT FIVE}", None])
@@ -605,7 +614,7 @@ def test_who_says_nothing_of_it_is_taken_to_be_like_us(said: str | None) -> None
     # HO-01: and a terminal is not answered with headers which nobody asked for
     server = Server(limits(message_octets=300))
     own = {} if said is None else {"message-octets": said}
-    (asked,) = server.receive(encode(Connect({"client-id": "me", **own})), NOW)
+    (asked,) = server.receive(frame("CONNECT", {"client-id": "me", **own}), NOW)
     assert asked == ConnectReceived("me", None, {})
     server.accept(SESSION)
     assert b"message-octets" not in server.outputs()

@@ -7,14 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.sabc.machine.sides import LEAVE_SECONDS
-from twisted_msgproto.sabc.terms.events import RequestFailed
-from twisted_msgproto.sabc.wire import (
-    Connect,
-    Error,
-    Message,
-    encode,
-)
 
 from . import vectors
 from .sides import (
@@ -30,7 +22,7 @@ from .sides import (
     requests,
     sent,
 )
-from .vectors import SESSION, Read, cut
+from .vectors import SESSION, cut, frame
 
 # ── However it is split ─────────────────────────────────────────────────────────────────────────
 
@@ -49,14 +41,17 @@ ROWS = [
     msg(b"x", msg_id="d", client_id="x"),
     part(b"x", msg_id="e", ref_msg_id="x"),
     msg(b"x" * 590, other="1"),
-    encode(Message({"session-id": SESSION, "msg-id": "f"}, b"x" * 33), lengths=True),
-    encode(Message({"session-id": SESSION, "msg-id": "g"}, b"x" * 310), lengths=True),
-    encode(
-        Message({"session-id": SESSION, "msg-id": "h", "msg-more": "yes"}, b"x" * 40, final=False),
+    frame("MESSAGE", {"session-id": SESSION, "msg-id": "f"}, b"x" * 33, lengths=True),
+    frame("MESSAGE", {"session-id": SESSION, "msg-id": "g"}, b"x" * 310, lengths=True),
+    frame(
+        "MESSAGE",
+        {"session-id": SESSION, "msg-id": "h", "msg-more": "yes"},
+        b"x" * 40,
+        final=False,
         lengths=True,
     ),
-    encode(Message({"session-id": SESSION, "msg-id": "h"}, b"z" * 4, final=False), lengths=True),
-    encode(Error({"error-code": "5"}, b"z"), lengths=True),
+    frame("MESSAGE", {"session-id": SESSION, "msg-id": "h"}, b"z" * 4, final=False, lengths=True),
+    frame("ERROR", {"error-code": "5"}, b"z", lengths=True),
     vectors.DISCONNECT,
     vectors.DISCONNECTING,
     b"junk",
@@ -97,17 +92,9 @@ def test_frames_of_a_closed_connection_are_nothing() -> None:
     assert server.receive([vectors.HOLA], NOW) == []
 
 
-def test_the_quick_way_and_the_long_way_are_one() -> None:
-    # SA-16: what the quick way leaves alone is read the same
-    for extra in ({}, {"a": "b"}):
-        server = open_server()
-        events = server.receive(msg(b"x", msg_id="1", **extra), NOW)
-        assert requests(events) == [("1", b"x", False)]
-
-
 def request_frame(id: str, body: bytes, lengths: bool, final: bool = True, **h: str) -> bytes:
     named = {"session-id": SESSION, "msg-id": id} | {k.replace("_", "-"): v for k, v in h.items()}
-    return encode(Message(named, body, final=final), lengths=lengths)
+    return frame("MESSAGE", named, body, final=final, lengths=lengths)
 
 
 ODD = {
@@ -194,13 +181,12 @@ def test_what_is_left_of_the_branches() -> None:
     server.receive(part(b"a", ref_msg_id=id), NOW)
     server.receive(vectors.HOLA + vectors.DISCONNECT, NOW)
     server.outputs()
-    assert flat(server.receive(msg(b"b", ref_msg_id=id), NOW))[0][4] == b"ab"  # type: ignore[index]
+    assert flat(server.receive(msg(b"b", ref_msg_id=id), NOW))[0][4] == b"ab"
     # only cut messages to acknowledge
     server = open_server(limits=SMALL)
     server.receive(msg(b"x" * 290, msg_id="1"), NOW)
     server.acknowledge(["1"])
     (answer,) = sent(server)
-    assert isinstance(answer, Read)
     assert ("truncated", "yes") in answer.headers
     # a connection lost while a message is being written
     client = open_client()
@@ -226,7 +212,7 @@ def test_each_answer_of_one_read_says_whether_it_was_cut() -> None:
 
 
 def test_a_server_has_its_time_to_answer_what_it_owes__SA_12() -> None:
-    for owed, seconds in ((1, 30.0), (0, LEAVE_SECONDS)):
+    for owed, seconds in ((1, 30.0), (0, 4.0)):
         client = open_client()
         for _ in range(owed):
             client.request(b"y", b"x", NOW)
@@ -250,18 +236,10 @@ def test_many_answers_leave_together() -> None:
                 server.answer(id, body)
         events = flat(client.receive(server.outputs(), NOW))
         cut = events.pop()  # HO-01
-        assert isinstance(cut, RequestFailed)
-        assert (cut.waiter, cut.code) == (b"cut", "truncated")
+        assert cut[:4] == ("RequestFailed", cut[1], b"cut", "truncated")
         assert client.counters.responses == len(events) + 1
-        assert all(row[2] == row[4] for row in events)  # type: ignore[index]
+        assert all(row[2] == row[4] for row in events)
         assert len(events) == (5 if lengths else 4)
         assert server.answer_all([], []) == []
         server.stop()
         assert server.answer_all(["1"], [b""]) == []
-
-
-def test_a_role_must_say_what_its_commands_do() -> None:
-    from twisted_msgproto.sabc.machine.receiving import Listener
-
-    with pytest.raises(NotImplementedError):
-        Listener._commanded(open_server(), Connect({}), NOW, [])  # type: ignore[arg-type]

@@ -4,9 +4,8 @@ from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IStreamClientEndpoint
 from zope.interface import implementer
 
-from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
-from twisted_msgproto.sabc import SabcClientFactory, SabcServer
-from twisted_msgproto.sabc.protocol.comeback import SabcClientService
+from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused
+from twisted_msgproto.sabc import SabcClientFactory, SabcClientService, SabcServer
 
 from .pairs import PEER, Case, Transport
 
@@ -85,17 +84,6 @@ class Reconnecting(Case):
         self.service.startService()
         self.exchange()
 
-    def test_it_stands_and_stands_again(self):
-        """SA-09: every session is a new one."""
-        standing = self.service.whenEstablished()
-        self.start()
-        first = self.successResultOf(standing)
-        self.assertIs(self.service.session, first)
-        self.come_back()
-        second = self.successResultOf(self.service.whenEstablished())
-        self.assertIsNot(second, first)
-        self.assertEqual(self.factory.counters["sessions"], 2)
-
     def test_a_request_on_its_way_fails_unless_it_is_safe(self):
         """SA-16."""
         self.start()
@@ -117,22 +105,6 @@ class Reconnecting(Case):
         self.server.asked[0][1].errback(Refused("no", 499))
         self.exchange()
         self.failureResultOf(asked, Refused)
-
-    def test_the_time_counts_for_all_of_it(self):
-        """SA-27."""
-        self.endpoint.refusing = True
-        self.service.startService()
-        asked, forever = self.service.request(b"x", timeout=5), self.service.request(b"y")
-        for _ in range(5):
-            self.clock.advance(1)
-        self.failureResultOf(asked, TimedOut)
-        self.endpoint.refusing = False
-        self.clock.advance(1)
-        self.exchange()
-        self.assertEqual([body for body, _ in self.server.asked], [b"y"])
-        self.clock.advance(60)
-        self.exchange()
-        self.failureResultOf(forever, TimedOut)
 
     def test_waiting_requests_are_bounded(self):
         """SA-27."""
@@ -161,12 +133,3 @@ class Reconnecting(Case):
         self.exchange()
         self.stop()
         self.failureResultOf(asked, ConnectionClosed)
-
-    def test_over_websocket_it_connects_to_an_address(self):
-        """SA-25."""
-        service = SabcClientService(
-            self.endpoint,
-            SabcClientFactory("me", clock=self.clock),
-            url="ws://localhost/",
-        )
-        self.assertIs(service.session, None)

@@ -8,14 +8,17 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from twisted.application.service import IServiceMaker
+from twisted.plugin import getPlugins
 
 from tests.tools.processes import Launched, Launcher
 from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.sabc.service import Options, websocket_address
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "protocols" / "sabc.md"
 ANY = "tcp:0:interface=127.0.0.1"
@@ -29,21 +32,10 @@ def serve(launch: Launcher, *options: str | Path) -> tuple[Launched, str, str]:
     return server, tcp, ws
 
 
-@pytest.mark.parametrize(
-    ("listens", "told"),
-    [
-        ("tcp:127.0.0.1:5047", "ws://127.0.0.1:5047"),
-        ("ssl:127.0.0.1:5047", "wss://127.0.0.1:5047"),
-        ("mtls:127.0.0.1:5047", "wss://127.0.0.1:5047"),
-        ("unix:/run/sabc", "unix:/run/sabc"),
-    ],
-)
-def test_an_address_for_websocket_is_announced_as_clients_are_given_it(
-    listens: str, told: str
-) -> None:
-    announced: list[tuple[str, str]] = []
-    websocket_address(lambda name, where: announced.append((name, where)), "sabc", listens)
-    assert announced == [("sabc", told)]
+def options() -> Any:
+    """Those of ``twistd sabc``."""
+    (maker,) = [plugin for plugin in getPlugins(IServiceMaker) if plugin.tapname == "sabc"]
+    return maker.options()
 
 
 def rows(directory: Path) -> list[dict[str, object]]:
@@ -157,8 +149,6 @@ def test_recv_prints_what_the_server_sends(launch: Launcher) -> None:
         "print(f'port {port.getHost().port} ready', flush=True)\n"
         "reactor.run()\n"
     )
-    import sys
-
     server = launch.command([sys.executable, "-c", program])
     port = server.line(r"port (\d+) ready")[1]
     got = launch.run(
@@ -249,16 +239,16 @@ def test_the_session_of_the_documents(launch: Launcher, tool: str) -> None:
 )
 def test_a_usage_error_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        Options().parseOptions(words)
+        options().parseOptions(words)
     assert str(ended.value).startswith("sabc: ")
     assert "\n" not in str(ended.value)
 
 
 def test_where_it_listens_by_default() -> None:
     def endpoints(*words: str) -> tuple[list[str], list[str]]:
-        options = Options()
-        options.parseOptions(list(words))
-        return options["endpoints"], options["websockets"]
+        given = options()
+        given.parseOptions(list(words))
+        return given["endpoints"], given["websockets"]
 
     assert endpoints() == (["tcp:5046:interface=127.0.0.1"], ["tcp:5047:interface=127.0.0.1"])
     assert endpoints("-e", "tcp:1") == (["tcp:1"], [])
@@ -271,3 +261,60 @@ def test_options_which_sabc_has_not_are_refused(launch: Launcher, words: list[st
     ended = launch.run("send", "sabc", "tcp:127.0.0.1:9", "--count", "1", *words)
     assert ended.returncode == 2
     assert ended.stderr == f"msgproto send: send sabc has no {words[0]}\n"
+
+
+# ── Calls from the shell ────────────────────────────────────────────────────────────────────────
+
+ADDING = """
+import base64, json
+from twisted_msgproto.sabc import Response, SabcServer
+
+class Server(SabcServer):
+    def requestReceived(self, message):
+        body = message.body
+        if body == b"binary":
+            return Response(b"\\xff\\x00", {"kind": "octets"})
+        if body == b"text":
+            return "grüße"
+        if body == b"break":
+            raise ValueError("no")
+        given = json.loads(body)
+        return Response(json.dumps({"sum": sum(given)}).encode(), dict(message.fields))
+"""
+
+
+@pytest.fixture
+def adding(launch: Launcher) -> Launched:
+    (launch.directory / "adding.py").write_text(ADDING)
+    (launch.directory / "passwords").write_text("me:right\n")
+    return launch(
+        *("sabc", "-e", "tcp:0:interface=127.0.0.1", "--websocket", "tcp:0:interface=127.0.0.1"),
+        *("--class", "adding:Server"),
+        module="twisted",
+    )
+
+
+def test_an_answer_is_a_line_of_json(launch: Launcher, adding: Launched, tmp_path: Path) -> None:
+    tcp = adding.address("sabc")
+    websocket = adding.line(r"listening on (ws://[^\s\"]+)")[1] + "/"
+    for place in (tcp, websocket):
+        words = ["send", "sabc", place, "--property", "a=b", "--call"]
+        ended = launch.run(*words, "[1, 2]")
+        assert (ended.returncode, ended.stderr) == (0, "")
+        answer = json.loads(ended.stdout)
+        assert answer["body"] == {"sum": 3}
+        assert answer["fields"]["a"] == "b"
+    assert json.loads(launch.run(*words, "text", "--json").stdout)["body"] == "grüße"
+    binary = json.loads(launch.run(*words, "binary").stdout)
+    assert binary["body_base64"] == "/wA="
+    assert binary["fields"]["kind"] == "octets"
+    failed = launch.run(*words, "break")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr.count("\n") == 1
+    for more, text in (
+        (["--args", "x"], "sabc has no --args: the text of --call is the request's body"),
+        (["--window", "3"], "call sabc has no --window"),
+    ):
+        ended = launch.run(*words, "x", *more)
+        assert ended.returncode == 2
+        assert text in ended.stderr

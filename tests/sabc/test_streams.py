@@ -120,7 +120,9 @@ class Streams(Case):
             while True:
                 yield b"x"
 
+        room = self.client.room
         asked, sent = self.client.request(endless()), self.client.sendOnly(endless())
+        self.assertEqual(self.client.room, room - 1)  # SA-27
         self.lose(self.client)
         self.failureResultOf(asked, ConnectionClosed)
         self.failureResultOf(sent, ConnectionClosed)

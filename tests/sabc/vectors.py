@@ -1,21 +1,12 @@
-"""The examples of the protocol's source with CRLF, and a way to see any two readings as equal."""
+"""The examples of the protocol's source with CRLF; frames as a peer writes them, and reads them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
 
-from twisted_msgproto.core.errors import Fault
-from twisted_msgproto.sabc.wire import Frame
-from twisted_msgproto.sabc.wire.framing import (
-    BodyContinued,
-    Decoder,
-    FrameClosed,
-    FrameOpened,
-    Piece,
-)
-
 SESSION = "NaTPOgp1QUuB6Gm5tAdcSw"
+END = b"\r\n\r\n\0"
 
 
 def crlf(text: str) -> bytes:
@@ -50,6 +41,22 @@ WHOLE_BODY = crlf(
 )
 
 
+def frame(
+    command: str,
+    headers: dict[str, str],
+    body: bytes = b"",
+    *,
+    final: bool = True,
+    lengths: bool = False,
+) -> bytes:
+    """A frame as the specification has it (``SA-01``, ``SA-02``, ``SA-26``)."""
+    if lengths and command in ("MESSAGE", "ERROR"):
+        headers = {**headers, "content-length": str(len(body))}
+    lines = [command, *(f"{key}::{value}" for key, value in headers.items()), "", ""]
+    end = b"" if not final else END if body else b"\0"
+    return "\r\n".join(lines).encode() + body + end
+
+
 @dataclass(frozen=True)
 class Read:
     """One frame as it was read, however it came in."""
@@ -58,40 +65,63 @@ class Read:
     headers: tuple[tuple[str, str], ...]
     body: bytes
     final: bool | None
-    octets: int
 
 
-def flatten(pieces: list[Piece]) -> list[Read | Fault]:
-    """Pieces as whole frames; the last one may be unfinished (``final=None``)."""
-    found: list[Read | Fault] = []
-    head: Frame | None = None
-    body = b""
+def _valid(lines: list[bytes], session: str) -> bool:
+    """Whether these are the headers of a frame of the session, by the letter of the rules."""
+    keys = []
+    for line in lines:
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            return False
+        key, separator, value = text.partition("::")
+        if not separator or "::" in value or not key or set(text) & {"\r", "\n", "\0"}:
+            return False
+        keys.append(key)
+    return len(set(keys)) == len(keys) and f"session-id::{session}".encode() in lines
 
-    def frame(kind: Frame, octets: bytes, final: bool | None, end: int) -> Read:
-        headers = tuple(kind.headers.items())
-        size = kind.head_octets + len(octets) + end
-        return Read(kind.command, headers, octets, final, size)
 
-    for piece in pieces:
-        if isinstance(piece, FrameOpened):
-            head, body = piece.frame, b""
-        elif isinstance(piece, BodyContinued):
-            assert piece.octets
-            body += piece.octets
-        elif isinstance(piece, FrameClosed):
-            assert head is not None
-            found.append(frame(head, body, piece.final, piece.octets))
-            head = None
-        elif isinstance(piece, Frame):
-            assert head is None
-            found.append(frame(piece, piece.body, piece.final, piece.end_octets))
+def end_of_body(
+    octets: bytes, start: int, more: bool, session: str
+) -> tuple[int, int, bool] | None:
+    """Where a body ends, where the next frame begins, and finality: every place is tried."""
+    for place in range(start - 4, len(octets)):
+        if octets.startswith(END, place):
+            return max(place, start), place + len(END), True
+        if place < start or not more:
+            continue
+        for command in (b"MESSAGE\r\n", b"ERROR\r\n", b"DISCONNECT\r\n", b"DISCONNECTING\r\n"):
+            if octets.startswith(command, place):
+                block, blank, _ = octets[place + len(command) - 2 :].partition(b"\r\n\r\n")
+                if blank and _valid(block[2:].split(b"\r\n"), session):
+                    return place, place, False
+    return None
+
+
+def read(octets: bytes, *, lengths: bool = False, session: str = SESSION) -> list[Read]:
+    """Read a stream slowly and obviously; the last body may be unfinished (``final=None``)."""
+    found: list[Read] = []
+    while octets:
+        head, blank, rest = octets.partition(b"\r\n\r\n")
+        assert blank, octets
+        command, *lines = head.decode().split("\r\n")
+        headers = dict(line.split("::") for line in lines)
+        body, final = b"", True if rest[:1] == b"\0" else None
+        if command not in ("MESSAGE", "ERROR"):
+            octets = rest.removeprefix(b"\0")
+        elif lengths:
+            size = int(headers.pop("content-length"))
+            body, octets = rest[:size], rest[size:]
+            mark = END if octets.startswith(END) else b"" if size else b"\0"
+            final = bool(mark) and octets.startswith(mark)
+            octets = octets.removeprefix(mark)
         else:
-            if head is not None:
-                found.append(frame(head, body, None, 0))
-                head = None
-            found.append(piece)
-    if head is not None:
-        found.append(frame(head, body, None, 0))
+            start = len(head) + 4
+            end = end_of_body(octets, start, "msg-more" in headers, session)
+            stop, following, final = end or (len(octets), len(octets), None)
+            body, octets = octets[start:stop], octets[following:]
+        found.append(Read(command, tuple(headers.items()), body, final))
     return found
 
 
@@ -99,23 +129,3 @@ def cut(octets: bytes, *places: int) -> list[bytes]:
     """``octets`` in pieces, cut at ``places``."""
     edges = [0, *sorted(places), len(octets)]
     return [octets[a:b] for a, b in pairwise(edges)]
-
-
-def decode(
-    chunks: list[bytes],
-    *,
-    lengths: bool = False,
-    session_id: str | None = SESSION,
-    lenient: bool = False,
-    part_octets: int = 8,
-    decoder: Decoder | None = None,
-) -> list[Read | Fault]:
-    """What a decoder makes of ``chunks``."""
-    decoder = decoder or Decoder(part_octets=part_octets, lenient=lenient)
-    decoder.lengths, decoder.session_id = lengths, session_id
-    pieces: list[Piece] = []
-    for chunk in chunks:
-        decoder.feed(chunk)
-        while (piece := decoder.next()) is not None:
-            pieces.append(piece)
-    return flatten(pieces)

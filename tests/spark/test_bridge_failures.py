@@ -211,6 +211,46 @@ def test_a_bridge_with_nothing_to_land_sees_that_its_table_was_taken_back__TB_05
         loop.run()
 
 
+class Silent(OSTableDisk):
+    """A disk that does not answer so many times."""
+
+    times = 0
+
+    def names(self, path: str) -> list[str]:
+        self._answer()
+        return super().names(path)
+
+    def read(self, path: str) -> bytes:
+        self._answer()
+        return super().read(path)
+
+    def _answer(self) -> None:
+        if self.times:
+            self.times -= 1
+            raise OSError(5, "the store does not answer")
+
+
+def test_a_table_that_cannot_be_read_just_now_is_read_again_after_a_while(
+    table: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loops, "IDLE_SECONDS", 0.0)
+    Table.create(table, TABLE_SCHEMA)
+    disk = Silent()
+    loop = loop_over(Table.open_for_writing(table, disk=disk), [queue])
+    asks, rounds = loop.gateways.ask, [0]
+
+    def ask(landed: Any) -> list[Gateway]:
+        """Nobody answers for some rounds, in which the bridge looks at its table."""
+        rounds[0] += 1
+        disk.times = int(rounds[0] == 1)
+        return asks(landed, PATIENCE) if rounds[0] > 3 else []
+
+    monkeypatch.setattr(loop.gateways, "ask", ask)
+    loop.run()
+    assert disk.times == 0
+    exactly(table, queue)
+
+
 def test_a_checkpoint_which_fails_does_not_end_the_bridge(table: Path, queue: Path) -> None:
     said: list[str] = []
     opened = starting.open_table(str(table), None, None, {}, Run.new())
@@ -304,7 +344,6 @@ def test_when_no_gateway_can_be_landed_the_first_one_s_reason_is_told__TB_09(
     loop = loop_over(table, [queue, tmp_path / "other"], pace=Pace())
     first, second = loop.gateways.all
     loop.gateways.refuse(second, "the second is older")
-    loop._check_someone_answers()
     loop.gateways.refuse(first, "the first is older")
     with pytest.raises(QueueMismatch, match="the first is older"):
         loop.run()

@@ -9,7 +9,6 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -28,7 +27,7 @@ from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.log import SegmentLog
 from twisted_msgproto.spark.jobs import open_range
-from twisted_msgproto.spark.loop import Loop, Pace
+from twisted_msgproto.spark.loop import Pace
 from twisted_msgproto.table import starting
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.landing import (
@@ -57,18 +56,6 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "table"
 
 
-def test_a_table_that_cannot_be_read_just_now_is_read_again_after_a_while() -> None:
-    loop: Any = Loop.__new__(Loop)
-    loop.clock, loop._looked = lambda: 50.0, 0.0
-
-    def look() -> None:
-        raise TableError("the store does not answer")
-
-    loop._look = look
-    loop._look_idly()
-    assert loop._looked == 50.0
-
-
 # -- the ordinary course ---------------------------------------------------------------------------
 
 
@@ -80,20 +67,6 @@ def test_queues_land_and_their_marks_follow(table: Path, queue: Path, tmp_path: 
     assert QueueReader(queue).consumers() == {consumer: 1500}
     assert QueueReader(tmp_path / "second").consumers() == {consumer: 70}
     assert (loop.progress.batches, loop.progress.rows) == (1, 1570)
-
-
-def test_a_restart_goes_on_where_the_table_is(table: Path, queue: Path) -> None:
-    drain(table, [queue], pace=Pace(trigger=0, once=True, rows_max=400))
-    write(queue, messages(1500, 250))
-    loop = drain(table, [queue])
-    assert loop.progress.rows == 250
-    exactly(table, queue)
-
-
-def test_a_batch_has_at_most_so_many_rows(table: Path, queue: Path) -> None:
-    loop = drain(table, [queue], pace=Pace(trigger=0, once=True, rows_max=400))
-    assert loop.progress.batches == 4
-    assert DeltaTable(table).version() == 4
 
 
 def test_a_commit_says_what_its_files_hold(table: Path, queue: Path) -> None:
@@ -232,17 +205,6 @@ def test_killed_between_the_tasks_and_the_commit_leaves_orphans_only(
     assert len(list(table.rglob("*.parquet"))) == 1
     drain(table, [queue])
     assert len(list(table.rglob("*.parquet"))) == 2
-    exactly(table, queue)
-
-
-def test_the_queue_is_trimmed_below_the_mark_and_everything_goes_on(
-    table: Path, tmp_path: Path
-) -> None:
-    queue = tmp_path / "small"
-    write(queue, *(messages(first, 300) for first in range(0, 1500, 300)), segment_bytes=4096)
-    drain(table, [queue])
-    write(queue, messages(1500, 10), segment_bytes=4096)
-    drain(table, [queue])
     exactly(table, queue)
 
 

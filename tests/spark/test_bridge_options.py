@@ -14,11 +14,11 @@ from tests.spark.conftest import identity
 from tests.tools.certificates import Authority
 from tests.tools.served import Served
 from twisted_msgproto.cli import bridge as command
-from twisted_msgproto.core.errors import ConfigurationError, QueueError
+from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.spark import bridge as bridge_room
 from twisted_msgproto.spark.bridge import BridgeOptions, OpenedMarks
 from twisted_msgproto.spark.gateways import AWAY, REFUSED
-from twisted_msgproto.spark.opening import is_remote, open_queue
+from twisted_msgproto.spark.opening import is_remote
 from twisted_msgproto.spark.options import Access, Settings
 
 REMOTE = "grpc+tls://gateway.example:8815"
@@ -73,19 +73,6 @@ def guarded(queue: Path, tmp_path: Path) -> Iterator[str]:
     pem = {"certificate": pair.cert.read_bytes(), "key": pair.key.read_bytes()}
     with Served(queue, "grpc+tls://127.0.0.1:0", token="sesame", **pem) as served:
         yield served.location
-
-
-def test_a_queue_behind_tls_and_a_token_opens_with_both_and_with_nothing_less(
-    queue: Path, guarded: str, tmp_path: Path
-) -> None:
-    token, authority = str(tmp_path / "token"), str(tmp_path / "authority.pem")
-    assert open_queue(guarded, Access(token, authority)).queue_id == identity(queue)
-    with pytest.raises(QueueError, match="it wants its token"):
-        open_queue(guarded, Access(None, authority))
-    with pytest.raises(QueueError, match="ertificate"):
-        open_queue(guarded, Access(token, None))
-    with pytest.raises(ConfigurationError, match="cannot read"):
-        open_queue(guarded, Access(authority, str(tmp_path / "none.pem")))
 
 
 def test_marks_open_a_gateway_s_queue_with_the_bridge_s_keys_once(

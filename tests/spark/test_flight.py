@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import itertools
-import json
 import signal
 import socket
 import threading
@@ -18,7 +15,7 @@ import pyarrow.flight as flight
 import pytest
 
 from tests.spark.conftest import damage_record, identity, messages, write
-from tests.tools.endpoints import endpoints
+from tests.tools.certificates import Authority
 from tests.tools.processes import Launcher
 from tests.tools.queues import batch, put
 from tests.tools.served import Served
@@ -30,9 +27,7 @@ from twisted_msgproto.core.errors import (
     QueueMismatch,
 )
 from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter
-from twisted_msgproto.queue.flight import QueueFlightServer
 from twisted_msgproto.queue.lineage import Landed
-from twisted_msgproto.queue.served import REQUEST_OCTETS_MAX
 from twisted_msgproto.queue.streams import Stream
 from twisted_msgproto.spark.flight import FlightQueue
 from twisted_msgproto.spark.options import Access
@@ -58,14 +53,6 @@ def test_it_is_the_same_queue(queue: Path, served: Served) -> None:
     far.close()
 
 
-def test_the_end_moves_on(queue: Path, served: Served) -> None:
-    far = FlightQueue(served.location)
-    assert far.end() == 1500
-    write(queue, messages(1500, 7))
-    far._described_at = 0.0
-    assert far.end() == 1507
-
-
 def test_after_a_power_loss_it_is_away_until_its_gateway_starts__NB_12(
     queue: Path, served: Served
 ) -> None:
@@ -79,14 +66,6 @@ def test_after_a_power_loss_it_is_away_until_its_gateway_starts__NB_12(
         far.describe(landed)
     write(queue)  # the gateway starts, and ends
     assert far.describe(landed).end == 1507
-
-
-def test_consumers_register_and_commit(queue: Path, served: Served) -> None:
-    far = FlightQueue(served.location)
-    assert far.register("night") == 0
-    far.commit("night", 900)
-    assert QueueReader(queue).consumers() == {"night": 900}
-    assert far.register("night") == 900
 
 
 def test_damaged_rows_are_left_out_and_told(queue: Path, served: Served) -> None:
@@ -340,30 +319,9 @@ def test_a_busy_server_is_waited_for(queue: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("location", ["bad://x", "grpc://", "127.0.0.1:1"])
-def test_a_wrong_location_is_one_line(queue: Path, location: str) -> None:
+def test_a_wrong_location_is_one_line(location: str) -> None:
     with pytest.raises((ConfigurationError, QueueError)):
         FlightQueue(location, patience=0.0)
-    with pytest.raises(ConfigurationError, match="a Flight location is"):
-        QueueFlightServer(str(queue), location)
-
-
-def test_what_is_no_request_is_refused(served: Served) -> None:
-    client = flight.connect(served.location)
-    token = Path(served.server.token_file or "").read_text().strip()
-    options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {token}".encode())])
-    for body in (b"{", b"[]", b"{}", b'{"consumer": 5}', b" " * (REQUEST_OCTETS_MAX + 1)):
-        with pytest.raises(flight.FlightError):
-            list(client.do_action(flight.Action("register", body), options))
-        with pytest.raises(flight.FlightError):
-            client.do_get(flight.Ticket(body), options).read_all()
-    for values in ({"lo": -1}, {"hi": True}, {"rows": "x"}):
-        ticket = {"queue_id": "x", "lo": 0, "hi": 1, "rows": 1, **values}
-        with pytest.raises(flight.FlightError):
-            client.do_get(flight.Ticket(json.dumps(ticket).encode()), options).read_all()
-    with pytest.raises(flight.FlightError, match="unknown action"):
-        list(client.do_action(flight.Action("erase", b""), options))
-    actions = [action.type for action in client.list_actions(options)]
-    assert actions == ["describe", "place", "check", "register", "commit", "status", "forget"]
 
 
 # -- who may --------------------------------------------------------------------------------------
@@ -445,74 +403,16 @@ def test_a_token_file_that_cannot_be_read_is_one_line(served: Served) -> None:
         FlightQueue(served.location, token_file="/nowhere")
 
 
-@pytest.mark.parametrize(
-    ("location", "token"),
-    [("grpc://0.0.0.0:0", "x"), ("grpc+tls://0.0.0.0:0", None), ("grpc://10.1.2.3:0", None)],
-)
-def test_other_machines_only_with_tls_and_token(
-    queue: Path, location: str, token: str | None
-) -> None:
-    pem = {"certificate": b"c", "key": b"k"} if "tls" in location else {}
-    with pytest.raises(ConfigurationError, match="needs grpc\\+tls:// and a token"):
-        QueueFlightServer(str(queue), location, token=token, **pem)
-
-
-@pytest.mark.parametrize("options", [{}, {"certificate": b"c"}])
-def test_tls_needs_certificate_and_key(queue: Path, options: dict[str, bytes]) -> None:
-    with pytest.raises(ConfigurationError, match="certificate and key go with"):
-        QueueFlightServer(str(queue), "grpc+tls://127.0.0.1:0", **options)
-
-
-def make_certificate() -> tuple[bytes, bytes]:
-    """A certificate for 127.0.0.1 which signs itself, and its key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "gateway")])
-    now = datetime.datetime.now(datetime.UTC)
-    day = datetime.timedelta(days=1)
-    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - day)
-        .not_valid_after(now + day)
-        .add_extension(names, critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    return certificate.public_bytes(serialization.Encoding.PEM), key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-
-
 def test_over_tls_with_a_token(launch: Launcher, queue: Path, tmp_path: Path) -> None:
     """The command, as it is started on a gateway's machine."""
-    certificate, key = make_certificate()
-    (tmp_path / "cert").write_bytes(certificate)
-    (tmp_path / "key").write_bytes(key)
+    pair = Authority(tmp_path).server()
     (tmp_path / "token").write_text("sesame")
     server = launch(
-        "flight",
-        "--queue",
-        queue,
-        "--listen",
-        "grpc+tls://127.0.0.1:0",
-        "--token-file",
-        "token",
-        "--tls-cert",
-        "cert",
-        "--tls-key",
-        "key",
+        *("flight", "--queue", queue, "--listen", "grpc+tls://127.0.0.1:0"),
+        *("--token-file", "token", "--tls-cert", pair.cert, "--tls-key", pair.key),
     )
     location = server.address("flight")
-    access = Access(str(tmp_path / "token"), str(tmp_path / "cert"))
+    access = Access(str(tmp_path / "token"), str(tmp_path / "authority.pem"))
     [(name, far)] = open_queues([location], access).items()
     assert name == identity(queue)
     assert len(rows(far.read(0, 1500))) == 1500
@@ -552,14 +452,5 @@ def test_spark_lands_a_far_queue_and_a_near_one_in_one_table(
     assert query.exception() is None
     table = SinkTable(tmp_path / "table")
     assert table.offsets() == {identity(queue): [(0, 1500)], identity(near): [(0, 40)]}
+    assert table.counts() == {"lumberjack": 1500, "umq": 40}
     assert "both" in QueueReader(queue).consumers()
-
-
-def test_many_gateways_of_few_processes_are_each_their_own(tmp_path: Path) -> None:
-    with endpoints(tmp_path, 20, rows=3) as locations:
-        queues = [FlightQueue(location) for location in locations]
-        assert len({far.queue_id for far in queues}) == 20
-        assert {far.describe().end for far in queues} == {3}
-        with pytest.raises(QueueMismatch, match="this is queue"):
-            list(FlightQueue(locations[0], queue_id=queues[1].queue_id).read(0, 3))
-        assert sum(len(rows(far.read(0, 3))) for far in queues) == 60

@@ -303,11 +303,11 @@ def test_a_gateway_that_trimmed_while_it_was_asked_is_looked_at_again(gateways: 
         assert some.ask({}) == []
 
 
-def test_two_addresses_of_one_queue_are_landed_once(gateways: Make, said: list[str]) -> None:
-    queue = FakeQueue("a")
-    some = gateways(queue)
-    some.all.append(type(some.all[0])("second"))
-    some._open_queue = lambda location: queue
+def test_two_addresses_of_one_queue_are_landed_once(said: list[str]) -> None:
+    queue: Queue = FakeQueue("a")
+    some = Gateways(
+        ["first", "second"], lambda location: queue, "night", lambda *words: None, said.append
+    )
     while REFUSED not in {one.state for one in some.all}:
         some.ask({})
     assert any("the same queue as" in line for line in said)
@@ -436,17 +436,3 @@ def test_a_mark_which_is_not_taken_is_told_once_and_sent_again() -> None:
     marks.send()
     marks.finish(FOREVER)
     assert queue.marks == [("night", 5, Landed(5))]
-
-
-def test_real_queues_are_asked_and_marked(tmp_path: Path, said: list[str]) -> None:
-    write(tmp_path / "q", messages(0, 30))
-    reader = QueueReader(tmp_path / "q")
-    some = Gateways([str(tmp_path / "q")], QueueReader, "night", lambda *w: None, said.append)
-    assert ask_until(some, 1) == [reader.queue_id]
-    assert reader.consumers() == {"night": 0}
-    marks = Marks("night", lambda name: QueueReader(tmp_path / "q"), lambda: None, said.append)
-    marks.want({reader.queue_id: reader.place(20)})
-    marks.send()
-    marks.finish(FOREVER)
-    assert reader.consumers() == {"night": 20}
-    assert said == []

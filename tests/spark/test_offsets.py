@@ -1,5 +1,6 @@
 """Places, ranges and shares; what does not fit is one line that says what to do."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,6 @@ import pytest
 
 from twisted_msgproto.core.errors import QueueAway, QueueMismatch
 from twisted_msgproto.queue.lineage import Landed
-from twisted_msgproto.spark import ranges
 from twisted_msgproto.spark.offsets import (
     Place,
     Places,
@@ -15,7 +15,6 @@ from twisted_msgproto.spark.offsets import (
     batch_ranges,
     latest_places,
     places_at,
-    share,
 )
 
 
@@ -115,14 +114,6 @@ def test_a_stream_that_drains_ends_where_the_queue_ended() -> None:
     assert run(queues, end, ends={"q1": 400}) == (end, [])
 
 
-def test_rows_are_shared_evenly_and_what_one_leaves_the_others_take() -> None:
-    assert share({"a": 1000, "b": 1000}, 500) == {"a": 250, "b": 250}
-    assert share({"a": 1000, "b": 10, "c": 1000}, 500) == {"a": 245, "b": 10, "c": 245}
-    assert share({"a": 3, "b": 4}, 500) == {"a": 3, "b": 4}
-    assert share({"a": 5, "b": 5}, 1) == {"a": 0, "b": 1}
-    assert share({}, 5) == {}
-
-
 def test_a_queue_which_joins_later_says_where_its_first_batch_began() -> None:
     """Trimming after the plan must not change what a repeated batch reads."""
     queues = {"q1": FakeQueue(), "q2": FakeQueue("q2", first=50, last=80)}
@@ -150,38 +141,60 @@ def test_ranges_are_cut_evenly_but_not_too_small() -> None:
     assert batch_ranges(queues, start, end, parts=8, rows_min=5000) == [Range("q1", 0, 1000)]
 
 
-def test_a_gateway_that_is_away_is_asked_again_after_a_pause(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr("time.sleep", pauses.append)
-    answers: list[Any] = [7, QueueAway("gw1 does not answer"), QueueAway("gw1 does not answer")]
-
-    def ask() -> int:
-        answer = answers.pop()
-        if isinstance(answer, QueueAway):
-            raise answer
-        return int(answer)
-
-    assert ranges.patiently(ask) == 7
-    assert pauses == [ranges.PAUSE_SECONDS] * 2
-
-
 # -- what does not fit ----------------------------------------------------------------------------
 
 
-def refused(queue: FakeQueue, place: Place, **more: Any) -> str:
-    with pytest.raises(QueueMismatch) as caught:
-        latest_places({queue.queue_id: queue}, {"q1": place}, **more)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+PROVEN: Place = {"offset": 900, "incarnation": 7, "witness": 11}
+"""A place in a queue whose incarnation is 7 and whose witness is 11."""
 
 
-def test_a_checkpoint_ahead_of_the_queue_fails_loudly() -> None:
-    text = refused(FakeQueue(last=900), at(950))
-    assert "ahead of queue q1" in text
-    assert "offset 950" in text and "ends at 900" in text
-    assert "new table" in text and "--accept-loss" in text
+@pytest.mark.parametrize(
+    ("queue", "place", "texts"),
+    [
+        (
+            FakeQueue(last=900),
+            at(950),
+            ("ahead of queue q1", "offset 950", "ends at 900", "new table", "--accept-loss"),
+        ),
+        (
+            FakeQueue(first=500),
+            at(400),
+            ("offset 400 is wanted, the earliest kept is 500", "still holds offsets from 500"),
+        ),
+        (FakeQueue("q2"), at(5), ("belongs to queue q1, not to q2", "--retired q1")),
+        # TB-06: same id, written past the checkpoint
+        (
+            FakeQueue(incarnation=8, witness=11),
+            PROVEN,
+            ("row 899 of queue q1 is not the one which was read", "restored from an older copy"),
+        ),
+        (
+            FakeQueue(incarnation=7, witness=12),
+            PROVEN,
+            ("row 899 of queue q1 is not the one which was read", "set back to a snap"),
+        ),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused_by_whatever_meets_it__TB_06(
+    queue: FakeQueue, place: Place, texts: tuple[str, ...]
+) -> None:
+    queues, places = {queue.queue_id: queue}, {"q1": place}
+    checks: list[Callable[[], object]] = [
+        lambda: latest_places(queues, places),
+        lambda: batch_ranges(queues, {"q1": at(max(0, place["offset"] - 1))}, places),
+    ]
+    if queue.first:  # what a batch ends with may be trimmed: it has been read
+        del checks[1]
+    for check in checks:
+        with pytest.raises(QueueMismatch) as caught:
+            check()
+        assert "\n" not in str(caught.value)
+        assert all(text in str(caught.value) for text in texts)
+    if queue.queue_id == "q1":
+        latest_places(queues, places, accept_loss=True)
+    else:
+        with pytest.raises(QueueMismatch, match="belongs to queue q1"):
+            latest_places(queues, places, accept_loss=True)
 
 
 @pytest.mark.parametrize("accept_loss", [False, True])
@@ -191,18 +204,6 @@ def test_after_a_power_loss_the_gateway_is_waited_for__NB_12(accept_loss: bool) 
     start: Places = {"q1": {"offset": 1001, "witness": 7}}
     with pytest.raises(QueueAway):
         run({"q1": queue}, start, accept_loss=accept_loss)
-
-
-def test_a_checkpoint_behind_what_was_trimmed_fails_loudly() -> None:
-    text = refused(FakeQueue(first=500), at(400))
-    assert "offset 400 is wanted, the earliest kept is 500" in text
-    assert "the queue still holds offsets from 500" in text
-
-
-def test_a_checkpoint_of_another_queue_fails_loudly() -> None:
-    text = refused(FakeQueue("q2"), at(0))
-    assert "belongs to queue q1, not to q2" in text
-    assert "--retired q1" in text
 
 
 def test_places_prove_their_history_and_tasks_check_it_again() -> None:
@@ -215,40 +216,11 @@ def test_places_prove_their_history_and_tasks_check_it_again() -> None:
     assert run(queues, end)[1] == [Range("q1", 1000, 1010, Landed(1010, 7, 11))]
 
 
-@pytest.mark.parametrize(
-    ("changed", "text"),
-    [({"incarnation": 8}, "restored from an older copy"), ({"witness": 12}, "set back to a snap")],
-)
-def test_another_history_of_the_same_queue_is_refused(changed: dict[str, int], text: str) -> None:
-    """TB-06: same id, written past the checkpoint."""
-    place: Place = {"offset": 900, "incarnation": 7, "witness": 11}
-    other = FakeQueue(**{"incarnation": 7, "witness": 11, **changed})
-    line = refused(other, place)
-    assert "row 899 of queue q1 is not the one which was read" in line and text in line
-    with pytest.raises(QueueMismatch, match=text):
-        latest_places({"q1": other}, {"q1": place})
-    with pytest.raises(QueueMismatch, match=text):
-        batch_ranges({"q1": other}, {"q1": at(10)}, {"q1": place})
-    latest_places({"q1": other}, {"q1": place}, accept_loss=True)
-    latest_places({"q1": FakeQueue()}, {"q1": place})  # a queue of before: nothing to compare
-
-
-def test_accepting_a_loss_does_not_accept_another_queue() -> None:
-    refused(FakeQueue("q2"), at(0), accept_loss=True)
-
-
 def test_what_fits_is_let_through() -> None:
     queues = {"q1": FakeQueue(first=5, last=10)}
     for place in (at(5), at(10), at(7)):
         latest_places(queues, {"q1": place})
     latest_places(queues, {})
-
-
-def test_the_stream_itself_refuses_as_well() -> None:
-    with pytest.raises(QueueMismatch, match="ahead"):
-        latest_places({"q1": FakeQueue(last=5)}, {"q1": at(6)})
-    with pytest.raises(QueueMismatch, match="belongs to queue q1"):
-        latest_places({"q2": FakeQueue("q2")}, {"q1": at(6)})
 
 
 def test_a_repeated_batch_whose_rows_are_gone_is_refused() -> None:

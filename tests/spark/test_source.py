@@ -120,11 +120,6 @@ def test_a_stream_plans_reads_and_goes_on(queue: Path) -> None:
     stream.stop()
 
 
-def test_every_place_is_plain_json(queue: Path) -> None:
-    places = reader(queue).initialOffset()
-    assert json.loads(json.dumps(places)) == places
-
-
 def test_the_option_limits_a_batch_and_nothing_does_by_default(queue: Path) -> None:
     assert reader(queue, maxRowsPerTrigger=7).getDefaultReadLimit() == ReadMaxRows(7)
     assert reader(queue).getDefaultReadLimit() == ReadAllAvailable()
@@ -281,13 +276,6 @@ def test_without_pyspark_one_line_says_what_to_install(monkeypatch: pytest.Monke
     assert "\n" not in str(caught.value)
 
 
-def test_a_look_at_the_queue_covers_all_of_it(queue: Path) -> None:
-    batch = QueueBatchReader({"queue": str(queue), "minPartitionRows": "100"})
-    parts = batch.partitions()
-    assert len(parts) == 2
-    assert offsets_read([b for part in parts for b in batch.read(part)]) == list(range(1500))
-
-
 # -- where reading begins and ends ----------------------------------------------------------------
 
 SECOND = 1_000_000
@@ -434,7 +422,9 @@ class TestWithSpark:
     def test_a_stream_lands_every_row_once_and_goes_on_after_a_restart(
         self, drain: Any, queue: Path, tmp_path: Path
     ) -> None:
-        assert drain().exception() is None
+        query = drain(maxRowsPerTrigger=400)
+        assert query.exception() is None
+        assert [entry.numInputRows for entry in query.recentProgress] == [400, 400, 400, 300]
         table = SinkTable(tmp_path / "table")
         assert table.offsets() == {identity(queue): [(0, 1500)]}
         write(queue, messages(1500, 700))
@@ -442,13 +432,6 @@ class TestWithSpark:
         assert table.offsets() == {identity(queue): [(0, 2200)]}
         assert table.duplicates() == []
         assert table.counts() == {"lumberjack": 2200}
-
-    def test_no_batch_is_larger_than_allowed(self, drain: Any, queue: Path) -> None:
-        """Admission control: Spark asks with a limit, and availableNow still drains all."""
-        query = drain(maxRowsPerTrigger=400)
-        assert query.exception() is None
-        sizes = [entry.numInputRows for entry in query.recentProgress]
-        assert sizes == [400, 400, 400, 300]
 
     def test_a_frame_which_was_queried_with_a_filter_still_has_every_row(
         self, spark: Any, queue: Path
@@ -460,14 +443,6 @@ class TestWithSpark:
         assert frame.count() == 1500
         once = reader.option("pushFilters", "true").load()
         assert once.where("offset >= 1000 AND protocol = 'lumberjack'").count() == 500
-
-    def test_many_queues_land_in_one_table(self, drain: Any, queue: Path, tmp_path: Path) -> None:
-        other = tmp_path / "other"
-        write(other, messages(0, 40, protocol="umq"))
-        assert drain(source=f"{queue},{other}", maxRowsPerTrigger=100).exception() is None
-        table = SinkTable(tmp_path / "table")
-        assert table.offsets() == {identity(queue): [(0, 1500)], identity(other): [(0, 40)]}
-        assert table.counts() == {"lumberjack": 1500, "umq": 40}
 
     def test_values_and_nullability_arrive_as_they_were(
         self, spark: Any, drain: Any, tmp_path: Path

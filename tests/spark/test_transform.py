@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import damage_record, identity, messages, write
-from tests.tools.processes import Launched, Launcher, environment
+from tests.tools.processes import Launcher, environment
 from tests.tools.s3 import Store
 from twisted_msgproto.core.errors import ConfigurationError, TableError
 from twisted_msgproto.queue import SCHEMA, QueueReader
@@ -328,16 +328,6 @@ class TestWithSpark:
 class TestBridge:
     """The whole command, as an operator runs it."""
 
-    def run(self, launch: Launcher, queue: Path, name: str) -> Launched:
-        table = queue.with_name("table")
-        ended = launch(
-            *("bridge", "--queue", queue, "--table", table, "--once", "--master", "local[1]"),
-            *("--transform", name),
-            env=environment(pandas=True),
-        )
-        ended.wait(seconds=START_SECONDS)
-        return ended
-
     def test_what_the_function_returns_is_exact_in_an_object_store_over_a_kill_and_a_restart(
         self, launch: Launcher, queue: Path, module: str, s3: Store
     ) -> None:
@@ -363,21 +353,3 @@ class TestBridge:
         assert sorted(rows.column("offset").to_pylist()) == list(range(0, 1600, 2))
         assert {name: place.offset for name, place in places.items()} == {identity(queue): 1600}
         assert set(QueueReader(queue).consumers().values()) == {1600}
-
-    @pytest.mark.long
-    def test_a_function_which_raises_moves_no_mark(
-        self, launch: Launcher, queue: Path, module: str
-    ) -> None:
-        """The short form has it in two parts: that the function's batch ends with this line and
-        lands nothing (above), and that such a batch ends the bridge and moves no mark (TB-11, in
-        tests/spark/test_bridge_failures.py).
-        """
-        ended = self.run(launch, queue, f"{module}:raises_in_a_task")
-        assert ended.process.returncode == 2, ended.output
-        assert f"{module}:raises_in_a_task" in ended.lines[-1]
-        assert "ZeroDivisionError" in ended.lines[-1]
-        assert "Traceback" not in ended.output
-        table = queue.with_name("table")
-        assert Table.open(table).landed() == {}
-        assert Table.open(table).files() == []
-        assert set(QueueReader(queue).consumers().values()) <= {0}

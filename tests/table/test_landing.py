@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import contextlib
 import os
 import pickle
 from collections.abc import Callable
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -28,8 +27,6 @@ from twisted_msgproto.table.landing import (
     Range,
     Target,
     land_ranges,
-    merged,
-    split,
 )
 from twisted_msgproto.table.storage import LocalStorage
 
@@ -99,7 +96,12 @@ def test_the_file_has_the_columns_of_the_table_but_the_partition(
 
 def test_rows_go_to_the_file_of_their_day(tmp_path: Path) -> None:
     queue = tmp_path / "queue"
-    write(queue, at(20_000, 0, 10), at(20_001, 10, 5), at(20_000, 15, 5))
+    midnight = 20_001 * DAY  # of UTC
+    write(
+        queue,
+        *(at(20_000, 0, 9), messages(9, 1, received_at=midnight - 1)),
+        *(messages(10, 5, received_at=midnight), at(20_000, 15, 5)),
+    )
     result = land(tmp_path / "table", whole(queue))
     rows = {file.partition["day"]: file.rows for file in result.files}
     assert rows == {"2024-10-04": 15, "2024-10-05": 5}
@@ -138,12 +140,25 @@ def test_a_backlog_of_many_days_keeps_few_files_open(
     monkeypatch.setattr(landing, "OPEN_FILES_MAX", 2)
     queue = tmp_path / "queue"
     write(queue, *(at(20_000 + day, day * 3, 3) for day in range(6)))
-    files = landing.Files(Target(str(tmp_path / "t")), LocalStorage(str(tmp_path / "t")))
-    for batch in QueueReader(queue).read(0, 18, 3):
-        files.write(batch)
-        assert len(files._open) <= 2
-    rows = {file.partition["day"]: file.rows for file in files.finish()}
-    assert list(rows.values()) == [3] * 6
+    monkeypatch.setattr(landing, "READ_ROWS", 3)
+    table = str(tmp_path / "t")
+    opened: list[int] = []
+
+    class Counting(OSTableDisk):
+        def make_directory(self, path: str) -> None:
+            """Called before each file is made."""
+            names: list[str] = []
+            for descriptor in os.listdir("/proc/self/fd"):
+                with contextlib.suppress(OSError):  # other threads close theirs
+                    names.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+            opened.append(sum(name.startswith(table) for name in names))
+            super().make_directory(path)
+
+    storage = LocalStorage(table, Counting())
+    result = land_ranges(Target(table), [whole(queue)], open_directory, storage)
+    assert result.failed == {}
+    assert sorted(file.rows or 0 for file in result.files) == [3] * 6
+    assert max(opened) == 1
 
 
 def test_damage_is_told_by_the_read_which_met_it__TB_08(tmp_path: Path, queue: Path) -> None:
@@ -300,34 +315,6 @@ def test_row_groups_are_large_and_bounded_by_octets(
     monkeypatch.setattr(landing, "READ_ROWS", 100)
     [file] = land(tmp_path / "b", whole(queue)).files
     assert pq.ParquetFile(tmp_path / "b" / file.path).metadata.num_row_groups == 5
-
-
-def test_a_batch_is_not_copied_when_all_its_rows_are_of_one_partition(queue: Path) -> None:
-    [batch] = QueueReader(queue).read(0, 1500, 10_000)
-    [(values, table)] = split(batch, ("protocol", "day"))
-    assert values == ("lumberjack", "2024-10-04")
-    body = table.column("body").chunk(0)
-    assert body.buffers()[2].address == batch.column("body").buffers()[2].address
-
-
-def test_the_day_is_of_utc_and_changes_at_midnight(tmp_path: Path) -> None:
-    write(tmp_path / "q", messages(0, 1, received_at=20_001 * DAY - 1), at(20_001, 0, 1))
-    [batch] = QueueReader(tmp_path / "q").read(0, 2, 10)
-    days = [(values[0], table.num_rows) for values, table in split(batch, ("day",))]
-    assert days == [("2024-10-04", 1), ("2024-10-05", 1)]
-    assert datetime.date(1970, 1, 1) + datetime.timedelta(20_001) == datetime.date(2024, 10, 5)
-    assert pc.sum(batch.column("offset")).as_py() == 1
-
-
-def test_results_of_tasks_are_one_batch() -> None:
-    parts = [
-        LandedRanges(rows={"a": 1, "b": 2}, damaged={"a": [(5, 6)]}, dropped=1),
-        LandedRanges(rows={"a": 3}, damaged={"a": [(5, 6), (1, 2)]}, dropped=2),
-    ]
-    whole = merged(parts)
-    assert whole.rows == {"a": 4, "b": 2}
-    assert whole.damaged == {"a": [(1, 2), (5, 6)]}
-    assert whole.dropped == 3
 
 
 def test_work_and_results_travel_without_rows__TB_16(tmp_path: Path, queue: Path) -> None:

@@ -6,21 +6,21 @@ import errno
 import multiprocessing
 import time
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, write_deltalake
-from deltalake.schema import PrimitiveType
+from deltalake import DeltaTable
 
 from tests.tools.powercut import LOSSES, CutDisk
-from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land, rows_of
+from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land
 from twisted_msgproto.core.errors import Overtaken, TableChanged, TableError
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table import log
 from twisted_msgproto.table.actions import Run
+from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.disk import OSTableDisk
+from twisted_msgproto.table.local_commit import NO_LINKS
 from twisted_msgproto.table.log import Table
-from twisted_msgproto.table.snapshot import load
 
 
 class Failing(OSTableDisk):
@@ -123,86 +123,65 @@ def test_a_folder_whose_name_is_not_durable_is_made_anew(
     assert (tmp_path / "day").is_dir()
 
 
-def test_a_file_system_without_links_is_one_line(table: Table) -> None:
-    writer = Table.open(table.location, disk=Failing("link", errno.EPERM))
+@pytest.mark.parametrize("number", sorted(NO_LINKS))
+def test_a_file_system_without_links_is_one_line(table: Table, number: int) -> None:
+    writer = Table.open(table.location, disk=Failing("link", number))
     with pytest.raises(TableError, match="without hard links"):
         writer.commit([], {"a": Landed(1)}, before={"a": None}, run=RUN)
+    assert Table.open(table.location).version == 0
 
 
-def commit_in_a_process(location: str, gateway: str, barrier: object, results: object) -> None:
+def commit_in_a_process(location: str, gateway: str, barrier: Any, results: Any) -> None:
+    """Land rows of a gateway that all have, and then of one's own."""
     table = Table.open(location)
-    run = Run.new()
-    file = data_file(Path(location), gateway, 0, 5)
-    barrier.wait()  # type: ignore[attr-defined]
-    try:
-        results.put(table.commit([file], {gateway: Landed(5)}, before={gateway: None}, run=run))  # type: ignore[attr-defined]
-    except Overtaken as error:
-        results.put(f"overtaken by {error.pid}")  # type: ignore[attr-defined]
+    for name in ("shared", gateway):
+        file = data_file(Path(location), name, 0, 5)
+        barrier.wait()
+        try:
+            version = table.commit([file], {name: Landed(5)}, before={name: None}, run=Run.new())
+            results.put((name, version))
+        except Overtaken:
+            results.put((name, "overtaken"))
 
 
-def race(location: str, gateways: list[str]) -> list[object]:
+def test_of_writers_at_once_one_lands_a_gateway_and_those_of_others_all_pass__TB_03_TB_04(
+    table: Table,
+) -> None:
+    """TB-03, TB-04: two bridges exclude each other by the table."""
     context = multiprocessing.get_context("spawn")
-    barrier, results = context.Barrier(len(gateways)), context.Queue()
+    barrier, results = context.Barrier(3), context.Queue()
     processes = [
-        context.Process(target=commit_in_a_process, args=(location, gateway, barrier, results))
-        for gateway in gateways
+        context.Process(target=commit_in_a_process, args=(table.location, name, barrier, results))
+        for name in "abc"
     ]
     for process in processes:
         process.start()
-    found = [results.get() for _ in processes]
+    found = sorted((results.get() for _ in range(6)), key=str)
     for process in processes:
         process.join()
-    return found
-
-
-def test_of_four_processes_of_one_gateway_one_wins(table: Table) -> None:
-    """TB-03, TB-04: two bridges exclude each other by the table."""
-    found = race(table.location, ["a"] * 4)
-    assert sorted(type(result).__name__ for result in found) == ["int", "str", "str", "str"]
-    assert DeltaTable(table.location).to_pyarrow_table().num_rows == 5
-
-
-def test_four_processes_of_different_gateways_all_pass(table: Table) -> None:
-    assert sorted(race(table.location, ["a", "b", "c", "d"])) == [1, 2, 3, 4]  # type: ignore[type-var]
+    assert {name for name, _ in found[:3]} == set("abc")
+    assert {version for _, version in found[:3]} == {2, 3, 4}
+    assert found[3:] == [("shared", "overtaken"), ("shared", "overtaken"), ("shared", 1)]
     assert DeltaTable(table.location).to_pyarrow_table().num_rows == 20
 
 
-def test_a_removed_table_is_not_committed_to(table: Table) -> None:
-    """TB-05: a table which was removed or taken back under a writer is seen before it writes."""
-    land(table, "a", 5)
-    log_folder = Path(table.location) / "_delta_log"
-    (log_folder / f"{1:020d}.json").unlink()
-    with pytest.raises(TableChanged, match="the table was removed, or another copy"):
-        table.commit([], {"a": Landed(9)}, before=dict(table.landed()), run=RUN)
-    assert sorted(p.name for p in log_folder.glob("*.json")) == [f"{0:020d}.json"]
-
-
-def test_a_new_column_which_may_be_null_does_not_stop_a_writer(table: Table) -> None:
-    land(table, "a", 5)
-    DeltaTable(table.location).alter.add_columns(Field("more", PrimitiveType("string")))
-    assert land(table, "a", 9) == 3
-    assert table.schema.names[-1] == "more"
-
-
-@pytest.mark.parametrize(
-    ("schema", "match"),
-    [
-        (pa.schema([TABLE_SCHEMA.field("day")]), "is gone"),
-        (TABLE_SCHEMA.set(1, pa.field("offset", pa.string())), "another type"),
-    ],
-)
-def test_another_schema_stops_a_writer(table: Table, schema: pa.Schema, match: str) -> None:
-    land(table, "a", 5)
-    write_deltalake(
-        table.location,
-        schema.empty_table(),
-        mode="overwrite",
-        schema_mode="overwrite",
-        partition_by=["day"],
-    )
-    with pytest.raises(TableChanged, match=match) as refused:
-        land(table, "a", 9)
-    assert "\n" not in str(refused.value)
+def test_a_compaction_on_a_full_disk_is_one_line_and_is_made_when_it_has_room__TB_11(
+    table: Table,
+) -> None:
+    for hi in (3, 6, 9):
+        land(table, "a", hi)
+    disk = Failing("", errno.ENOSPC)
+    writer = Table.open(table.location, disk=disk)
+    writer.sync()
+    disk.step = "sync"
+    with pytest.raises(TableError, match=r"cannot be written: .*no more of this") as told:
+        compact(writer, RUN)
+    assert "\n" not in str(told.value)
+    assert len(list(Path(table.location).rglob("*.parquet"))) == len(writer.files()) == 3
+    done = compact(writer, RUN)
+    assert (done.removed, done.added, done.given_up) == (3, 1, 0)
+    assert len(Table.open(table.location).files()) == 1
+    assert DeltaTable(table.location).to_pyarrow_table().num_rows == 9
 
 
 def test_a_commit_costs_the_same_after_hundreds(table: Table) -> None:
@@ -267,8 +246,9 @@ def test_a_restore_is_met_though_the_log_was_cleaned_before_a_checkpoint__TB_05(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TB-05: the table was taken up anew behind the RESTORE, and the bridge landed on top."""
-    table.sync()
     other = Cleaning(table, monkeypatch)
+    table = Table.open(table.location)
+    table.sync()
     for _ in range(12):
         other.land(1)
         table.refresh()
@@ -278,9 +258,7 @@ def test_a_restore_is_met_though_the_log_was_cleaned_before_a_checkpoint__TB_05(
     restore(table)
     seen: list[str] = []
     table.seen = lambda commit: seen.append(commit.operation)
-    table._next_checkpoint = table.version
     table.maintain()
-    assert table._next_checkpoint > table.version, "the other writer has made a checkpoint"
     table.refresh()
     assert seen == ["RESTORE"]
 
@@ -300,42 +278,3 @@ def test_versions_which_were_cleaned_away_unread_are_not_landed_upon__TB_05(
     assert f"{stopped.version + 1:020d}.json" not in other.table.storage.log_names()
     with pytest.raises(TableChanged, match="was cleaned away before it was read here"):
         land(stopped, "a", 9)
-
-
-def test_what_others_committed_is_synced_before_our_next_version(table: Table) -> None:
-    disk = CutDisk()
-    writer = Table.open(table.location, disk=disk)
-    writer.sync()
-    rows = rows_of("foreign", 0, 5)
-    day = pa.array([20484] * 5, pa.int32()).cast(pa.date32())
-    write_deltalake(
-        table.location, rows.append_column("day", day).cast(TABLE_SCHEMA), mode="append"
-    )
-    disk.steps.clear()
-    assert writer.commit([], {"a": Landed(1)}, before={"a": None}, run=RUN) == 2
-    foreign = disk.steps.index(f"rename {1:020d}.json")
-    ours = disk.steps.index(f"link {2:020d}.json")
-    data = next(n for n, step in enumerate(disk.steps) if step.endswith(".parquet"))
-    assert foreign < ours
-    assert data < ours
-
-
-def test_a_sync_which_fails_leaves_no_copy_of_a_version_behind__TB_11(table: Table) -> None:
-    writer = Table.open(table.location, disk=Failing("", errno.EIO))
-    writer.sync()
-    restore(table)
-    writer.refresh()
-    names = set(writer.storage.log_names())
-    writer.storage.disk.step = "sync"  # type: ignore[attr-defined]
-    with pytest.raises(TableError, match=r"cannot sync .*no more of this"):
-        writer.sync()
-    assert set(writer.storage.log_names()) == names
-    writer.sync()
-    assert set(writer.storage.log_names()) == names
-
-
-def test_files_are_read_only_for_who_asks_for_them(table: Table) -> None:
-    """They would be kept for as long as the table is open, and there may be millions."""
-    land(table, "a", 5)
-    assert load(table.storage).state.files is None
-    assert len(load(table.storage, files=True).state.files or ()) == 1

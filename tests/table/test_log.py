@@ -1,21 +1,18 @@
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
 from tests.tools.tables import RUN, TABLE_SCHEMA, data_file, land
-from twisted_msgproto.core.errors import Overtaken, TableError
+from twisted_msgproto.core.errors import Overtaken
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table import log
-from twisted_msgproto.table.actions import Commit, Proposal, Run, parse_commit
-from twisted_msgproto.table.gaps import batch_notes
+from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.local_commit import LocalCommits
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.snapshot import read_version
-from twisted_msgproto.table.storage import LocalStorage
 
 
 def test_a_new_table_is_empty_and_every_reader_knows_it(table: Table) -> None:
@@ -28,12 +25,6 @@ def test_a_new_table_is_empty_and_every_reader_knows_it(table: Table) -> None:
     assert delta.metadata().configuration["delta.logRetentionDuration"] == "interval 6 hours"
 
 
-def test_a_second_table_is_not_made_over_the_first(table: Table) -> None:
-    with pytest.raises(TableError, match="is a table already"):
-        Table.create(table.location, TABLE_SCHEMA)
-    assert Table.open_or_create(table.location, TABLE_SCHEMA).table_id == table.table_id
-
-
 def test_rows_and_how_far_they_go_are_one_version(table: Table) -> None:
     assert land(table, "a", 10) == 1
     again = Table.open(table.location)
@@ -42,37 +33,6 @@ def test_rows_and_how_far_they_go_are_one_version(table: Table) -> None:
     delta = DeltaTable(table.location)
     assert delta.transaction_version("msgproto:a") == 10
     assert delta.to_pyarrow_table().num_rows == 10
-
-
-def test_a_writer_of_the_same_gateway_is_overtaken_and_named(table: Table) -> None:
-    other = Table.open(table.location)
-    land(other, "a", 10, Run("0ther", "elsewhere", 4711))
-    with pytest.raises(Overtaken, match=r"process 4711 on elsewhere") as refused:
-        table.commit([], {"a": Landed(5)}, before={"a": None}, run=RUN)
-    assert (refused.value.host, refused.value.pid) == ("elsewhere", 4711)
-    assert refused.value.run == "0ther"
-
-
-def test_writers_of_different_gateways_pass_each_other(table: Table) -> None:
-    other = Table.open(table.location)
-    assert land(other, "a", 10) == 1
-    assert land(table, "b", 20) == 2
-    assert table.landed() == {"a": Landed(10, 5, 7), "b": Landed(20, 5, 7)}
-
-
-def test_a_location_without_a_table_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match=r"is not a table: it has no _delta_log"):
-        Table.open(tmp_path)
-
-
-def test_compaction_takes_files_out_and_puts_others_in(table: Table) -> None:
-    land(table, "a", 5)
-    land(table, "a", 10)
-    whole = data_file(Path(table.location), "a", 0, 10)
-    table.replace(table.files(), [whole], run=RUN)
-    assert table.files() == [whole]
-    assert table.landed() == {"a": Landed(10, 5, 7)}
-    assert DeltaTable(table.location).to_pyarrow_table().num_rows == 10
 
 
 def test_two_rewritings_of_one_run_are_two_versions__TB_11(table: Table) -> None:
@@ -103,33 +63,10 @@ def test_a_file_that_another_removed_is_not_rewritten_again__TB_04(table: Table)
         table.replace(files, [], run=Run("0ther", "elsewhere", 4711))
 
 
-def test_a_writer_that_is_met_only_in_the_log_is_named_too(table: Table) -> None:
-    land(table, "a", 10, Run("0ther", "elsewhere", 4711))
-    again = Table.open(table.location)
-    with pytest.raises(Overtaken, match=r"process 4711 on elsewhere"):
-        again.commit([], {"a": Landed(5)}, before={"a": None}, run=RUN)
-
-
-def test_a_reopened_table_has_its_properties(table: Table) -> None:
-    assert Table.open(table.location).properties["delta.logRetentionDuration"] == "interval 6 hours"
-
-
 def test_what_a_writer_notes_beside_its_run_is_read_again(table: Table) -> None:
     table.commit([], {"a": Landed(1)}, before={"a": None}, run=RUN, info={"lag": 3})
     table.replace([], [], run=RUN, info={"files": 4})
     assert [read_version(table.storage, n).info for n in (1, 2)] == [{"lag": 3}, {"files": 4}]
-
-
-def test_a_version_has_its_writers_time_in_milliseconds(tmp_path: Path) -> None:
-    table = Table.create(tmp_path / "t", TABLE_SCHEMA, clock=lambda: 1_700_000_000.25)
-    table.commit([], {"a": Landed(1)}, before={"a": None}, run=RUN)
-    versions = [read_version(table.storage, n) for n in (0, 1)]
-    assert [commit.timestamp for commit in versions] == [1_700_000_000_250] * 2
-
-
-def test_a_version_without_a_time_has_the_time_0(table: Table) -> None:
-    unknown = parse_commit(3, b'{"commitInfo":{}}\n')
-    assert unknown.timestamp == Commit(3, "", None).timestamp == 0
 
 
 def test_an_opened_table_has_no_checkpoint_made_before_one_is_due(table: Table) -> None:
@@ -154,31 +91,3 @@ def test_the_log_is_cleaned_at_most_once_in_its_time(
         writer.commit([], {"a": Landed(offset)}, before={"a": before}, run=RUN)
         writer.maintain()
     assert cleaned == [start + 600.0]
-
-
-class LostAnswer(LocalCommits):
-    """Adds each version, and loses the answer."""
-
-    def attempt(self, version: int, proposal: Proposal) -> Commit:
-        super().attempt(version, proposal)
-        raise OSError("the answer was lost")
-
-
-def test_a_commit_whose_answer_a_store_lost_is_found_in_the_log__TB_11(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(LocalStorage, "local", False)
-    storage = table.storage
-    assert isinstance(storage, LocalStorage)
-    writer = Table(storage, LostAnswer(storage, time.time), time.time)
-    assert writer.commit([], {"a": Landed(1)}, before={"a": None}, run=RUN) == 1
-    assert Table.open(table.location).landed() == {"a": Landed(1)}
-
-
-def test_a_version_is_known_to_its_writer_as_others_read_it(table: Table) -> None:
-    """What it notes besides places is not noted again, or moved, by the next one."""
-    place = Landed(10, 5, 7)
-    table.commit([], {"q": place}, before={}, run=RUN, notes={"msgproto-dropping:q": 0})
-    assert dict(table.transactions) == dict(Table.open(table.location).transactions)
-    notes = batch_notes({}, {}, table.transactions, {"q": 10})
-    assert notes == {}

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from tests.tools.s3 import Store, running_store
 from tests.tools.tables import RUN, TABLE_SCHEMA, stored_file
-from twisted_msgproto.core.errors import Overtaken, TableError
+from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table import log
 from twisted_msgproto.table.actions import Run
@@ -46,6 +46,14 @@ def land(table: Table, gateway: str, hi: int, run: Run = RUN) -> int:
     before = table.landed().get(gateway)
     files = [stored_file(table, gateway, before.offset if before else 0, hi)]
     return table.commit(files, {gateway: Landed(hi, 5, 7)}, before={gateway: before}, run=run)
+
+
+def make(location: str, options: dict[str, str]) -> Table:
+    return Table.create(location, TABLE_SCHEMA, storage=options)
+
+
+def make_or_open(location: str, options: dict[str, str]) -> Table:
+    return Table.open_or_create(location, TABLE_SCHEMA, storage=options)
 
 
 def reopened(table: Table, store: Store) -> Table:
@@ -86,8 +94,7 @@ def test_rows_land_with_their_place_and_delta_rs_reads_them(table: Table, store:
     assert reopened(table, store).files() == table.files()
 
 
-@pytest.mark.parametrize("attempt", range(2))
-def test_of_two_writers_of_one_gateway_one_wins(table: Table, store: Store, attempt: int) -> None:
+def test_of_two_writers_of_one_gateway_one_wins(table: Table, store: Store) -> None:
     other = reopened(table, store)
     files = [stored_file(t, "a", 0, 10) for t in (table, other)]
     results = at_once(
@@ -145,7 +152,7 @@ def test_a_store_which_takes_the_second_conditional_put_is_refused(store: Store)
     location = store.new_location()
     table = Table.create(location, TABLE_SCHEMA, storage=store.options)
     store.fault("careless")
-    for attempt in (Table.open_for_writing, lambda *a: Table.create(a[0], TABLE_SCHEMA, (), a[1])):
+    for attempt in (Table.open_for_writing, make):
         with pytest.raises(TableError, match="takes a second conditional put"):
             attempt(location, store.options)
     store.fault("none")
@@ -170,44 +177,37 @@ def test_options_under_which_writers_overwrite_each_other_are_refused(
         check_options(options, environment)
 
 
-def test_a_bucket_which_is_not_there_is_one_line(store: Store) -> None:
-    for attempt in (
-        lambda: Table.open("s3://no-such-bucket/table", store.options),
-        lambda: Table.create("s3://no-such-bucket/table", TABLE_SCHEMA, storage=store.options),
-        lambda: Table.open_or_create(
-            "s3://no-such-bucket/table", TABLE_SCHEMA, storage=store.options
-        ),
-    ):
-        with pytest.raises(TableError, match="NoSuchBucket") as refused:
-            attempt()
-        assert "\n" not in str(refused.value)
+AWAY = {
+    "aws_endpoint_url": "http://127.0.0.1:1",
+    "aws_allow_http": "true",
+    "aws_access_key_id": "key",
+    "aws_secret_access_key": "secret",
+    "max_retries": "0",
+}
 
 
-def test_wrong_keys_are_one_line(store: Store) -> None:
-    store.fault("refuse-keys")
-    with pytest.raises(TableError, match="InvalidAccessKeyId") as refused:
-        Table.open(store.new_location(), store.options)
+@pytest.mark.parametrize(
+    ("location", "options", "fault", "text"),
+    [
+        ("s3://no-such-bucket/table", {}, "none", "NoSuchBucket"),
+        ("", {}, "refuse-keys", "InvalidAccessKeyId"),
+        ("s3://bucket/table", AWAY, "none", r"cannot (read|use) s3://bucket/table"),
+    ],
+)
+@pytest.mark.parametrize("attempt", [Table.open, Table.open_for_writing, make, make_or_open])
+def test_a_store_which_does_not_give_a_table_is_one_line(
+    attempt: Callable[..., Table],
+    location: str,
+    options: dict[str, str],
+    fault: str,
+    text: str,
+    store: Store,
+) -> None:
+    location = location or store.new_location()
+    store.fault(fault)
+    with pytest.raises(TableError, match=text) as refused:
+        attempt(location, options or store.options)
     assert "\n" not in str(refused.value)
-
-
-def test_a_store_which_is_away_is_one_line() -> None:
-    options = {
-        "aws_endpoint_url": "http://127.0.0.1:1",
-        "aws_allow_http": "true",
-        "aws_access_key_id": "key",
-        "aws_secret_access_key": "secret",
-        "max_retries": "0",
-    }
-    with pytest.raises(TableError, match=r"cannot read s3://bucket/table") as refused:
-        Table.open("s3://bucket/table", options)
-    assert "\n" not in str(refused.value)
-
-
-def test_a_second_table_is_not_made_over_the_first(table: Table, store: Store) -> None:
-    with pytest.raises(TableError, match="is a table already"):
-        Table.create(table.location, TABLE_SCHEMA, storage=store.options)
-    again = Table.open_or_create(table.location, TABLE_SCHEMA, storage=store.options)
-    assert again.table_id == table.table_id
 
 
 def test_of_many_creators_all_get_the_same_table(store: Store) -> None:
@@ -221,12 +221,6 @@ def test_of_many_creators_all_get_the_same_table(store: Store) -> None:
     assert at_once(create, create, create) == [0, 0, 0]
     assert len({table.table_id for table in tables}) == 1
     assert tables[0].version == 0
-
-
-def test_being_overtaken_names_the_other(table: Table, store: Store) -> None:
-    land(reopened(table, store), "a", 10, Run("0ther", "elsewhere", 4711))
-    with pytest.raises(Overtaken, match="process 4711 on elsewhere"):
-        table.commit([], {"a": Landed(5)}, before={"a": None}, run=RUN)
 
 
 def test_a_checkpoint_keeps_what_has_landed(

@@ -29,7 +29,7 @@ from twisted_msgproto.table.checkpoint import clean_log
 from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.log import LOG, Table
 from twisted_msgproto.table.properties import PROTOCOL, metadata_of
-from twisted_msgproto.table.snapshot import Base, Loaded, State, read_version
+from twisted_msgproto.table.snapshot import Base, read_version
 from twisted_msgproto.table.storage import LocalStorage
 
 OTHER = Run("07he2", "there", 4)
@@ -198,17 +198,6 @@ def test_each_answer_of_the_log_leads_to_one_end__TB_11(
     assert len(seen) == foreign + (own if not local or "answer lost" not in answers else 0)
 
 
-def test_what_a_lost_answer_made_is_found_by_the_next_commit_and_not_made_twice__TB_11() -> None:
-    table, commits, storage = begun(["answer lost"])
-    with pytest.raises(TableError, match=FAILED):
-        commit(table)
-    assert (table.version, commits.attempts) == (0, 1)
-    assert table.commit([FILE], {"a": Landed(1)}, before={"a": None}, run=RUN) == 1
-    assert commits.attempts == 1
-    assert commit(table, 2) == 2
-    assert sorted(storage.log_names()) == [version_name(number) for number in range(3)]
-
-
 @pytest.mark.parametrize("between", [0, 1, 2, 99])
 def test_what_a_lost_answer_made_is_found_behind_versions_of_other_bridges__TB_11(
     between: int,
@@ -220,39 +209,11 @@ def test_what_a_lost_answer_made_is_found_behind_versions_of_other_bridges__TB_1
         storage.put(2 + number, others(offset=1 + number))
     assert table.commit([FILE], {"a": Landed(1)}, before={"a": None}, run=RUN) == 1
     assert (commits.attempts, table.version) == (1, 1 + between)
-
-
-def test_a_commit_reads_the_log_first_only_after_one_that_failed() -> None:
-    table, commits, storage = begun()
-    assert commit(table) == 1
-    storage.put(2, others())
-    commits.answers = ["used"]
-    storage.files.pop(f"{LOG}/{version_name(2)}")
-    assert commit(table, 2) == 3
-    assert commits.attempts == 3
+    assert commit(table, 2) == 2 + between
+    assert sorted(storage.log_names()) == [version_name(number) for number in range(3 + between)]
 
 
 # ── durability ──────────────────────────────────────────────────────────────────────────────────
-
-
-def test_what_others_made_is_synced_once_before_the_next_version__TB_01() -> None:
-    table, commits, storage = begun()
-    assert table.durable is False, "somebody else may have made all there is"
-    table.sync()
-    assert (table.durable, commits.synced) == (True, [([0], [], ())])
-    assert commit(table) == 1
-    assert (table.durable, len(commits.synced)) == (True, 1)
-    storage.put(2, others())
-    storage.put(3, others(offset=2))
-    assert [one.version for one in table.refresh()] == [2, 3]
-    assert table.durable is False
-    commits.sync_fails = True
-    with pytest.raises(TableError, match="cannot sync /table: no sync"):
-        commit(table, 2)
-    assert (table.durable, table.version, commits.attempts) == (False, 3, 1)
-    commits.sync_fails = False
-    assert commit(table, 2) == 4
-    assert commits.synced[1:] == [([2, 3], [], ())]
 
 
 @pytest.mark.parametrize(
@@ -386,48 +347,6 @@ def test_a_table_that_is_not_what_it_was_is_not_written__TB_05(
     assert commits.attempts == 0
 
 
-@pytest.mark.parametrize(
-    ("table_id", "version", "text"),
-    [
-        ("another", 2, "version 2 of /table is gone"),
-        ("another", 9, "version 2 of /table is gone"),
-        ("id", 1, "version 2 of /table is gone"),
-        ("id", 2, ""),
-        ("id", 3, "version 3 of /table was cleaned away before it was read here"),
-    ],
-)
-def test_behind_a_cleaned_log_is_the_same_table_with_nothing_unread__TB_05(
-    table_id: str, version: int, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The log was cleaned up to its end, and begins with a checkpoint."""
-    table, commits, storage = begun([], others(), others(offset=2))
-    remove(storage, 0, 1, 2)
-    metadata = metadata_of(table_id, TABLE_SCHEMA, ("day",))
-    loaded = Loaded(State(version, metadata, PROTOCOL), Base(version, ("c",)), ())
-    monkeypatch.setattr(log, "load", lambda storage: loaded)
-    if text:
-        with pytest.raises(TableChanged) as told:
-            commit(table)
-        assert str(told.value).startswith(text)
-    else:
-        assert commit(table) == 3
-    assert commits.attempts == (0 if text else 1)
-
-
-def test_behind_a_cleaned_log_what_came_since_is_read__TB_05(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    table, commits, storage = begun([], others(), others(offset=2))
-    storage.files[f"{LOG}/{version_name(3)}"] = others(offset=3)
-    remove(storage, 0, 1, 2)
-    metadata = metadata_of("id", TABLE_SCHEMA, ("day",))
-    loaded = Loaded(State(3, metadata, PROTOCOL), Base(2, ("c",)), ())
-    monkeypatch.setattr(log, "load", lambda storage: loaded)
-    assert commit(table) == 4
-    assert commits.attempts == 1
-    assert table.landed()["other"] == Landed(3)
-
-
 def test_a_gateway_that_moved_is_told_with_who_moved_it__TB_04() -> None:
     table, *_ = begun([], others(gateway="a"))
     for before, run in ((None, OTHER.id), (Landed(2), OTHER.id)):
@@ -438,18 +357,6 @@ def test_a_gateway_that_moved_is_told_with_who_moved_it__TB_04() -> None:
     with pytest.raises(Overtaken, match=f"another writer of /table removed {FILE.path}") as told:
         table.replace([FILE], [], run=RUN)
     assert (told.value.host, told.value.pid) == ("", 0)
-
-
-def test_files_are_those_that_were_added_and_not_removed() -> None:
-    table, _, storage = begun()
-    assert table.files() == []
-    assert commit(table) == 1
-    assert [file.path for file in table.files()] == [FILE.path]
-    assert table.replace([FILE], [], run=RUN, notes={"n": 7}) == 2
-    version = storage.read(f"{LOG}/{version_name(2)}")
-    assert b'"dataChange":false' in version and b'"dataChange":true' not in version
-    assert (table.files(), table.transactions["n"]) == ([], 7)
-    assert table.landed() == {"a": Landed(1)}
 
 
 # ── what is removed from the log ────────────────────────────────────────────────────────────────
@@ -519,27 +426,6 @@ def test_the_log_keeps_its_retention_three_checkpoints_and_every_tenth(
     assert removed == [number for number in checkpoints if number not in kept_tenth]
 
 
-def test_a_log_is_not_cleaned_where_a_property_says_so() -> None:
-    for text, count in (("false", 0), ("FALSE", 0), ("true", 20), ("", 20)):
-        properties = {
-            "delta.logRetentionDuration": "interval 100 seconds",
-            "delta.enableExpiredLogCleanup": text,
-        }
-        assert len(cleaned([1000], 1000, 1000.0, properties)[0]) == count
-
-
-def test_temporary_files_of_the_killed_go_after_an_hour() -> None:
-    names = {
-        "_commit_old.json.tmp": 0.0,
-        "_commit_new.json.tmp": 1.0,
-        "_commit_old.json": 0.0,
-        "other.json.tmp": 0.0,
-    }
-    disk = Dated(names)
-    assert clean_log(LocalStorage("/table", disk), {}, -1, 3600.0) == ["_commit_old.json.tmp"]
-    assert disk.removed == ["_commit_old.json.tmp"]
-
-
 def test_a_version_that_cannot_be_read_ends_a_refresh_and_is_read_by_the_next_one() -> None:
     table, _, storage = begun()
     storage.put(1, others())
@@ -556,33 +442,28 @@ def test_a_version_that_cannot_be_read_ends_a_refresh_and_is_read_by_the_next_on
     assert table.landed() == {"other": Landed(2)}
 
 
-NEWER = (
-    b'{"protocol":{"minReaderVersion":1,"minWriterVersion":7,"writerFeatures":["clustering"]}}\n'
-)
-
-
-def test_a_table_that_needs_what_is_not_known_here_is_neither_opened_nor_written() -> None:
-    text = "/table needs what this version cannot write: clustering"
-    with pytest.raises(TableChanged, match=text):
-        begun([], NEWER)
-    table, commits, storage = begun()
-    metadata = storage.files[f"{LOG}/{version_name(0)}"].splitlines(keepends=True)[-1]
-    storage.put(1, NEWER + metadata)
-    table.refresh()
-    with pytest.raises(TableChanged, match=text):
-        commit(table)
-    assert commits.attempts == 0
-
-
-def test_folders_of_checkpoints_that_were_killed_go_after_an_hour(tmp_path: Path) -> None:
+def test_what_the_killed_left_goes_after_an_hour(tmp_path: Path) -> None:
     private = tmp_path / "_msgproto"
     (tmp_path / LOG).mkdir()
+    names = {"_commit_old.json.tmp": 0, "_commit_new.json.tmp": 1}
+    for name, modified in {**names, "_commit_old.json": 0, "other.json.tmp": 0}.items():
+        (tmp_path / LOG / name).touch()
+        os.utime(tmp_path / LOG / name, (modified, modified))
     for name, modified in (("checkpoint-old", 0), ("checkpoint-new", 1), ("other", 0)):
         (private / name / "inside").mkdir(parents=True)
         os.utime(private / name, (modified, modified))
     storage = LocalStorage(str(tmp_path))
-    assert clean_log(storage, {}, -1, 3600.0) == []
+    assert clean_log(storage, {}, -1, 3600.0) == ["_commit_old.json.tmp"]
     assert sorted(path.name for path in private.iterdir()) == ["checkpoint-new", "other"]
+
+
+@pytest.mark.parametrize(("text", "count"), [("false", 0), ("FALSE", 0), ("true", 20), ("", 20)])
+def test_a_log_is_not_cleaned_where_a_property_says_so(text: str, count: int) -> None:
+    properties = {
+        "delta.logRetentionDuration": "interval 100 seconds",
+        "delta.enableExpiredLogCleanup": text,
+    }
+    assert len(cleaned([1000], 1000, 1000.0, properties)[0]) == count
 
 
 def test_a_log_of_which_a_part_goes_meanwhile_is_cleaned_all_the_same() -> None:

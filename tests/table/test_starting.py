@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,7 +28,6 @@ from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.object_commit import ObjectCommits
 from twisted_msgproto.table.starting import (
     REWIND,
-    check_commits,
     check_gateway,
     check_not_moved,
     check_operations,
@@ -85,30 +85,30 @@ def test_a_directory_that_this_user_may_not_read_is_refused(
         is_new(str(tmp_path), {})
 
 
-def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
-    other = pa.table({"day": pa.array([], pa.date32()), "price": pa.array([], pa.float64())})
-    write_deltalake(str(tmp_path / "t"), other, partition_by=["day"])
-    assert "has no column 'gateway'" in refused(tmp_path / "t")
+OTHER = pa.schema([("day", pa.date32()), ("price", pa.float64())])
+NUMBERED = TABLE_SCHEMA.set(
+    TABLE_SCHEMA.get_field_index("message_id"), pa.field("message_id", pa.int64())
+)
+OWNED = TABLE_SCHEMA.append(pa.field("owner", pa.string(), nullable=False))
 
 
-def test_a_column_of_another_type_is_refused(tmp_path: Path) -> None:
-    place = TABLE_SCHEMA.get_field_index("message_id")
-    changed = TABLE_SCHEMA.set(place, pa.field("message_id", pa.int64()))
-    write_deltalake(str(tmp_path / "t"), changed.empty_table(), partition_by=["day"])
-    assert "'message_id'" in refused(tmp_path / "t")
-    assert "is of type int64, not string" in refused(tmp_path / "t")
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        (OTHER, "has no column 'gateway'"),
+        (NUMBERED, "'message_id' .* is of type int64, not string"),
+        (OWNED, "'owner' which must not be null"),
+    ],
+)
+def test_a_table_of_other_columns_is_refused(tmp_path: Path, schema: pa.Schema, text: str) -> None:
+    write_deltalake(str(tmp_path / "t"), schema.empty_table(), partition_by=["day"])
+    assert re.search(text, refused(tmp_path / "t"))
 
 
 def test_a_new_column_which_may_be_null_is_no_hindrance(tmp_path: Path) -> None:
     more = TABLE_SCHEMA.append(pa.field("comment", pa.string()))
     write_deltalake(str(tmp_path / "t"), more.empty_table(), partition_by=["day"])
     assert opened(tmp_path / "t").schema.names[-1] == "comment"
-
-
-def test_a_column_which_must_not_be_null_and_which_nobody_lands_is_refused(tmp_path: Path) -> None:
-    more = TABLE_SCHEMA.append(pa.field("owner", pa.string(), nullable=False))
-    write_deltalake(str(tmp_path / "t"), more.empty_table(), partition_by=["day"])
-    assert "'owner' which must not be null" in refused(tmp_path / "t")
 
 
 def test_nested_columns_are_compared_by_what_they_hold(tmp_path: Path) -> None:
@@ -244,11 +244,6 @@ def test_a_version_which_tears_while_it_is_looked_at_is_one_line(landed: Table) 
     newest.write_bytes(newest.read_bytes()[:-20])
     with pytest.raises(TableError, match=f"version {landed.version} of .* cannot be read"):
         check_operations(landed)
-
-
-def test_commits_are_judged_by_what_they_did(landed: Table) -> None:
-    commits = Table.open(landed.location).refresh()
-    check_commits("t", commits)
 
 
 def test_a_gateway_which_another_bridge_moved_is_named__TB_04(landed: Table) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,77 +40,28 @@ def test_a_place_which_cannot_be_is_one_line(
         storage_at(location, options)
 
 
-def test_an_object_store_is_on_no_disk_of_ours() -> None:
-    with pytest.raises(ValueError, match="no disk"):
-        storage_at("s3://bucket/t", {}, OSTableDisk())
-
-
-def test_a_file_is_put_durably_and_in_one_step__TB_01(tmp_path: Path) -> None:
-    """Neither a reader nor a power failure ever finds half of it."""
-    steps: list[tuple[str, ...]] = []
-
-    class Watched(OSTableDisk):
-        def write(self, path: str, octets: bytes) -> None:
-            steps.append(("write", path))
-            super().write(path, octets)
-
-        def sync(self, path: str) -> None:
-            steps.append(("sync", path))
-            super().sync(path)
-
-        def rename(self, old: str, new: str) -> None:
-            steps.append(("rename", old, new))
-            super().rename(old, new)
-
-        def sync_directory(self, path: str) -> None:
-            steps.append(("sync directory", path))
-            super().sync_directory(path)
-
-    log = tmp_path / "_delta_log"
-    log.mkdir()
-    (log / "hint").write_bytes(b"old")
-    LocalStorage(str(tmp_path), Watched()).put(str(log / "hint"), b"new")
-    temporary = steps[0][1]
-    assert steps == [
-        ("write", temporary),
-        ("sync", temporary),
-        ("rename", temporary, str(log / "hint")),
-        ("sync directory", str(log)),
-    ]
-    assert [file.read_bytes() for file in log.iterdir()] == [b"new"]
-
-
-def test_an_object_store_has_files_and_says_what_is_not_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [LocalStorage, lambda path: ObjectStorage(f"file://{path}")])
+def test_a_table_has_files_and_says_what_is_not_there(
+    tmp_path: Path, kind: Callable[[str], LocalStorage | ObjectStorage]
+) -> None:
     """delta-rs opens a directory as it opens a bucket."""
+    storage = kind(str(tmp_path))
+    assert storage.local == isinstance(storage, LocalStorage)
+    assert storage.log_names() == []
     (tmp_path / LOG).mkdir()
     (tmp_path / LOG / "a.json").write_bytes(b"abc")
-    storage = ObjectStorage(tmp_path.as_uri())
-    assert (storage.local, LocalStorage("/x").local) == (False, True)
     assert storage.log_names() == ["a.json"]
     assert (storage.read(f"{LOG}/a.json"), storage.size(f"{LOG}/a.json")) == (b"abc", 3)
-    for missing in (storage.size, storage.read):
-        with pytest.raises(FileNotFoundError):
-            missing(f"{LOG}/b.json")
     with storage.filesystem().open_output_stream("c.bin") as stream:
         stream.write(memoryview(b"12"))
     assert storage.size("c.bin") == 2
     storage.delete(f"{LOG}/a.json")
     assert storage.log_names() == []
-
-
-def test_a_directory_has_files_and_says_what_is_not_there(tmp_path: Path) -> None:
-    storage = LocalStorage(str(tmp_path))
-    assert storage.log_names() == []
-    (tmp_path / LOG).mkdir()
-    (tmp_path / LOG / "a.json").write_bytes(b"abc")
-    assert storage.log_names() == ["a.json"]
-    assert (storage.read(f"{LOG}/a.json"), storage.size(f"{LOG}/a.json")) == (b"abc", 3)
-    storage.delete(f"{LOG}/a.json")
-    for missing in (storage.size, storage.read, storage.delete):
+    for missing in (storage.size, storage.read):
         with pytest.raises(FileNotFoundError):
             missing(f"{LOG}/a.json")
-    assert storage.log_path() == f"{tmp_path}/{LOG}"
 
 
-def test_where_there_is_no_log_it_has_no_names(tmp_path: Path) -> None:
-    assert ObjectStorage(f"file://{tmp_path}").log_names() == []
+def test_an_object_store_is_on_no_disk_of_ours() -> None:
+    with pytest.raises(ValueError, match="no disk"):
+        storage_at("s3://bucket/t", {}, OSTableDisk())

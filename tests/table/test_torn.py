@@ -16,9 +16,8 @@ from tests.tools.powercut import damaged
 from tests.tools.tables import TABLE_SCHEMA, land, rows_of
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue.lineage import Landed
-from twisted_msgproto.table.actions import Torn, parse_commit, version_name
+from twisted_msgproto.table.actions import version_name
 from twisted_msgproto.table.log import Table
-from twisted_msgproto.table.snapshot import whole_version
 from twisted_msgproto.table.torn import EMPTY
 
 DAY = pa.array([20484] * 5, pa.int32()).cast(pa.date32())
@@ -122,15 +121,6 @@ def test_a_torn_first_version_is_refused(table: Table) -> None:
         Table.open_for_writing(table.location)
 
 
-def test_a_gap_in_the_log_is_refused(table: Table) -> None:
-    land(table, "a", 5)
-    land(table, "a", 9)
-    (Path(table.location) / "_delta_log" / version_name(1)).unlink()
-    for attempt in (Table.open, Table.open_for_writing):
-        with pytest.raises(TableError, match="lacks version 1"):
-            attempt(table.location)
-
-
 def test_a_torn_checkpoint_without_the_versions_before_it_is_refused(table: Table) -> None:
     land(table, "a", 5)
     foreign_checkpoint(table)
@@ -146,21 +136,6 @@ def test_a_whole_table_needs_no_mending(table: Table) -> None:
     assert Table.open_for_writing(table.location).mended == ()
 
 
-def test_a_line_which_is_no_action_is_torn() -> None:
-    with pytest.raises(Torn, match="a line of it is not an action"):
-        parse_commit(3, b'{"commitInfo":{}}\n[]\n')
-
-
-def test_a_gap_behind_a_checkpoint_is_refused(table: Table) -> None:
-    land(table, "a", 5)
-    foreign_checkpoint(table)
-    for offset in (9, 12):
-        land(table, "a", offset)
-    (Path(table.location) / "_delta_log" / version_name(2)).unlink()
-    with pytest.raises(TableError, match="lacks version 2"):
-        Table.open(table.location)
-
-
 def test_a_checkpoint_which_names_no_table_is_passed_over(table: Table) -> None:
     land(table, "a", 5)
     foreign_checkpoint(table)
@@ -168,8 +143,3 @@ def test_a_checkpoint_which_names_no_table_is_passed_over(table: Table) -> None:
     actions = pq.read_table(path)
     pq.write_table(actions.filter(pc.is_null(actions["metaData"])), path)
     assert Table.open(table.location).landed() == {"a": Landed(5, 5, 7)}
-
-
-def test_a_version_which_goes_while_the_log_is_read_is_one_line(table: Table) -> None:
-    with pytest.raises(TableError, match=r"version 7 of .* went while its log was read; try again"):
-        whole_version(table.storage, 7)

@@ -8,7 +8,7 @@ from tests.umq.pair import Pair
 from twisted_msgproto.core.errors import (
     Refused,
 )
-from twisted_msgproto.net.sink import IMessageSink
+from twisted_msgproto.net import IMessageSink
 from twisted_msgproto.umq import (
     Reply,
     UmqClient,

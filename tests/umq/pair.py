@@ -4,12 +4,21 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.internet.task import Clock
 
 from tests.tools.lines import FULL_OCTETS, End
-from twisted_msgproto.umq.protocol.sides import (
-    UmqClient,
+from twisted_msgproto.umq import (
     UmqClientFactory,
-    UmqServer,
     UmqServerFactory,
 )
+
+
+def masked(message):
+    """A message as a client sends it, with a mask of zeros."""
+    octets = message.encode() if isinstance(message, str) else message
+    size = len(octets)
+    if size < 126:
+        head = bytes([0x80 | size])
+    else:
+        head = b"\xfe" + size.to_bytes(2) if size < 65536 else b"\xff" + size.to_bytes(8)
+    return (b"\x81" if isinstance(message, str) else b"\x82") + head + bytes(4) + octets
 
 
 class Pair:
@@ -64,6 +73,11 @@ class Pair:
         source.drained()
         return True
 
+    def raw(self, *messages):
+        """Have the client say what our own machine would not."""
+        self.ends["server"].protocol.dataReceived(b"".join(map(masked, messages)))
+        self.pump()
+
     def advance(self, seconds):
         """Let time pass, and everything move."""
         self.clock.advance(seconds)
@@ -82,6 +96,3 @@ class Pair:
         """The network goes away at both ends."""
         for end in self.ends.values():
             end.lost(ConnectionAborted())
-
-
-__all__ = ["End", "Pair", "UmqClient", "UmqServer"]

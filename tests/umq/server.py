@@ -12,7 +12,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import serverFromString
 
 from twisted_msgproto.core.errors import Refused
-from twisted_msgproto.net.gateway import address_name, announce
 from twisted_msgproto.umq import Reply, UmqServer, UmqServerFactory
 
 
@@ -82,7 +81,9 @@ def main(arguments):
     factory = UmqServerFactory(origins=arguments)
     factory.protocol = Application
     listening = serverFromString(reactor, where).listen(factory)
-    listening.addCallback(lambda port: announce("umq", address_name(port.getHost())))
+    listening.addCallback(
+        lambda port: print(f"umq listening on tcp:127.0.0.1:{port.getHost().port}", flush=True)
+    )
     reactor.run()
 
 

@@ -1,31 +1,22 @@
-"""What ``msgproto send|recv umq`` and ``twistd umq`` run, over real sockets of this process."""
+"""What ``msgproto send|recv umq`` run, over real sockets of this process."""
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, inlineCallbacks
 from twisted.internet.endpoints import serverFromString
-from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import TestCase
 
 from tests.umq.echo import Sink
-from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, PeerError
+from twisted_msgproto.core.errors import ConfigurationError, PeerError
 from twisted_msgproto.net.clients.shapes import RecvOptions, SendOptions
-from twisted_msgproto.net.gateway import Gateway
 from twisted_msgproto.umq import (
     CallFailed,
     Reply,
-    SessionRefused,
     UmqClientFactory,
     call_method,
     command,
     connect,
 )
-from twisted_msgproto.umq.service import (
-    Options,
-    StockServer,
-    StockServerFactory,
-    makeService,
-    serve,
-)
+from twisted_msgproto.umq.service import StockServerFactory
 
 
 class Progress:
@@ -65,22 +56,6 @@ class Commands(TestCase):
     def tearDown(self):
         yield self.port.stopListening()
         yield self.factory.drain()
-
-    @inlineCallbacks
-    def test_every_message_is_a_call_and_every_answer_an_acknowledgement(self):
-        """The issue, 6: send, by any spelling of the address."""
-        for endpoint in (
-            f"ws://{self.where}/",
-            f"tcp:{self.where}",
-            f"tcp:host=127.0.0.1:port={self.where.rpartition(':')[2]}",
-        ):
-            progress = Progress()
-            options = SendOptions(endpoint=endpoint, window=7)
-            bodies = [b"%d" % number for number in range(50)]
-            yield start(command.send(reactor, options, Messages(bodies), progress))
-            self.assertEqual((progress.sent_count, progress.acknowledged_count), (50, 50))
-            stored = [m.body for batch in self.factory.sink.batches for m in batch]
-            self.assertEqual(stored[-50:], bodies)
 
     @inlineCallbacks
     def test_a_destination_is_a_method(self):
@@ -160,17 +135,6 @@ class Commands(TestCase):
         session.closeSession()
 
     @inlineCallbacks
-    def test_who_is_refused_hears_it(self):
-        def authorise(self, hello):
-            raise ValueError("no")
-
-        self.factory.protocol = type("Closed", (StockServer,), {"authorise": authorise})
-        options = SendOptions(endpoint=f"ws://{self.where}/", user="me", password="x")
-        sending = start(command.send(reactor, options, Messages([b"a"]), Progress()))
-        yield self.assertFailure(sending, SessionRefused)
-        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
-
-    @inlineCallbacks
     def test_connect_takes_a_factory_and_an_endpoint(self):
         url = f"ws://{self.where}/"
         factory = UmqClientFactory(url)
@@ -179,77 +143,3 @@ class Commands(TestCase):
         factory.countFault("test")
         self.assertEqual(factory.counters["fault:test"], 1)
         session.closeSession()
-
-    def test_a_server_which_is_no_umq_server_is_an_error(self):
-        """Something else listens there, or nothing."""
-
-        class Greeting(Protocol):
-            def connectionMade(self):
-                self.transport.write(b"220 mail.example ESMTP\r\n\r\n")
-
-        endpoint = serverFromString(reactor, "tcp:0:interface=127.0.0.1")
-        listening = endpoint.listen(Factory.forProtocol(Greeting))
-
-        def ask(port):
-            url = f"ws://127.0.0.1:{port.getHost().port}/"
-            asking = self.assertFailure(start(connect(reactor, url)), ConnectionClosed)
-            return asking.addBoth(lambda result: port.stopListening())
-
-        return listening.addCallback(ask)
-
-
-class Services(TestCase):
-    def test_the_service_listens_serves_and_stops(self):
-        """The issue, 6: twistd umq."""
-        passwords = self.mktemp()
-        with open(passwords, "w") as file:
-            file.write("alice:secret\n")
-        return self.serves(f"file:{passwords}")
-
-    def test_users_named_on_the_command_line_are_let_in(self):
-        """UM-06: the checker of ``memory:`` is given text, credentials are octets."""
-        return self.serves("memory:alice:secret")
-
-    @inlineCallbacks
-    def serves(self, auth):
-        options = Options()
-        options.parseOptions(
-            [
-                "-e",
-                "tcp:0:interface=127.0.0.1",
-                "--origin",
-                "http://page.example",
-                "--auth",
-                auth,
-                "--limit",
-                "calls=7",
-            ]
-        )
-        gateway = Gateway(reactor)
-        service = serve(options, gateway)
-        announced = Deferred()
-        service._announced = lambda name, address: announced.callback((name, address))
-        service.setServiceParent(gateway)
-        gateway.startService()
-        name, address = yield announced
-        self.assertEqual(name, "umq")
-        (factory,) = gateway.factories
-        self.assertTrue(factory.webSocket.origin_allowed("http://page.example"))
-        self.assertEqual(factory.limits["calls"], 7)
-        where = address.removeprefix("tcp:")
-        session = yield start(connect(reactor, f"ws://{where}/", hello="alice:secret"))
-        reply = yield session.call("anything")
-        self.assertEqual(reply.payload, "")
-        yield self.assertFailure(
-            start(connect(reactor, f"ws://{where}/", hello="alice:guess")), SessionRefused
-        )
-        lost = Deferred()
-        session.sessionLost = lambda reason: lost.callback(None)
-        yield gateway.stopService()
-        yield lost
-        self.assertFalse(session.machine.opened)
-
-    def test_make_service_makes_a_gateway(self):
-        options = Options()
-        options.parseOptions(["-e", "tcp:0"])
-        self.assertEqual(len(makeService(options).factories), 1)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos import gateways
 from tests.tools.turns import turn_warn
-from twisted_msgproto.net.wires.websocket.frames import BINARY, TEXT, frame
+from tests.umq.pair import masked
 
 pytestmark = pytest.mark.usefixtures("short_turns")
 
@@ -29,21 +29,13 @@ UPGRADE = (
 )
 
 
-def text(payload):
-    return b"".join(frame(TEXT, payload.encode(), True))
-
-
-def binary(payload):
-    return b"".join(frame(BINARY, payload, True))
-
-
 def resident(pid):
     with open(f"/proc/{pid}/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def numbered(pattern):
-    return (text(pattern.format(number)) for number in itertools.count(1))
+    return (masked(pattern.format(number)) for number in itertools.count(1))
 
 
 def repeated(octets):
@@ -51,21 +43,21 @@ def repeated(octets):
 
 
 def big_attachments():
-    yield text("A32:C1:x")
-    yield from repeated(binary(bytes(MEBI)))
+    yield masked("A32:C1:x")
+    yield from repeated(masked(bytes(MEBI)))
 
 
 def waiting_updates():
-    yield text("A1:S:a=")
-    yield from repeated(text("S:a=" + "x" * 1000))
+    yield masked("A1:S:a=")
+    yield from repeated(masked("S:a=" + "x" * 1000))
 
 
 ATTACKS = {
     "calls whose answers are not read": (lambda: numbered("C{}:" + "x" * 500), 0),
     "refusals which are not read": (lambda: numbered("B{}:1:x"), 0),
-    "updates of unknown topics": (lambda: (text(f"T{n:09}:x") for n in itertools.count()), 0),
+    "updates of unknown topics": (lambda: (masked(f"T{n:09}:x") for n in itertools.count()), 0),
     "attributes": (lambda: numbered("S:{}=" + "x" * 100), MEBI),
-    "announcements": (lambda: (text(f"AW:C{n}:") for n in itertools.count()), 0),
+    "announcements": (lambda: (masked(f"AW:C{n}:") for n in itertools.count()), 0),
     "attachments which are too much": (big_attachments, 4 * MEBI),
     "updates behind an attachment": (waiting_updates, 4 * MEBI),
     "pings": (lambda: repeated(b"\x89\x84\0\0\0\0ping"), 0),
@@ -92,7 +84,7 @@ class Attacker:
     def __init__(self, port, hello=b""):
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.settimeout(10)
-        self.socket.sendall(UPGRADE + (hello or text("H1:")))
+        self.socket.sendall(UPGRADE + (hello or masked("H1:")))
         heard = b""
         while not hello and b"W1:" not in heard:
             heard += self.socket.recv(4096)
@@ -115,14 +107,14 @@ class Attacker:
         self.socket.close()
 
 
-CALL = text('C1:["publish","nothing","x"]')
+CALL = masked('C1:["publish","nothing","x"]')
 
 
 def served(port):
     """A good client is answered."""
     with socket.create_connection(("127.0.0.1", port)) as good:
         good.settimeout(30)
-        good.sendall(UPGRADE + text("H1:") + CALL)
+        good.sendall(UPGRADE + masked("H1:") + CALL)
         gateways.until(good, b"R1:0")
 
 
@@ -151,7 +143,7 @@ def test_before_hello_a_connection_holds_next_to_nothing(launch):
     port = server.port("umq")
     served(port)
     before = resident(server.pid)
-    large = binary(bytes(60_000))[:-1]
+    large = masked(bytes(60_000))[:-1]
     strangers = [Attacker(port, hello=large) for _ in range(200)]
     served(port)
     assert resident(server.pid) - before <= 200 * (64 << 10) + GROWTH_MAX
@@ -169,9 +161,9 @@ def test_what_a_crowd_keeps_has_one_bound_and_its_neighbours_are_served__NB_02(l
     five = gateways.Five(launch, options=options)
     gateways.served(five.ports["lumberjack"])
     good = Attacker(five.ports["umq"])
-    good.socket.sendall(text("S:name=" + "x" * 1000))
+    good.socket.sendall(masked("S:name=" + "x" * 1000))
     before = gateways.resident(five.server)
-    attributes = b"".join(text(f"S:{number}=" + "x" * 64_000) for number in range(15))
+    attributes = b"".join(masked(f"S:{number}=" + "x" * 64_000) for number in range(15))
     attackers = [Attacker(five.ports["umq"]) for _ in range(crowd)]
     ends = []
     for attacker in attackers:

@@ -1,5 +1,6 @@
 """The stock hub sends an update to thousands in turns, and everybody else is served between."""
 
+import json
 from unittest.mock import patch
 
 from twisted.internet.defer import CancelledError, Deferred, succeed
@@ -9,130 +10,11 @@ from twisted.trial.unittest import TestCase
 from tests.umq.echo import Sink
 from tests.umq.pair import Pair
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded, Refused
-from twisted_msgproto.net.factory import SessionFactory
-from twisted_msgproto.net.turns import TURN_SECONDS, TurnWatch
-from twisted_msgproto.umq import CallFailed, Hub, UmqServer, UmqServerFactory
-from twisted_msgproto.umq.application import hub as hubs
-from twisted_msgproto.umq.application.feed import Feed
-from twisted_msgproto.umq.application.methods import call_method, dump
-from twisted_msgproto.umq.protocol.topics import Topic
-from twisted_msgproto.umq.wire import Code
+from twisted_msgproto.net.turns import TURN_SECONDS
+from twisted_msgproto.umq import Hub, Topic, UmqServer, UmqServerFactory, call_method
 
 EACH = TURN_SECONDS / 3.9
 """An update to one subscriber takes so many seconds here: four fit into a turn."""
-
-
-class Listener:
-    """Is a topic, as far as a feed knows it."""
-
-    def __init__(self, takes=True):
-        self.got = []
-        self.takes = takes
-
-    def publish(self, text):
-        if isinstance(self.takes, Exception):
-            raise self.takes
-        if self.takes:
-            self.got.append(text)
-        return self.takes
-
-
-class Feeds(TestCase):
-    """NB-07, UM-14: a feed knows no clock; it is told when it is late."""
-
-    def feed(self, *listeners):
-        feed = Feed()
-        feed.topics = dict.fromkeys(listeners)
-        return feed
-
-    def after(self, count):
-        """Be late each time when ``count`` questions were asked."""
-        asked = iter(range(1, 1_000_000))
-        return lambda: next(asked) % count == 0
-
-    def test_all_get_all_updates_in_one_order_however_often_it_is_late__NB_07(self):
-        for count in range(1, 14):
-            listeners = [Listener() for _ in range(3)]
-            feed = self.feed(*listeners)
-            sent = [feed.add(text) for text in "abcd"]
-            late, turns = self.after(count), 0
-            while feed.waits:
-                feed.send(late)
-                turns += 1
-            self.assertEqual([one.got for one in listeners], [list("abcd")] * 3)
-            self.assertEqual([self.successResultOf(one) for one in sent], [3] * 4)
-            self.assertGreaterEqual(turns, 12 // count)
-
-    def test_it_counts_who_got_the_update(self):
-        feed = self.feed(Listener(), Listener(takes=False), Listener())
-        sent = feed.add("a")
-        feed.send(lambda: False)
-        self.assertEqual(self.successResultOf(sent), 2)
-
-    def test_who_comes_in_the_middle_gets_the_next_update_and_who_goes_is_passed_over(self):
-        first, gone, late = Listener(), Listener(), Listener()
-        feed = self.feed(first, gone)
-        sent = [feed.add("a"), feed.add("b")]
-        feed.send(lambda: True)
-        self.assertEqual(first.got, ["a"])
-        gone.takes = False
-        del feed.topics[gone]
-        feed.topics[late] = None
-        feed.send(lambda: False)
-        self.assertEqual((first.got, gone.got, late.got), (["a", "b"], [], ["b"]))
-        self.assertEqual([self.successResultOf(one) for one in sent], [1, 2])
-
-    def test_an_update_that_fails_holds_up_no_other(self):
-        feed = self.feed(Listener(), broken := Listener(LimitExceeded("large")), last := Listener())
-        sent = [feed.add("a"), feed.add("b")]
-        feed.send(self.after(2))
-        self.failureResultOf(sent[0], LimitExceeded)
-        broken.takes = True
-        while feed.waits:
-            feed.send(lambda: False)
-        self.assertEqual((self.successResultOf(sent[1]), last.got), (3, ["b"]))
-
-    def test_updates_that_fail_need_time_as_well__NB_07(self):
-        feed = self.feed(Listener(LimitExceeded("large")))
-        sent = [feed.add(text) for text in "ab"]
-        feed.send(lambda: True)
-        self.failureResultOf(sent[0], LimitExceeded)
-        self.assertNoResult(sent[1])
-        feed.send(lambda: True)
-        self.failureResultOf(sent[1], LimitExceeded)
-
-    def cancel(self, sent):
-        sent.addErrback(lambda failure: failure.trap(CancelledError))
-        sent.cancel()
-
-    def test_an_update_that_was_cancelled_is_withdrawn__NB_02(self):
-        """NB-02: its text is forgotten at once."""
-        feed = self.feed(one := Listener())
-        sent = [feed.add(text) for text in "abc"]
-        for cancelled in sent[:2]:
-            self.cancel(cancelled)
-        self.assertEqual(list(feed._updates.values()), ["c"])
-        feed.send(lambda: False)
-        self.assertEqual((self.successResultOf(sent[2]), one.got), (1, ["c"]))
-
-    def test_an_update_that_some_have_got_goes_to_all_and_is_withdrawn_no_more(self):
-        feed = self.feed(one := Listener(), two := Listener())
-        sent = [feed.add(text) for text in "abc"]
-        feed.send(lambda: True)
-        for cancelled in sent[:2]:
-            self.cancel(cancelled)
-        feed.send(lambda: False)
-        self.assertEqual((one.got, two.got), (["a", "c"], ["a", "c"]))
-        self.assertEqual(self.successResultOf(sent[2]), 2)
-
-    def test_one_that_is_cancelled_in_the_middle_may_fail_as_well(self):
-        feed = self.feed(Listener(), Listener(LimitExceeded("large")))
-        sent = [feed.add(text) for text in "ab"]
-        feed.send(lambda: True)
-        self.cancel(sent[0])
-        feed.send(lambda: False)
-        self.failureResultOf(sent[1], LimitExceeded)
-        self.assertFalse(feed.waits)
 
 
 class Turns(TestCase):
@@ -141,12 +23,12 @@ class Turns(TestCase):
     def setUp(self):
         self.clock = Clock()
         self.hub = Hub()
-        self.sent = []  # (time, topic's session, text)
+        self.sent = []
         really = Topic.publish
 
         def publish(topic, payload, attachments=()):
             self.clock.rightNow += EACH
-            self.sent.append((topic._session, payload))
+            self.sent.append(payload)
             return really(topic, payload, attachments)
 
         patching = patch.object(Topic, "publish", publish)
@@ -179,7 +61,7 @@ class Turns(TestCase):
         got = [[] for _ in range(count)]
         for updates in got:
             both.client.subscribe(
-                lambda id: dump(["subscribe", name, id]),
+                lambda id: json.dumps(["subscribe", name, id]),
                 lambda update, updates=updates: updates.append(update.payload),
             )
         both.pump()
@@ -203,9 +85,14 @@ class Turns(TestCase):
         return len(self.sent) - before, self.clock.seconds() - began
 
     def finish(self, *both):
-        while self.hub._waiting:
+        while self.waits():
             self.assertLessEqual(self.turn(*both)[1], TURN_SECONDS + EACH)
         self.turn(*both)
+
+    def waits(self):
+        """Whether anything is to be done in the next turn."""
+        now = self.clock.seconds()
+        return [one for one in self.clock.getDelayedCalls() if one.getTime() <= now]
 
     def test_an_update_to_many_takes_as_many_turns_as_it_needs__NB_07(self):
         """NB-07: and its publisher hears when all got it."""
@@ -225,7 +112,7 @@ class Turns(TestCase):
         readers, publisher = self.client(), self.client()
         self.subscribe(readers, "news", 3)
         self.assertEqual(self.successResultOf(self.call(publisher, "publish", "news", "a")), 3)
-        self.assertEqual((self.hub._turn, list(self.hub._waiting)), (None, []))
+        self.assertEqual(self.waits(), [])
         self.assertTrue(publisher.ends["server"].reading)
 
     def test_two_publishers_are_heard_in_one_order_by_all__NB_07(self):
@@ -275,8 +162,6 @@ class Turns(TestCase):
         finish()
         self.assertFalse(publisher.ends["server"].reading)
         while not late.called:
-            waits = sum(len(feed._updates) for feed in self.hub._feeds.values())
-            self.assertLessEqual(waits, 1)
             self.turn(readers, publisher)
         self.assertTrue(all(answer.called for answer in answers))
         self.assertEqual([self.successResultOf(answer) for answer in answers], [6] * 20)
@@ -308,7 +193,6 @@ class Turns(TestCase):
         self.assertEqual(len(sink.waiting), 2)
         for waiting in sink.waiting:
             waiting.callback(None)
-        self.assertEqual(len(self.hub._feeds["news"]._updates), 1)
         self.finish(readers, publisher)
         self.turn(publisher)
         self.finish(readers, publisher)
@@ -331,7 +215,7 @@ class Turns(TestCase):
         answer = self.call(publisher, "publish", "news", "a")
         readers.client.abort()
         readers.pump()
-        self.assertEqual(self.hub._feeds, {})
+        self.assertEqual(self.successResultOf(self.hub.publish("news", "b")), 0)
         self.finish(publisher)
         self.assertEqual(self.successResultOf(answer), 4)
 
@@ -339,7 +223,9 @@ class Turns(TestCase):
         readers, publisher = self.client(), self.client()
         got = self.subscribe(readers, "news", 9)
         for text in "ab":
-            publisher.client.call(dump(["publish", "news", text])).addErrback(lambda lost: None)
+            publisher.client.call(json.dumps(["publish", "news", text])).addErrback(
+                lambda lost: None
+            )
         publisher.pump()
         publisher.client.abort()
         publisher.pump()
@@ -352,35 +238,53 @@ class Turns(TestCase):
         got = self.subscribe(readers, "news", 40)
         for number in range(20):
             going = self.client()
-            going.client.call(dump(["publish", "news", f"{number}"])).addErrback(lambda lost: None)
+            going.client.call(json.dumps(["publish", "news", f"{number}"])).addErrback(
+                lambda lost: None
+            )
             going.pump()
             going.client.abort()
             going.pump()
-            self.assertEqual(len(self.hub._feeds["news"]._updates), 1)
-        self.assertEqual(self.hub._characters, 0)
         self.finish(readers)
         self.assertEqual(got, [["0"]] * 40)
 
     def test_large_updates_are_refused_while_too_much_waits__NB_02(self):
-        """NB-02: small ones are not, and what waits is sent."""
-        readers, large, small = self.client(), self.client(), self.client()
+        """NB-02: small ones are not; and who withdraws one makes room."""
+        readers = self.client()
+        self.subscribe(readers, "news", 5)
+        large, sent = "x" * (1 << 20), []
+        with self.assertRaises(Refused):
+            for _ in range(100):
+                sent.append(self.hub.publish("news", large))
+        self.assertTrue(8 < len(sent) < 100, len(sent))
+        sent.append(self.hub.publish("news", "small"))
+        withdrawn = sent.pop(-2)
+        withdrawn.addErrback(lambda failure: failure.trap(CancelledError))
+        withdrawn.cancel()
+        sent.append(self.hub.publish("news", large))
+        with self.assertRaises(Refused):
+            self.hub.publish("news", large)
+        readers.cut()
+        self.finish()
+        self.assertEqual([one.called for one in sent], [True] * len(sent))
+
+    def test_an_update_that_some_have_got_goes_to_all_and_is_withdrawn_no_more(self):
+        readers = self.client()
         got = self.subscribe(readers, "news", 6)
-        texts = [letter * (hubs.SMALL_CHARACTERS + 1) for letter in "ab"]
-        with patch.object(hubs, "WAITING_CHARACTERS", len(texts[0])):
-            sent = self.call(large, "publish", "news", texts[0])
-            refused = self.call(self.client(), "publish", "news", texts[1])
-            self.assertEqual(
-                self.failureResultOf(refused, CallFailed).value.code, Code.UNAVAILABLE.value
-            )
-            with self.assertRaises(Refused):
-                self.hub.publish("news", texts[1])
-            answer = self.call(small, "publish", "news", texts[1][1:])
-            self.finish(readers, large, small)
-            self.assertEqual([self.successResultOf(one) for one in (sent, answer)], [6, 6])
-            self.assertEqual(self.hub._characters, 0)
-            self.call(large, "publish", "news", texts[1])
-            self.finish(readers, large)
-        self.assertEqual(got, [[texts[0], texts[1][1:], texts[1]]] * 6)
+        sent = [self.hub.publish("news", text) for text in "abc"]
+        for cancelled in sent[:2]:
+            cancelled.addErrback(lambda failure: failure.trap(CancelledError))
+            cancelled.cancel()
+        self.finish(readers)
+        self.assertEqual(got, [["a", "c"]] * 6)
+        self.assertEqual(self.successResultOf(sent[2]), 6)
+
+    def test_who_comes_in_the_middle_gets_the_next_update(self):
+        readers, late = self.client(), self.client()
+        self.subscribe(readers, "news", 6)
+        sent = [self.hub.publish("news", text) for text in "ab"]
+        [got] = self.subscribe(late, "news")
+        self.finish(readers, late)
+        self.assertEqual((got, [self.successResultOf(one) for one in sent]), (["b"], [6, 7]))
 
     def test_who_publishes_whenever_an_update_was_sent_has_one_turn_among_others__NB_07(self):
         """NB-07: such a name stood among those that wait once for each of its updates."""
@@ -396,11 +300,7 @@ class Turns(TestCase):
                 del left[0]
 
         again(5)
-        most = 0
-        while self.hub._waiting:
-            self.assertLessEqual(self.turn(readers)[1], TURN_SECONDS + EACH)
-            most = max(most, len(self.hub._waiting))
-        self.assertEqual(most, 2)
+        self.finish(readers)
         numbers = [f"{number}" for number in range(40)]
         self.assertEqual(got[0], [numbers] * 5)
         self.assertEqual(got[1], [[one for one in numbers if (40 - int(one)) % 3]] * 5)
@@ -428,21 +328,6 @@ class Turns(TestCase):
         self.assertEqual([self.successResultOf(one) for one in sent], [2])
         self.assertEqual(got, [["a"], [], ["a"]])
 
-    def test_turns_of_the_hub_are_watched_as_those_of_peers_are__NB_07(self):
-        """NB-07: ``--turn-warn`` and the tests of hostile peers hear of them."""
-        watched = []
-        watch = TurnWatch(-1.0, lambda *turn: watched.append(turn), self.clock.seconds)
-        with patch.object(SessionFactory, "turnWatch", watch):
-            readers, publisher = self.client(), self.client()
-            with patch.object(watch, "measure", wraps=watch.measure) as measure:
-                self.subscribe(readers, "news", 10)
-            self.assertEqual(measure.call_count, 1, "else each would measure the one before")
-            self.call(publisher, "publish", "news", "a")
-            watched.clear()
-            self.finish(readers, publisher)
-        turns = [spent for peer, host, spent in watched if peer == "updates of the hub"]
-        self.assertEqual([round(spent / EACH) for spent in turns], [4, 2])
-
     def test_a_server_that_stops_sends_what_waits_and_answers_it(self):
         readers, publisher = self.client(), self.client()
         got = self.subscribe(readers, "news", 9)
@@ -462,7 +347,8 @@ class Turns(TestCase):
         sent = self.hub.publish("news", "b")
         both.cut()
         self.finish()
-        self.assertEqual((self.successResultOf(sent), self.hub._feeds), (0, {}))
+        self.assertEqual(self.successResultOf(sent), 0)
+        self.assertEqual(self.successResultOf(self.hub.publish("news", "c")), 0)
 
     def test_a_program_publishes_without_a_client(self):
         readers = self.client()
@@ -476,27 +362,6 @@ class Turns(TestCase):
         self.failureResultOf(self.hub.publish("news", "x" * (2 << 20)), LimitExceeded)
         with self.assertRaises(Refused):
             self.hub.publish("news", b"a")
-
-    def test_who_publishes_when_a_topic_ends_is_heard_after_that(self):
-        readers, leaving = self.client(), self.client()
-        got = self.subscribe(readers, "news", 2)
-        self.subscribe(leaving, "news")
-        [topic] = leaving.server.topics.values()
-        told = []
-        topic.whenClosed().addCallback(lambda why: told.append(self.hub.publish("news", why)))
-        second = list(self.hub._feeds["news"].topics)[1]
-        really = Topic.publish
-
-        def publish(one, payload, attachments=()):
-            if one is second and payload == "a":
-                topic.close()
-            return really(one, payload, attachments)
-
-        with patch.object(Topic, "publish", publish):
-            sent = self.hub.publish("news", "a")
-            self.finish(readers, leaving)
-        self.assertEqual(got, [["a", "closed"]] * 2)
-        self.assertEqual((self.successResultOf(sent), self.successResultOf(told[0])), (2, 2))
 
 
 class ServeAfter(TestCase):
@@ -530,7 +395,7 @@ class ServeAfter(TestCase):
         """Three calls, of which the first has the others wait for ``dones``."""
         self.first = lambda session: [session.serveAfter(done) for done in dones]
         for number in range(3):
-            self.both.client.call(dump(["work", number])).addErrback(lambda lost: None)
+            self.both.client.call(json.dumps(["work", number])).addErrback(lambda lost: None)
         self.both.pump()
 
     def all_served(self):
@@ -555,7 +420,7 @@ class ServeAfter(TestCase):
         done = Deferred()
         self.first = lambda session: session.serveAfter(done)
         for number in range(3):
-            self.both.client.call(dump(["work", number]))
+            self.both.client.call(json.dumps(["work", number]))
             self.both.pump()
         self.assertEqual(self.served, [0])
         done.callback(None)
@@ -577,7 +442,7 @@ class ServeAfter(TestCase):
         for value in ("a" * 4000, "b" * 4000):
             self.both.server.setAttribute("of ours", value)
         self.calls()
-        self.assertEqual((self.served, len(self.both.server._inbox)), ([], 3))
+        self.assertEqual(self.served, [])
         done = Deferred()
         self.both.server.serveAfter(done)
         self.both.deaf.clear()
@@ -604,19 +469,6 @@ class ServeAfter(TestCase):
         self.clock.advance(0)
         self.assertEqual(self.served, [0])
         later.callback(None)
-        self.all_served()
-
-    def test_another_reason_not_to_read_stays(self):
-        self.join()
-        done = Deferred()
-        self.calls(done)
-        self.both.server._control.pause("another")
-        done.callback(None)
-        self.clock.advance(0)
-        self.clock.advance(0)
-        self.assertEqual(self.served, [0, 1, 2])
-        self.assertFalse(self.both.ends["server"].reading)
-        self.both.server._control.resume("another")
         self.all_served()
 
     def test_what_a_session_waited_for_is_cancelled_with_it(self):

@@ -5,16 +5,17 @@ import contextlib
 import json
 import signal
 import ssl
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from twisted.application.service import IServiceMaker
+from twisted.plugin import getPlugins
 
 websockets = pytest.importorskip("websockets")
 from websockets.asyncio.client import connect  # noqa: E402
 
-from twisted_msgproto.umq.service import Options  # noqa: E402
+from tests.tools.certificates import Authority  # noqa: E402
 
 SERVER = Path(__file__).parent / "server.py"
 
@@ -142,39 +143,17 @@ def test_a_foreign_origin_does_not_come_in(launch):
 
 @pytest.fixture
 def certificate(tmp_path):
-    """A certificate for localhost and its key, in one PEM."""
+    """An authority's certificate, and a server's with its key in one PEM."""
+    authority = Authority(tmp_path)
+    own = authority.server()
     pem = tmp_path / "server.pem"
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=localhost",
-            "-addext",
-            "subjectAltName=DNS:localhost,IP:127.0.0.1",
-            "-keyout",
-            tmp_path / "key.pem",
-            "-out",
-            tmp_path / "cert.pem",
-        ],
-        check=True,
-        capture_output=True,
-    )
-    pem.write_text((tmp_path / "key.pem").read_text() + (tmp_path / "cert.pem").read_text())
-    return tmp_path
+    pem.write_text(own.key.read_text() + own.cert.read_text())
+    return authority.cert, pem
 
 
 def test_wss_with_a_foreign_client(launch, certificate):
     """The issue, 1: wss; attachments of a megabyte, both ways."""
-    context = ssl.create_default_context(cafile=certificate / "cert.pem")
+    context = ssl.create_default_context(cafile=certificate[0])
     body = bytes(range(256)) * 4096
 
     async def conversation(socket):
@@ -182,16 +161,16 @@ def test_wss_with_a_foreign_client(launch, certificate):
         answers = await heard(socket, 4)
         assert answers == ["W1:welcome", "A2:R1:echo", body, body[::-1]]
 
-    talk(launch, conversation, "--tls", str(certificate / "server.pem"), ssl=context)
+    talk(launch, conversation, "--tls", str(certificate[1]), ssl=context)
 
 
 def test_wss_with_our_client(launch, certificate):
     """The issue: both sides over real sockets with wss; a wrong name or authority is refused."""
-    pem = certificate / "server.pem"
+    authority, pem = certificate
     endpoint = f"ssl:0:interface=127.0.0.1:privateKey={pem}:certKey={pem}"
     server = launch("umq", "-e", endpoint, module="twisted")
     port = server.port("umq")
-    ca = ("--tls-ca", certificate / "cert.pem")
+    ca = ("--tls-ca", authority)
     sent = launch.run("send", "umq", f"wss://localhost:{port}/", *ca, "--count", "500", "--json")
     assert json.loads(sent.stdout)["acknowledged"] == 500, sent.stderr
     sent = launch.run("send", "umq", f"tls:localhost:{port}", *ca, stdin="one\ntwo\n")
@@ -242,7 +221,8 @@ def test_the_server_as_a_process_with_a_queue(launch, tmp_path):
 def test_usage_errors_of_the_server_are_one_line(words):
     """An operator's fault is one clear line, never a traceback."""
     with pytest.raises(SystemExit) as ended:
-        Options().parseOptions(words)
+        (maker,) = [plugin for plugin in getPlugins(IServiceMaker) if plugin.tapname == "umq"]
+        maker.options().parseOptions(words)
     assert len(str(ended.value).splitlines()) == 1
 
 

@@ -3,16 +3,8 @@
 import pytest
 
 from tests.doubles import due, unanswered
-from tests.umq.sides import client, feed, refused, server
+from tests.umq.sides import client, feed, refused, server, told
 from twisted_msgproto.core.errors import LimitExceeded
-from twisted_msgproto.umq.machine.attachments import SLOTS_OCTETS, WAITING_OCTETS
-from twisted_msgproto.umq.terms.events import (
-    CallbackReceived,
-    CallExpired,
-    CallReceived,
-    ErrorReceived,
-    ResultReceived,
-)
 
 # ── Calls ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -20,7 +12,7 @@ from twisted_msgproto.umq.terms.events import (
 def test_calls_are_answered_by_value_with_the_id_as_it_was_sent():
     """UM-02, UM-09, UM-10."""
     machine = server()
-    assert feed(machine, "C005AX12:How are you?") == [CallReceived("005AX12", "How are you?")]
+    assert feed(machine, "C005AX12:How are you?") == [told.CallReceived("005AX12", "How are you?")]
     machine.result("5AX12", "Fine", [b"a"])
     assert machine.outputs() == ["A1:R005AX12:Fine", b"a"]
     feed(machine, "C:x")
@@ -41,9 +33,9 @@ def test_answers_find_their_waiters_in_any_order():
     for name in "abc":
         machine.call(name, waiter=name)
     assert feed(machine, "E3:no", "R01:yes", "!2:6 no") == [
-        ErrorReceived(3, "c", "no"),
-        ResultReceived(1, "a", "yes"),
-        ErrorReceived(2, "b", "6 no"),
+        told.ErrorReceived(3, "c", "no"),
+        told.ResultReceived(1, "a", "yes"),
+        told.ErrorReceived(2, "b", "6 no"),
     ]
     assert machine.calls_pending == 0
 
@@ -55,7 +47,7 @@ def test_answers_to_nobody_are_ignored_and_counted():
     assert feed(machine, "R7:x", "E8:x", "A1:R9:x", b"gone") == []
     assert machine.counters.unknown_answers == 3
     assert feed(machine, "A1:R1:x", "R1:again", "E1:again", b"a") == [
-        ResultReceived(1, "me", "x", [b"a"])
+        told.ResultReceived(1, "me", "x", [b"a"])
     ]
     assert machine.counters.unknown_answers == 5
     assert feed(machine, "R1:late") == []
@@ -127,9 +119,9 @@ def test_a_call_which_is_not_answered_expires_and_its_late_answer_is_ignored():
     machine.call("b", waiter="b", deadline=20.0)
     machine.call("c", waiter="c")
     assert machine.deadline == 20.0
-    assert due(machine, 20.0) == ([CallExpired(2, "b")], 30.0)
+    assert due(machine, 20.0) == ([told.CallExpired(2, "b")], 30.0)
     assert feed(machine, "R2:late") == []
-    assert feed(machine, "R1:x") == [ResultReceived(1, "a", "x")]
+    assert feed(machine, "R1:x") == [told.ResultReceived(1, "a", "x")]
     assert due(machine, 1000.0)[1] is None
     assert unanswered(machine) == ["c"]
     assert unanswered(machine) == []
@@ -146,10 +138,9 @@ def test_a_call_may_end_while_its_answers_attachments_are_on_their_way(how):
         assert machine.cancel(1)
         assert not machine.cancel(1)
     else:
-        assert machine.advance(20.0) == [CallExpired(1, "a")]
-    objects = 2 * SLOTS_OCTETS + WAITING_OCTETS
-    assert machine.snapshot()["held_octets"] == 1 + objects  # of R2's payload
-    assert feed(machine, b"2", b"3") == [ResultReceived(2, "b", "y", [b"3"])]
+        assert machine.advance(20.0) == [told.CallExpired(1, "a")]
+    assert feed(machine, b"2", b"3") == [told.ResultReceived(2, "b", "y", [b"3"])]
+    assert (machine.held, machine.whole) == (0, True)
 
 
 def test_a_cancelled_call_is_not_answered():
@@ -170,12 +161,14 @@ def test_callbacks_stay_until_they_are_unregistered():
     first, second = machine.register_callback(), machine.register_callback()
     assert (first, second) == (1, 2)
     assert feed(machine, "B63:1:work: a:b", "A1:B64:02:x", b"y") == [
-        CallbackReceived("63", 1, "work: a:b"),
-        CallbackReceived("64", 2, "x", [b"y"]),
+        told.CallbackReceived("63", 1, "work: a:b"),
+        told.CallbackReceived("64", 2, "x", [b"y"]),
     ]
     machine.unregister_callback(first)
     machine.outputs()
-    assert feed(machine, "A1:B65:1:x", b"discarded", "B66:2:y") == [CallbackReceived("66", 2, "y")]
+    assert feed(machine, "A1:B65:1:x", b"discarded", "B66:2:y") == [
+        told.CallbackReceived("66", 2, "y")
+    ]
     assert machine.outputs() == ["E65:2 callback not found"]
     assert machine.register_callback() == 3
     assert machine.calls_serving == 3

@@ -1,29 +1,15 @@
 """UMQ's machines: whole sessions, the recorded ones and any stream at all."""
 
 import itertools
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.umq.sides import EXAMPLES, client, feed, limits, server
-from twisted_msgproto.umq import wire
-from twisted_msgproto.umq.machine.attachments import SLOTS_OCTETS, WAITING_OCTETS
-from twisted_msgproto.umq.machine.sides import Client, Server
-from twisted_msgproto.umq.terms.events import (
-    AttributeSet,
-    AttributeUnset,
-    CallsSafe,
-    ErrorReceived,
-    FatalReceived,
-    HelloReceived,
-    ResultReceived,
-    TopicClosed,
-    TopicUpdated,
-    WelcomeReceived,
-)
-from twisted_msgproto.umq.wire import UmqFault
+from tests.umq.sides import EXAMPLES, base36, client, feed, limits, names, server, told
+from twisted_msgproto.umq import Client, Server
 
 # ── Whole sessions ──────────────────────────────────────────────────────────────────────────────
 
@@ -53,18 +39,18 @@ def test_the_reference_servers_session_is_understood_by_our_client():
                 pass
             ids[head[1:]] = str(machine.call(payload, waiter=payload))
     assert found == [
-        WelcomeReceived(1, "welcome-from-cpp"),
-        ResultReceived(1, "How are you?", "How are you?"),
-        ErrorReceived(2, "coffee", "I'm teapot"),
-        ResultReceived(3, "duck", "Sending image/png", [bytes(7)]),
-        ResultReceived(4, "sum", "5"),
-        ResultReceived(5, "sub 9A8Z", "accepted"),
-        TopicUpdated(7, "update1"),
-        TopicUpdated(7, "update2", [bytes(2), bytes(2)]),
-        TopicClosed(7),
-        AttributeSet("key", "value"),
-        AttributeUnset("key"),
-        ResultReceived(6, "attr", "ok"),
+        told.WelcomeReceived(1, "welcome-from-cpp"),
+        told.ResultReceived(1, "How are you?", "How are you?"),
+        told.ErrorReceived(2, "coffee", "I'm teapot"),
+        told.ResultReceived(3, "duck", "Sending image/png", [bytes(7)]),
+        told.ResultReceived(4, "sum", "5"),
+        told.ResultReceived(5, "sub 9A8Z", "accepted"),
+        told.TopicUpdated(7, "update1"),
+        told.TopicUpdated(7, "update2", [bytes(2), bytes(2)]),
+        told.TopicClosed(7),
+        told.AttributeSet("key", "value"),
+        told.AttributeUnset("key"),
+        told.ResultReceived(6, "attr", "ok"),
     ]
 
 
@@ -83,7 +69,7 @@ def test_the_reference_servers_part_is_what_our_server_says():
 
 def application(machine, event):
     """What the reference server's application did in the recorded session."""
-    if isinstance(event, HelloReceived):
+    if names([event]) == ["HelloReceived"]:
         machine.welcome("welcome-from-cpp")
     elif event.payload == "coffee":
         machine.error(event.id, "I'm teapot")
@@ -109,11 +95,11 @@ def test_the_sources_callback_example():
     """UM-11: the example of the source, both sides ours."""
     c, s = client(), server()
     work = c.register_callback()
-    c.call(f"I am ready, please send me a work as ID={wire.base36(work)}")
+    c.call(f"I am ready, please send me a work as ID={base36(work)}")
     (ready,) = feed(s, *c.outputs())
     s.result(ready.id, "accepted")
     done = s.register_callback()
-    s.callback(work, f"here is a work. Send me result as ID={wire.base36(done)}")
+    s.callback(work, f"here is a work. Send me result as ID={base36(done)}")
     accepted, job = feed(c, *s.outputs())
     assert (accepted.payload, job.callback) == ("accepted", work)
     c.result(job.id, "accepted")
@@ -169,12 +155,12 @@ def test_any_stream_gives_documented_events_and_one_last_fault(make, data):
     found = []
     for message in data:
         found += feed(machine, message)
-    ends = [event for event in found if isinstance(event, UmqFault | FatalReceived)]
+    ends = [event for event in found if names([event])[0] in ("UmqFault", "FatalReceived")]
     assert ends == ([found[-1]] if machine.closed and found else [])
     out = machine.outputs()
     assert sum(isinstance(text, str) and text.startswith("F") for text in out) <= 1
-    decode = wire.Decoder(limits()).decode
-    assert not any(isinstance(decode(text), UmqFault) for text in out if isinstance(text, str))
+    grammar = re.compile(r"(A[1-9A-W]:)?[-HWFCBRETDUSX][0-9A-Z]{0,13}:")
+    assert all(grammar.match(text) for text in out if isinstance(text, str))
     delivered = sum(len(getattr(event, "attachments", ())) for event in found)
     assert delivered <= sum(isinstance(m, bytes) or "-" in m for m in data)
 
@@ -213,9 +199,9 @@ def test_where_attachments_stand_between_texts_does_not_matter(data):
     plain = run([True] * len(texts))
     mixed = run(data.draw(st.lists(st.booleans(), max_size=40)))
     assert sorted(map(repr, plain)) == sorted(map(repr, mixed))
-    for kind in (TopicUpdated, AttributeSet):
-        ordered = [event for event in mixed if isinstance(event, kind)]
-        assert ordered == [event for event in plain if isinstance(event, kind)]
+    for kind in (["TopicUpdated"], ["AttributeSet"]):
+        ordered = [event for event in mixed if names([event]) == kind]
+        assert ordered == [event for event in plain if names([event]) == kind]
 
 
 @pytest.mark.parametrize("make", [client, server, Client, Server])
@@ -253,12 +239,12 @@ def test_a_client_which_decides_is_told_nothing_before_it_accepts():
     machine = Client(limits(), 0.0, decides=True)
     machine.hello()
     (welcome,) = machine.receive(["W1:", "S:a=b", "C1:x"], 1.0)
-    assert isinstance(welcome, WelcomeReceived)
+    assert names([welcome]) == ["WelcomeReceived"]
     assert machine.receive(["C2:y"], 2.0) == []
     kept = machine.accept(3.0)
     assert machine.clock == 3.0
     assert [getattr(event, "payload", event) for event in kept] == [
-        AttributeSet("a", "b"),
+        told.AttributeSet("a", "b"),
         "x",
         "y",
     ]
@@ -269,7 +255,7 @@ def test_calls_wait_for_the_sink_and_are_refused_if_it_fails():
     """UM-17: and then the session ends, or it would have a gap."""
     machine = server()
     first, second = machine.receive(["C1:x", "C2:y"], 1.0)
-    assert machine.made_safe([first], 2.0) == [CallsSafe([first])]
+    assert machine.made_safe([first], 2.0) == [told.CallsSafe([first])]
     assert machine.made_safe([], 2.0) == []
     machine.result("1", "safe")
     assert machine.not_safe([second], 3.0) == []
@@ -295,14 +281,3 @@ def test_the_time_of_a_call_runs_from_when_the_peer_has_read_it():
     assert machine.deadline == 119.0
     assert machine.advance(118.0) == []
     assert [event.waiter for event in machine.advance(119.0)] == ["ours"]
-
-
-def test_what_waits_for_attachments_is_held():
-    """NB-02"""
-    machine = server()
-    assert (machine.held, machine.whole) == (0, True)
-    feed(machine, "A2:C1:four", b"x" * 10)
-    objects = SLOTS_OCTETS + WAITING_OCTETS
-    assert (machine.held, machine.whole) == (14 + objects, False)
-    feed(machine, b"y")
-    assert (machine.held, machine.whole) == (0, True)

@@ -3,17 +3,8 @@
 import pytest
 
 from tests.doubles import due
-from tests.umq.sides import client, feed, refused, server
+from tests.umq.sides import base36, client, feed, refused, server, told
 from twisted_msgproto.core.errors import LimitExceeded
-from twisted_msgproto.umq.terms.events import (
-    AttributeSet,
-    AttributeUnset,
-    ResultReceived,
-    TopicClosed,
-    TopicUnsubscribed,
-    TopicUpdated,
-)
-from twisted_msgproto.umq.wire import base36
 
 # ── Topics ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -24,10 +15,10 @@ def test_a_topic_lives_from_its_subscription_to_its_close():
     topic = machine.subscribe()
     machine.call("subscribe 1", waiter="me")
     assert feed(machine, "T1: update1", "R1:accepted", "T01:update2", "D1:") == [
-        TopicUpdated(topic, " update1"),
-        ResultReceived(1, "me", "accepted"),
-        TopicUpdated(topic, "update2"),
-        TopicClosed(topic),
+        told.TopicUpdated(topic, " update1"),
+        told.ResultReceived(1, "me", "accepted"),
+        told.TopicUpdated(topic, "update2"),
+        told.TopicClosed(topic),
     ]
     assert machine.snapshot()["subscriptions"] == 0
     assert machine.subscribe() == 2  # UM-14: ids are never reused
@@ -82,7 +73,7 @@ def test_a_publisher_uses_the_id_it_was_given_and_answers_unsubscribe_once():
     topic = machine.open_topic("9A8Z")
     machine.publish(topic, "update1", [b"a"])
     assert machine.outputs() == ["A1:T9A8Z:update1", b"a"]
-    assert feed(machine, "U9A8Z:", "U9A8Z:") == [TopicUnsubscribed(topic)]
+    assert feed(machine, "U9A8Z:", "U9A8Z:") == [told.TopicUnsubscribed(topic)]
     assert machine.outputs() == ["D9A8Z:"]
     with pytest.raises(ValueError):
         machine.publish(topic, "late")
@@ -124,12 +115,12 @@ def test_attributes_are_split_at_the_first_sign_and_spaces_count():
     assert feed(
         machine, "S:key=value", "S: k = v=w", "S7:=", "X:key", "X:never", "A1:S:p=q", b"a"
     ) == [
-        AttributeSet("key", "value"),
-        AttributeSet(" k ", " v=w"),
-        AttributeSet("", ""),
-        AttributeUnset("key"),
-        AttributeUnset("never"),
-        AttributeSet("p", "q", [b"a"]),
+        told.AttributeSet("key", "value"),
+        told.AttributeSet(" k ", " v=w"),
+        told.AttributeSet("", ""),
+        told.AttributeUnset("key"),
+        told.AttributeUnset("never"),
+        told.AttributeSet("p", "q", [b"a"]),
     ]
     assert {
         name: (entry.value, entry.attachments) for name, entry in machine.attributes.items()
@@ -161,7 +152,7 @@ def test_attributes_are_limited():
 def test_nothing_follows_a_fault_which_an_attachment_set_free():
     """UM-18: the fault is the last event, whatever waited behind it."""
     machine = server(attributes=1)
-    assert feed(machine, "S:a=1", "A1:S:b=1", "X:b", "S:b=2") == [AttributeSet("a", "1")]
+    assert feed(machine, "S:a=1", "A1:S:b=1", "X:b", "S:b=2") == [told.AttributeSet("a", "1")]
     assert refused(machine, b"1", code=1, reason="attributes") == []
 
 

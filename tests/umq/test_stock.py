@@ -16,9 +16,7 @@ from twisted_msgproto.umq import (
     UmqServerFactory,
     call_method,
 )
-from twisted_msgproto.umq.application.methods import JSON_CONTAINERS_MAX
 from twisted_msgproto.umq.service import StockServerFactory
-from twisted_msgproto.umq.wire import Code
 
 pytestmark = pytest.mark.usefixtures("short_turns")
 
@@ -55,9 +53,7 @@ class Stock(SynchronousTestCase):
         sink = SafeSink()
         both = self.pair(sink)
         for item in ("[]", "{}", '{"a":1}'):
-            calls = [
-                f'["orders",{",".join([item] * (JSON_CONTAINERS_MAX + more))}]' for more in (-1, 0)
-            ]
+            calls = [f'["orders",{",".join([item] * count)}]' for count in (100, 100_000)]
             read, text = [self.successResultOf(self.called(both, call)) for call in calls]
             self.assertEqual((read.payload, text.payload), ('{"stored":true}', ""))
             stored = [(m.destination, m.body) for m in sink.messages[-2:]]
@@ -70,7 +66,7 @@ class Stock(SynchronousTestCase):
         for name in ("[]", "{}", "1", "null"):
             for call in (f'["publish",{name},"b"]', f'["subscribe",{name},"1"]'):
                 error = self.failureResultOf(self.called(both, call), CallFailed).value
-                self.assertEqual(error.code, Code.FORMAT.value, call)
+                self.assertEqual(error.code, 3, call)
         self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_only_what_is_named_is_taken(self):
@@ -102,12 +98,6 @@ class Stock(SynchronousTestCase):
         good = both.client.subscribe(lambda id: f'["subscribe","news","{id}"]')
         both.pump()
         self.successResultOf(good.whenStarted())
-
-    def test_only_that_very_answer_says_stored(self):
-        for payload in ("", "true", '{"stored":1}', '{"stored":true,"a":1}', '["stored"]'):
-            self.assertIsNone(Stored.read(payload))
-        self.assertEqual(Stored.read(' {"stored": true}'.strip()), Stored(True))
-        self.assertEqual(Stored.read('{ "stored" : false }'), Stored(False))
 
 
 class Attached(UmqServer):

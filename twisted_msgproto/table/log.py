@@ -510,7 +510,7 @@ class Table:
             reason = incompatible(self._accepted, self._metadata)
             if reason:
                 raise TableChanged(f"{self.location} was changed: {reason}")
-            self._check_protocol()
+        self._check_protocol()
         reason = forgetting(self.properties) if proposal.landed else ""
         if reason:
             raise TableChanged(f"nothing can land in {self.location}: {reason}")

@@ -12,22 +12,23 @@ from twisted_msgproto.table.log import Table
 
 
 @pytest.fixture
-def store(s3: Store) -> Store:
-    return s3
-
-
-@pytest.fixture
 def local(tmp_path: Path) -> Table:
     """A table on a disk."""
     return create(tmp_path / "table")
 
 
-@pytest.fixture(params=["local", "s3"])
-def table(request: pytest.FixtureRequest, local: Table, store: Store) -> Table:
-    """A table on a disk, and one in an object store."""
+def table_in(request: pytest.FixtureRequest) -> Table:
+    """A table on a disk, or in an object store, which only then is started."""
     if request.param == "local":
+        local: Table = request.getfixturevalue("local")
         return local
+    store: Store = request.getfixturevalue("s3")
     return create(store.new_location(), storage=store.options)
+
+
+@pytest.fixture(params=["local", "s3"])
+def table(request: pytest.FixtureRequest) -> Table:
+    return table_in(request)
 
 
 @pytest.fixture

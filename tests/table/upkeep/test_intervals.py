@@ -10,7 +10,7 @@ import pytest
 
 from twisted_msgproto.queue.damage import Range, merged
 from twisted_msgproto.table import intervals
-from twisted_msgproto.table.intervals import Coverage, size, united, without
+from twisted_msgproto.table.intervals import Coverage, size, without
 
 
 def some_ranges(chance: random.Random, count: int) -> list[Range]:
@@ -31,18 +31,6 @@ def arrays(ranges: list[Range]) -> tuple[pa.Array, pa.Array]:
 
 def pairs(ranges: tuple[pa.Array, pa.Array]) -> list[Range]:
     return list(zip(*(part.to_pylist() for part in ranges), strict=True))
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_what_ranges_cover_and_what_they_cover_twice(seed: int) -> None:
-    chance = random.Random(seed)
-    ranges = some_ranges(chance, chance.randrange(12))
-    seen = offsets(ranges)
-    once, twice = united(*arrays(ranges))
-    assert set(offsets(pairs(once))) == set(seen)
-    assert set(offsets(pairs(twice))) == {offset for offset, count in seen.items() if count > 1}
-    for found in (pairs(once), pairs(twice)):
-        assert found == merged(found)
 
 
 @pytest.mark.parametrize("settle", [1, 3, 4096])

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.tools.upkept import RUN, Gateway, expected, land, rows
-from twisted_msgproto.core.errors import ConfigurationError, TableError
+from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.table import vacuum as module
 from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.expire import expire
@@ -126,11 +126,6 @@ def test_expired_files_go_a_day_later(table: Table, a: Gateway) -> None:
     expire(table, date(2023, 11, 16), RUN)
     assert len(vacuum(table, clock=tomorrow).paths) == 2
     assert verify(table).whole
-
-
-def test_less_than_a_day_is_refused(table: Table) -> None:
-    with pytest.raises(ConfigurationError, match="last 24 hours; 23 hours are fewer"):
-        vacuum(table, hours=23)
 
 
 def test_a_file_which_went_out_just_now_stays_however_old_it_is(local: Table, a: Gateway) -> None:

@@ -583,6 +583,7 @@ class Decoder:
                         frame = end - len(command)
             if (
                 begin < 0
+                or len(line) > bounds.line_octets
                 or len(headers) >= bounds.header_lines
                 or blank - begin > bounds.block_octets
                 or read_header(line, headers) is not None
