@@ -166,18 +166,36 @@ def test_two_writers_lose_nothing_when_the_lock_is_lost(
     assert verify(queue).whole
 
 
-def test_an_identity_that_is_removed_or_replaced_is_written_again(tmp_path: Path) -> None:
-    """RD-54"""
+def empty_the_end(queue: Path) -> None:
+    os.truncate(queue / "end", 0)
+
+
+MADE_AGAIN: dict[str, Callable[[Path], object]] = {
+    "identity, removed": lambda queue: (queue / "identity").unlink(),
+    "identity, replaced": lambda queue: (queue / "identity").write_bytes(b"x"),
+    "lineage, removed": lambda queue: (queue / "lineage").unlink(),
+    "end, emptied": empty_the_end,
+    "end, cut": lambda queue: os.truncate(queue / "end", 20),
+    "consumers, removed": lambda queue: shutil.rmtree(queue / "consumers"),
+}
+
+
+@pytest.mark.parametrize("name", MADE_AGAIN)
+def test_what_the_writer_knows_is_written_again(tmp_path: Path, name: str) -> None:
+    """RD-54, RD-55: while nothing comes, too; without it nothing lands, and nothing said so."""
     queue = tmp_path / "queue"
+    file = queue / name.partition(",")[0]
     with a_writer(queue) as (writer, _):
-        octets = (queue / "identity").read_bytes()
-        for spoil in ((queue / "identity").unlink, lambda: (queue / "identity").write_bytes(b"x")):
-            spoil()
-            pause, waited = threading.Event(), 0.0
-            while not (queue / "identity").exists() or (queue / "identity").read_bytes() != octets:
-                assert waited < PATIENCE_SECONDS
-                pause.wait(0.01)
-                waited += 0.01
+        octets = None if file.is_dir() else file.read_bytes()
+        MADE_AGAIN[name](queue)
+        pause, waited = threading.Event(), 0.0
+        while not file.exists() or (octets is not None and file.read_bytes() != octets):
+            assert waited < PATIENCE_SECONDS
+            pause.wait(0.01)
+            waited += 0.01
+        reader = QueueReader(queue)
+        assert reader.end() == STORED
+        assert reader.register("spark") == (0 if octets is None else CONSUMED)
         assert put(writer, batch(STORED)) == [None]
     assert QueueReader(queue).end() == STORED + 1
 

@@ -35,6 +35,7 @@ from .disk import (
 )
 from .format import (
     EMPTY_SEGMENT_OCTETS,
+    END_OCTETS,
     FORMAT_VERSION,
     FRAME_HEADER_OCTETS,
     Identity,
@@ -553,10 +554,14 @@ class SegmentLog:
         """Check that readers, and the next start, will find the files that are written here.
 
         Raises QueueError, which says what is wrong and what to do, if somebody has removed,
-        replaced or cut one; OSError if the disk fails.  The file ``identity`` is written again.
+        replaced or cut one; OSError if the disk fails.  What can be made again is: the file
+        ``identity``, the lineage, the directory of the consumers, and what ``end`` says.
         """
+        emptied = False
         for path, own in self._own.items():
-            if _same(self._named_by(path), own):
+            found = self._named_by(path)
+            if found is not None and _same(found, own):
+                emptied = path.endswith(END_FILE) and found.octets < END_OCTETS
                 continue
             if path.endswith(LOCK_FILE):
                 raise QueueError(
@@ -569,6 +574,13 @@ class SegmentLog:
             if read_whole(self._disk, path) != sealed:
                 replace_whole(self._disk, path, sealed)
         names = set(self._disk.names(self.directory))
+        if lineage.FILE not in names:
+            self._lineage_durable = False
+            self._write_lineage()
+        if consumers.DIRECTORY not in names:
+            self._disk.make_directory(os.path.join(self.directory, consumers.DIRECTORY))
+        if emptied:
+            self._publish()
         firsts = list(self._sizes)
         for first in firsts:
             if segment_name(first) not in names:

@@ -14,6 +14,7 @@ encode it anyway: what was submitted before is written meanwhile.
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
@@ -461,7 +462,9 @@ class QueueWriter:
         except OSError as error:
             self._disk_errors += 1
             self._check_at = time.monotonic() + WATCH_S
-            line = f"queue {self.directory}: {error}; it is read again later; {REMEDY}"
+            line = f"queue {self.directory}: {error}; it is read again later"
+            if error.errno == errno.EIO:
+                line += f"; {REMEDY}"
             self._troubles.met("check", error, line)
             return
         if not self._log.unchecked:

@@ -193,6 +193,17 @@ def test_a_file_whose_facts_cannot_be_read_is_told_in_one_line(number: int) -> N
     world.crash(power=True)
 
 
+@pytest.mark.parametrize("number", [*ERRORS, errno.EMFILE], ids=errno.errorcode.get)
+def test_zeros_are_proposed_for_a_broken_block_alone__RD_50(number: int) -> None:
+    """RD-50: who follows that line loses what only a right, or a free descriptor, would give."""
+    world = a_world()
+    world.disk.cannot_read(DIRECTORY, number)
+    before = len(world.lines)
+    world.state.load(sorted(world.there))
+    (line,) = [line for line in world.lines[before:] if "cannot be read now" in line]
+    assert ("copy with zeros" in line) == (number == errno.EIO)
+
+
 def facts_of(reader: QueueReader) -> dict[str, Callable[[], Any]]:
     """All that a reader says of the queue, by the name of the question."""
     return {

@@ -7,6 +7,7 @@ longer than the log keeps them.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from bisect import bisect_left
@@ -306,8 +307,7 @@ class BrokerState:
     def load(self, places: Sequence[int]) -> Loaded:
         """Read messages back; as many at a time as possible.
 
-        What cannot be read now is told, and is in neither ``letters`` nor ``unreadable``: ask
-        again.
+        What cannot be read now is told, and stands in ``unread``: ask for it again.
         """
         with self._reading:
             loaded = self._bodies.read(place for place in places if place >= self._log.begin)
@@ -324,7 +324,7 @@ class BrokerState:
         loaded.error = loaded.error or found.error
         if loaded.error is not None and unread:
             line = f"broker: {READING} cannot be read now: {loaded.error}; trying again"
-            if isinstance(loaded.error, OSError):
+            if isinstance(loaded.error, OSError) and loaded.error.errno == errno.EIO:
                 line += f"; {REMEDY}"
             self._troubles.met(READING, loaded.error, line)
         if loaded.unreadable:
