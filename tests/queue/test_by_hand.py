@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.tools.queues import PATIENCE_SECONDS, Results, batch, ids, put, rows
-from twisted_msgproto.core.errors import QueueClosed
-from twisted_msgproto.queue import QueueReader, QueueWriter
+from twisted_msgproto.core.errors import QueueClosed, QueueError
+from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue.verify import verify
 
 CONSUMED = 2
@@ -25,7 +25,7 @@ def segments(queue: Path) -> list[Path]:
     return sorted(queue.glob("*.segment"))
 
 
-@contextmanager
+@contextlib.contextmanager
 def a_writer(queue: Path) -> Iterator[tuple[QueueWriter, list[str]]]:
     """A writer of a queue with a message in each segment, and what it reports from then on."""
     told: list[str] = []
@@ -51,8 +51,8 @@ def stalled(writer: QueueWriter) -> str:
     return writer.stalled
 
 
-def all_of_them(queue: Path) -> None:
-    for path in segments(queue):
+def all_of_them(queue: Path, kept: int = 0) -> None:
+    for path in segments(queue)[: STORED - kept]:
         path.unlink()
 
 
@@ -63,7 +63,7 @@ def cut(path: Path) -> None:
 LOSSES: dict[str, tuple[Callable[[Path], object], tuple[int, ...], str]] = {
     "all segments": (all_of_them, (), f"messages {CONSUMED} to {STORED} are in no segment"),
     "the oldest that is needed": (
-        lambda queue: [path.unlink() for path in segments(queue)[:-3]],
+        lambda queue: all_of_them(queue, kept=3),
         (3, 4, 5),
         f"messages {CONSUMED} to 3 are in no segment",
     ),
@@ -76,11 +76,16 @@ LOSSES: dict[str, tuple[Callable[[Path], object], tuple[int, ...], str]] = {
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_what_somebody_removed_is_told_and_verify_names_it(tmp_path: Path, loss: str) -> None:
-    """RD-54: nothing is acknowledged any more; a start goes on behind what is lost."""
+    """RD-54: nothing is acknowledged any more; a start goes on behind what is lost.
+
+    Until then no reader does, not before the gateway has noticed either: it may be put back.
+    """
     remove, left, named = LOSSES[loss]
     queue = tmp_path / "queue"
     with a_writer(queue) as (writer, _):
         remove(queue)
+        with pytest.raises(QueueError, match=r"put it back|was trimmed"):
+            rows(queue, CONSUMED, STORED)
         why = stalled(writer)
         assert str(queue) in why
         assert "was removed, replaced or cut short" in why
@@ -96,6 +101,59 @@ def test_what_somebody_removed_is_told_and_verify_names_it(tmp_path: Path, loss:
     report = verify(queue)
     assert not report.whole
     assert report.damaged or any(named in line for line in report.lines)
+
+
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("number", [-1, -3])
+@pytest.mark.parametrize("octets", [None, 0, 100, -1, -100])
+def test_what_is_in_no_file_is_read_once_it_was_put_back(
+    tmp_path: Path, number: int, octets: int | None, running: bool
+) -> None:
+    """RD-50: a segment that is away, or cut, is not damaged; who passes over it loses it."""
+    queue = tmp_path / "queue"
+    with contextlib.ExitStack() as writing:
+        writing.enter_context(a_writer(queue))
+        if not running:
+            writing.close()
+        path = segments(queue)[number]
+        shutil.copy2(path, tmp_path / "away")
+        first = int(path.stem)
+        reader = QueueReader(queue)
+        if octets is None:
+            path.unlink()
+        else:
+            os.truncate(path, octets if octets >= 0 else path.stat().st_size + octets)
+        with pytest.raises(QueueError, match=f"{path.name} (was cut|removed).*put it back, or"):
+            list(reader.read(CONSUMED, STORED))
+        assert not reader.damaged()
+        assert ids(rows(queue, first + 1, STORED)) == [*range(first + 1, STORED)]
+        shutil.copy2(tmp_path / "away", path)
+        assert ids(rows(queue, CONSUMED)) == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("octets", [None, 0, 100, -1])
+def test_a_start_notes_what_is_in_no_file_however_old_it_is(
+    tmp_path: Path, octets: int | None
+) -> None:
+    """RD-50: under load it checks nothing older, and readers wait for the note."""
+    queue = tmp_path / "queue"
+    with a_writer(queue):
+        pass
+    path = segments(queue)[3]
+    if octets is None:
+        path.unlink()
+    else:
+        os.truncate(path, octets if octets >= 0 else path.stat().st_size + octets)
+    log = SegmentLog(queue, check_octets=0)
+    found = QueueReader(queue).read(CONSUMED, STORED)
+    assert [one.num_rows for one in found] == [3]
+    assert list(found.damaged) == [(3, 4)]
+    (queue / "damaged").unlink()
+    with pytest.raises(QueueError, match="put it back"):
+        rows(queue, CONSUMED, STORED)
+    log.look()
+    assert ids(rows(queue, CONSUMED)) == [2, 4, 5]
+    log.close()
 
 
 def test_a_group_is_not_acknowledged_into_a_segment_that_is_gone(tmp_path: Path) -> None:

@@ -435,18 +435,24 @@ class Segment:
         whole = length and length % ALIGNMENT == 0 and record.end_position <= self.size
         return record if whole and first == expected else None
 
-    def unfinished_at(self, position: int) -> bool:
-        """Return whether what begins at ``position`` was surely never written to its end.
-
-        It is shorter than a header, or has a good one and is shorter than that says, or nothing
-        but zeros was written.
+    def cut_at(self, position: int) -> bool:
+        """Return whether what begins at ``position`` is shorter than a header, or than its own
+        says.
         """
         octets = self.octets(position, FRAME_HEADER_OCTETS)
         if len(octets) < FRAME_HEADER_OCTETS:
             return True
-        checksum = CHECKSUM.unpack_from(octets, len(FRAME_MARKER))[0]
+        marker, checksum, _, length, _, _, _ = FRAME_HEADER.unpack(octets)
         right = checksum == crc32(octets[FRAME_CHECKED_AT:], self.frame_seed)
-        if right and octets[: len(FRAME_MARKER)] == FRAME_MARKER:
+        whole = position + FRAME_HEADER_OCTETS + length <= self.size
+        return right and marker == FRAME_MARKER and not whole
+
+    def unfinished_at(self, position: int) -> bool:
+        """Return whether what begins at ``position`` was surely never written to its end.
+
+        It is cut, or nothing but zeros was written.
+        """
+        if self.cut_at(position):
             return True
         for start in range(position, self.size, self._window_octets):
             if self._read(start, min(self._window_octets, self.size - start)).strip(b"\0"):

@@ -555,7 +555,8 @@ class SegmentLog:
 
         Raises QueueError, which says what is wrong and what to do, if somebody has removed,
         replaced or cut one; OSError if the disk fails.  What can be made again is: the file
-        ``identity``, the lineage, the directory of the consumers, and what ``end`` says.
+        ``identity``, the lineage, the directory of the consumers, what ``end`` says, and the list
+        of damaged ranges, for which readers wait.
         """
         emptied = False
         for path, own in self._own.items():
@@ -581,6 +582,9 @@ class SegmentLog:
             self._disk.make_directory(os.path.join(self.directory, consumers.DIRECTORY))
         if emptied:
             self._publish()
+        with contextlib.suppress(OSError):  # it is tried again
+            if damage.read(self._disk, self.directory) != self._found.damaged:
+                damage.write(self._disk, self.directory, self._found.damaged)
         firsts = list(self._sizes)
         for first in firsts:
             if segment_name(first) not in names:

@@ -2,7 +2,8 @@
 
 :class:`QueueReader` never reads past the published end and never changes the writer's files.  It
 skips what is damaged, and remembers it (:meth:`QueueReader.damaged`).  What the disk cannot read is
-an error and no damage: the disk may read it another time.
+an error and no damage: the disk may read it another time.  So is what somebody has taken away: it
+may be put back, until a start of the writer has noted that it is lost.
 """
 
 from __future__ import annotations
@@ -302,7 +303,8 @@ class QueueReader:
         a group does.  Damaged messages are missing from them; :attr:`Rows.damaged` says which.
         The first batch raises QueueMismatch if ``landed`` is not this queue's history, ``lo`` was
         trimmed or ``hi`` is beyond the published end; any may raise OSError from the disk, and
-        does so for rows that it cannot read now and that were not noted as damaged.
+        does so for rows that it cannot read now and that were not noted as damaged; QueueError
+        for rows whose file somebody has removed or cut, and that were not noted either.
         """
         met: list[Range] = []
 
@@ -380,10 +382,14 @@ class QueueReader:
                 else:
                     first, last = max(item.lo, lo), min(expected, stop)
                     self._check_read(segment, item, first, last)
+                    if item_hi is None:
+                        self._check_there(segment, item.position, item.lo, first, last)
                     note(first, last, item.reason)
             if expected >= stop:
                 return
-        note(max(expected, lo), stop, "records missing")
+        first = max(expected, lo)
+        self._check_there(segment, segment.size, expected, first, stop)
+        note(first, stop, "records missing")
 
     def _check_read(self, segment: Segment, item: Record | Damage, first: int, last: int) -> None:
         """Raise OSError if only a read error makes first ≤ offset < last seem damaged.
@@ -399,6 +405,38 @@ class QueueReader:
                 f"the disk cannot read offsets {first} to {last} of the queue {self.queue_id} now; "
                 f"they are in {segment_name(segment.first)}, and read again later; {below.REMEDY}",
             )
+
+    def _check_there(
+        self, segment: Segment, position: int, expected: int, first: int, last: int
+    ) -> None:
+        """Raise QueueError if first ≤ offset < last are in no file: they may be put back.
+
+        The segment's records end at ``position``, and the next one has the offset ``expected``.
+        Ranges that were noted as damaged before are passed over.
+        """
+        if not self._ends_at(segment, position):
+            return
+        lost = damage.uncovered(first, last, damage.read(self._disk, self.directory))
+        if lost:
+            path = os.path.join(self.directory, segment_name(segment.first))
+            where = f"{path} was cut short"
+            if position == segment.size:
+                where += f", or {segment_name(expected)} removed"
+            raise QueueError(
+                f"offsets {lost[0][0]} to {lost[-1][1]} of the queue {self.queue_id} are in no "
+                f"segment: {where}; put it back, or restart the gateway, which notes what is lost"
+            )
+
+    def _ends_at(self, segment: Segment, position: int) -> bool:
+        """Return whether the segment's file ends within the record that begins at ``position``."""
+        if segment.cut_at(position):
+            return True
+        published = self.published()
+        return (
+            published is not None
+            and published.segment == segment.first
+            and segment.file.size() < published.octets
+        )
 
     # -- consumers --------------------------------------------------------------------------------
 

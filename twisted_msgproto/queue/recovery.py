@@ -6,7 +6,8 @@ records that are damaged are copied aside, reported once and skipped; offsets ar
 twice.  The file ``end`` is not the only proof of what was published (:mod:`.proven`).
 
 What the disk cannot read now is not damaged.  A start needs the small files and the newest segment,
-and OSError ends it before any message is lost; older segments are checked later.
+and OSError ends it before any message is lost; older segments are checked later, but for what is
+in no file: readers wait until a start has noted that.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from twisted_msgproto.core.errors import QueueError, QueueMismatch
 
@@ -36,6 +38,8 @@ from .format import (
 )
 from .proven import Proven, furthest, proven
 
+LOOK_OCTETS = 64 << 10
+"""A start that looks for the end of an older segment reads this much at a time."""
 WRITE_AGAIN_OCTETS = 1 << 20
 """A start that writes octets again has this many of them in memory."""
 
@@ -198,14 +202,15 @@ def recover(
     while oldest_checked > 0 and checkable >= state.sizes[firsts[oldest_checked]]:
         checkable -= state.sizes[firsts[oldest_checked]]
         oldest_checked -= 1
-    state.unchecked = firsts[: max(0, oldest_checked)]
     unread: list[OSError] = []
-    for index in range(max(0, oldest_checked), len(firsts) - 1):
+    for index, (first, bound) in enumerate(pairwise(firsts)):
         try:
-            check_segment(disk, directory, state, firsts[index], firsts[index + 1])
+            if index >= oldest_checked or not _reaches(disk, directory, state, first, bound):
+                check_segment(disk, directory, state, first, bound)
+                continue
         except OSError as error:
-            state.unchecked.append(firsts[index])
             unread.append(error)
+        state.unchecked.append(first)
     if unread:
         recovery.lines.append(
             f"queue {directory}: the disk cannot read {len(unread)} of its segments now; they are "
@@ -231,6 +236,19 @@ def check_segment(disk: Disk, directory: str, state: Found, first: int, bound: i
         for item in checked(segment, first, bound, stretches=True):
             if isinstance(item, Damage) and item.hi is not None:
                 _quarantine(disk, directory, state, segment, item, item.hi)
+    finally:
+        file.close()
+
+
+def _reaches(disk: Disk, directory: str, state: Found, first: int, bound: int) -> bool:
+    """Return whether a segment's records reach up to the next one, but for what is noted."""
+    file = disk.open(os.path.join(directory, segment_name(first)))
+    try:
+        segment = Segment(file, state.identity.frame_seed, first, window=LOOK_OCTETS)
+        position, end = segment.locate(bound - 1)
+        for item in segment.walk(position, end, check=False):
+            end = item.end if isinstance(item, Record) else item.hi or end
+        return not damage.uncovered(end, bound, state.damaged)
     finally:
         file.close()
 
