@@ -44,11 +44,16 @@ def write(directory: Path, *batches: MessageBatch, **options: Any) -> None:
         writer.close()
 
 
+def fill(directory: Path) -> None:
+    """Makes a queue with 1500 messages in five groups."""
+    write(directory, *(messages(first, 300) for first in range(0, 1500, 300)))
+
+
 @pytest.fixture(name="queue")
 def a_queue(tmp_path: Path) -> Path:
     """A queue with 1500 messages in five groups."""
     directory = tmp_path / "queue"
-    write(directory, *(messages(first, 300) for first in range(0, 1500, 300)))
+    fill(directory)
     return directory
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.conftest import damage_record, identity, messages, write
+from tests.spark.conftest import damage_record, fill, identity, messages, write
 from tests.tools.loops import drain, exactly, finish, landed_offsets, loop_over, places, run_here
 from tests.tools.power import Killed, PowerDisk
 from twisted_msgproto.core.errors import (
@@ -121,30 +121,30 @@ def disk_of(table: Table) -> PowerDisk:
     return disk
 
 
-def steps_of_a_drain(tmp_path: Path, queue: Path) -> int:
-    copy = tmp_path / "counted"
-    shutil.copytree(queue, copy)
+def steps_of_a_drain(tmp_path: Path) -> int:
+    queue = tmp_path / "counted"
+    fill(queue)
     table = killed_table(tmp_path / "counted-table", None)
-    drain(table, [copy], runner=run_on(table), pace=Pace(trigger=0, once=True, rows_max=600))
+    drain(table, [queue], runner=run_on(table), pace=Pace(trigger=0, once=True, rows_max=600))
     return disk_of(table).steps
 
 
 @pytest.mark.parametrize("end", ["kill", "cut", "torn"])
 def test_killed_before_any_step_it_lands_every_row_once__TB_01_TB_02(
-    tmp_path: Path, queue: Path, end: str
+    tmp_path: Path, end: str
 ) -> None:
     """TB-01, TB-02: kill or power cut before every write, sync, link and folder of three batches.
 
     After each, a new start lands the rest; a mark is never ahead of what survived.
     """
-    steps = steps_of_a_drain(tmp_path, queue)
+    steps = steps_of_a_drain(tmp_path)
     assert steps > 15
     for step in range(steps + 1):
-        table, copy = tmp_path / f"table{step}", tmp_path / f"queue{step}"
-        shutil.copytree(queue, copy)
+        table, queue = tmp_path / f"table{step}", tmp_path / f"queue{step}"
+        fill(queue)  # a copy's first writer waits
         dying = killed_table(table, step)
         loop = loop_over(
-            dying, [copy], runner=run_on(dying), pace=Pace(trigger=0, once=True, rows_max=600)
+            dying, [queue], runner=run_on(dying), pace=Pace(trigger=0, once=True, rows_max=600)
         )
         try:
             loop.run()
@@ -154,12 +154,12 @@ def test_killed_before_any_step_it_lands_every_row_once__TB_01_TB_02(
         finish(loop)
         if end != "kill":
             disk_of(dying).cut(torn=end == "torn")
-        marks_are_behind_the_table(table, copy)
-        write(copy, messages(1500, 10))
-        drain(table, [copy])
-        exactly(table, copy)
+        marks_are_behind_the_table(table, queue)
+        write(queue, messages(1500, 10))
+        drain(table, [queue])
+        exactly(table, queue)
         shutil.rmtree(table)
-        shutil.rmtree(copy)
+        shutil.rmtree(queue)
 
 
 def test_a_restart_with_nothing_new_trims_only_what_is_durable__TB_01(
