@@ -51,13 +51,19 @@ def found(disk: SimulatedDisk) -> list[int]:
 
 
 def test_an_append_is_synced_before_its_end_is_published() -> None:
-    """QUEUE_AND_SPARK, "Queue": the durable end is published only after the sync returned."""
+    """QUEUE_AND_SPARK, "Queue": the durable end is published only after the sync returned.
+
+    And after one look, no more, whether the file is where others find it (RD-54).
+    """
     disk = SimulatedDisk()
     log = a_log(disk)
     disk.journal.clear()
     assert log.append([frame(0, 3)]) == 3
     name = "0" * 20 + ".segment"
-    assert list(disk.journal) == [("write", name), ("sync", name), ("write", "end")]
+    assert list(disk.journal) == [
+        *(("write", name), ("sync", name), ("stat", name)),
+        ("write", "end"),
+    ]
     assert (log.begin, log.end) == (0, 3)
 
 
@@ -73,9 +79,11 @@ def test_a_new_segment_s_name_is_synced_before_its_first_group_counts() -> None:
         ("open", name),
         ("write", name),
         ("truncate", name),
+        ("stat", name),
         ("write", name),
         ("sync", name),
         ("sync_directory", "queue"),
+        ("stat", name),
         ("write", "end"),
     ]
 

@@ -187,8 +187,7 @@ class SimulatedDisk:
         self.can_read()
 
     def note(self, operation: str, path: str) -> None:
-        if operation != "stat":
-            self.journal.append((operation, split(path)[1]))
+        self.journal.append((operation, split(path)[1]))
         if self._unreadable and operation in ("read", "names", "stat") and path in self._unreadable:
             raise OSError(number := self._unreadable[path], os.strerror(number), path)
         if self._faults:

@@ -203,7 +203,8 @@ class SegmentLog:
         # What has no messages is begun anew: perhaps neither its head nor its name is durable.
         if found.appendable and self.end > self._first and self._named(before):
             self._file = disk.open(self._path(self._first), write=True)
-            self._segment = disk.stat(self._path(self._first))
+            self._segment_path = self._path(self._first)
+            self._segment = disk.stat(self._segment_path)
         else:
             try:
                 self._begin_segment()
@@ -341,7 +342,6 @@ class SegmentLog:
             self._write_lineage()
             file = self._writable(octets)
             position = self._sizes[self._first]
-            self._check_segment(position)
             pieces, end = self._framed(group)
             if file.write(position, pieces) < octets:
                 self._cut_back()
@@ -450,13 +450,14 @@ class SegmentLog:
             if self.end in self._sizes or self.end == self._tried:
                 self._name_anew(header)
             self._tried = self.end
-            file = self._disk.open(self._path(self.end), write=True)
+            path = self._path(self.end)
+            file = self._disk.open(path, write=True)
             # Over what may be there, not after it is gone: the head may be all that says whose
             # row comes before the queue's first one.
             if file.write(0, [header]) < len(header):
                 raise QueueFull(no_room)
             file.truncate(len(header))
-            self._segment = self._disk.stat(self._path(self.end))
+            self._segment_path, self._segment = path, self._disk.stat(path)
         except (OSError, QueueFull) as error:
             if file is not None:
                 file.close()
@@ -610,10 +611,13 @@ class SegmentLog:
                 raise self._gone(self._path(first))
 
     def _check_segment(self, octets: int) -> None:
-        """Raise QueueError unless the segment's name leads to its file, with this many bytes."""
-        found = self._named_by(self._path(self._first))
-        if found is None or not _same(found, self._segment) or found.octets < octets:
-            raise self._gone(self._path(self._first))
+        """Raise QueueError unless the segment's name leads to its file, with this many bytes.
+
+        Every group asks this once, before it is acknowledged.
+        """
+        found = self._named_by(self._segment_path)
+        if found is None or found[:2] != self._segment[:2] or found[2] < octets:
+            raise self._gone(self._segment_path)
 
     def _named_by(self, path: str) -> Stat | None:
         """Return which file ``path`` names; None if there is none."""
