@@ -619,4 +619,5 @@ def test_the_sync_of_a_trim_is_that_of_a_new_segment_s_name_too() -> None:
     disk.journal.clear()
     log.append([frame(1)])
     name = segment_name(1)
-    assert list(disk.journal) == [("write", name), ("sync", name), ("write", "end")]
+    steps = [step for step in disk.journal if step[0] != "stat"]
+    assert steps == [("write", name), ("sync", name), ("write", "end")]

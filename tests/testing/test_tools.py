@@ -251,7 +251,7 @@ def test_a_disk_that_cannot_read_fails_for_the_chosen_files_alone(tmp_path: Path
     for name in ("one", "two"):
         (tmp_path / name).write_text(name)
     disk = BrokenDisk()
-    disk.fail("read", nth=2, times=None, errno=errno.ESTALE, path="two")
+    disk.fail("read", nth=2, times=None, errno=errno.ESTALE, name="two")
     one, two = (disk.open(str(tmp_path / name)) for name in ("one", "two"))
     for fails in (False, True, True):
         assert one.read(0, 3) == b"one"
