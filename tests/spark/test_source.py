@@ -520,7 +520,7 @@ class TestWithSpark:
         elif case == "ahead":
             shutil.rmtree(queue)
             older.rename(queue)
-            text = r"is ahead of queue .*: it is at offset 1600 .* ends at 1500"
+            text = r"is ahead of queue .*: it is at offset 1600, .* ends at 1500"
         else:
             shutil.rmtree(queue)
             write(queue, messages(0, 10))
