@@ -65,7 +65,8 @@ class Survival(MtlCase):
         await sent
         await writer.send("a", b"after")
         await until(lambda: {b"between", b"after"} <= set(got))
-        self.assertEqual(second.machine.snapshot()["readers"], 1)
+        # A flow that was renewed twice has a predecessor here, which ends when it stays silent.
+        await until(lambda: second.machine.snapshot()["readers"] == 1)
 
     @run
     async def test_flows_survive_a_server_which_stands_still(self) -> None:
