@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -17,6 +19,9 @@ from mypy.nodes import TypeInfo
 
 PROJECT = Path(__file__).parent.parent
 PACKAGE = PROJECT / "twisted_msgproto"
+
+PROTOCOLS = ["lumberjack", "micromsg2", "sabc", "umq", "mtl"]
+PUBLIC = [*PROTOCOLS, "net", "queue", "spark", "testing"]
 
 HIDING = re.compile(r"\s*class\b.*# type: ignore(?!\[)|\s*class\b.*# type: ignore\[.*misc")
 TWO_BASES_WITH_THE_SAME_METHODS = ["core/packed.py"]
@@ -82,3 +87,16 @@ def test_the_style_holds(words: list[str]) -> None:
         [sys.executable, "-m", "ruff", *words], cwd=PROJECT, capture_output=True, text=True
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_whatever_a_package_offers_says_what_it_is(package: str) -> None:
+    """A method may leave it to the one that it overrides."""
+    room = importlib.import_module(f"twisted_msgproto.{package}")
+    offered = {name: getattr(room, name) for name in room.__all__}
+    classes = {name: it for name, it in offered.items() if inspect.isclass(it)}
+    asked = {name: it for name, it in offered.items() if inspect.isfunction(it)} | classes
+    for name, one in classes.items():
+        methods = [m for m, it in vars(one).items() if inspect.isfunction(it) and m[0] != "_"]
+        asked |= {f"{name}.{method}": getattr(one, method) for method in methods}
+    assert [name for name, it in asked.items() if not inspect.getdoc(it)] == []

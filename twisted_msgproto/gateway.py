@@ -115,7 +115,6 @@ class Options(LegibleOptions):
     ]
 
     def getDescription(self) -> str:
-        """Return what ``--help`` says above the options: how the file is written, too."""
         about_the_file = (__doc__ or "").partition("\n\n")[2]
         return f"{super().getDescription()}\n\n{about_the_file}"
 
@@ -135,11 +134,9 @@ class Options(LegibleOptions):
         self["set"].append(assignment)
 
     def parseOptions(self, options: Any = None) -> None:
-        """Read the command line and the file; SystemExit with one line if they cannot be."""
         parse_or_exit("msgproto", super().parseOptions, options)
 
     def postOptions(self) -> None:
-        """Read and check the file."""
         if self["config"] is None:
             raise usage.UsageError("--config FILE is needed")
         # Read again from another directory perhaps: twistd may go to one of its own.
@@ -155,7 +152,6 @@ class Options(LegibleOptions):
             raise SystemExit(0)
 
     def read(self) -> Configuration:
-        """Read the file as the command line changes it; ConfigurationError that names it."""
         try:
             return Configuration(self._tables())
         except ConfigurationError as error:

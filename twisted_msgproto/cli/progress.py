@@ -67,7 +67,6 @@ class PlainLines(Counted):
         self._due = time.monotonic() + PLAIN_SECONDS
 
     def show(self) -> None:
-        """Print a line if the last one is old enough."""
         now = time.monotonic()
         if now >= self._due:
             self._due = now + PLAIN_SECONDS
@@ -106,7 +105,6 @@ class Bar(Counted):
         self._task: Any = self._rich.add_task("", total=total, sent=0)
 
     def show(self) -> None:
-        """Move the bar; rich itself decides how often it draws."""
         self._rich.update(
             self._task,
             completed=self.messages_acknowledged,

@@ -127,11 +127,9 @@ class PackedOctets(Packed[bytes]):
         return len(self.bounds) - 1
 
     def value(self, row: int) -> bytes:
-        """Return the octets at ``row``, 0 ≤ row < len."""
         return self.octets[self.bounds[row] : self.bounds[row + 1]]
 
     def values(self) -> list[bytes]:
-        """All values, cut out."""
         octets = self.octets
         return [octets[start:end] for start, end in pairwise(self.bounds)]
 
@@ -171,7 +169,6 @@ class PackedMaps(Packed[dict[str, str]]):
         return len(self.bounds) - 1
 
     def value(self, row: int) -> dict[str, str]:
-        """Return the map at ``row``, 0 ≤ row < len."""
         pairs = range(self.bounds[row], self.bounds[row + 1])
         return {self.keys.text(pair): self.items.text(pair) for pair in pairs}
 

@@ -18,7 +18,6 @@ class Options(ServerOptions):
     serverFactory = LumberjackServerFactory
 
     def doubtOfUsers(self) -> str | None:
-        """Return what to know of users: only certificates name writers."""
         if any("mtls:" in description for description in self["endpoints"]):
             return None
         return "without an mtls: endpoint no client has a user's name"

@@ -146,12 +146,10 @@ class _Sender(MicroMsg2Client):
     progress: Progress
 
     def connectionMade(self) -> None:
-        """Begin."""
         self._refusals: set[int] = set()
         super().connectionMade()
 
     def errorReceived(self, code: str, text: str) -> None:
-        """Note that the server refuses a message: the acknowledgement that follows is none."""
         if code in SETTLED_BY_REFUSAL:
             number = text.partition(":")[2].partition(":")[0].strip()
             if number.isascii() and number.isdigit() and len(number) < 6:
@@ -209,7 +207,6 @@ class _Receiver(MicroMsg2Client):
     ended: Deferred[None] | None = None  # until the session stands nobody waits for its end
 
     def batchReceived(self, batch: MessageBatch) -> Deferred[None] | None:
-        """Show each message until enough have come.  What is beyond that goes back unseen."""
         if self.left is not None:
             if self.left < batch.count:
                 return Deferred()
@@ -219,12 +216,10 @@ class _Receiver(MicroMsg2Client):
         return None
 
     def errorReceived(self, code: str, text: str) -> None:
-        """The server refuses the subscription, or something else."""
         if self.ended is not None and not self.ended.called:
             self.ended.errback(Refused(f"the server said {text}", code))
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """The end, before enough has come."""
         super().connectionLost(reason)
         if self.ended is not None and not self.ended.called:
             self.ended.errback(self.whyLost(reason))

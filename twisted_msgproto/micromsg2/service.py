@@ -32,17 +32,14 @@ class Options(BrokerOptions, ServerOptions):
         self["broker-queues"] = []
 
     def doubtOfUsers(self) -> str | None:
-        """Return what to know of users: the protocol has no log-in."""
         return "a user is the name that a client announces, and nothing proves it"
 
     def sharingRefusal(self) -> str | None:
-        """Return why: a subscriber would get the messages of one gateway alone."""
         if self["no-broker"]:
             return None
         return "its topics and queues are in one process (no-broker = true leaves them out)"
 
     def postOptions(self) -> None:
-        """Check that queues are only named where there is a broker."""
         super().postOptions()
         if self["no-broker"] and (self["broker-queues"] or self["broker-namespace"] is not None):
             raise usage.UsageError("--no-broker excludes --broker-queue and --broker-namespace")

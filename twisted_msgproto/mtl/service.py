@@ -65,30 +65,25 @@ class Options(BrokerOptions, AuthenticationOptions):
         self["virtual-host"].append(name)
 
     def doubtOfUsers(self) -> str | None:
-        """Return what to know of users: keys name clients, too."""
         return None if self["curve-key"] is not None else super().doubtOfUsers()
 
     def sharingRefusal(self) -> str | None:
-        """Return why: a session's connections would come to different gateways."""
         return (
             "a session has several connections, and its queues are in one process; give each"
             " gateway endpoints of its own"
         )
 
     def checkEndpoint(self, description: str) -> None:
-        """Raise UsageError unless this is a ZeroMQ address."""
         try:
             check_address(description)
         except ConfigurationError as error:
             raise usage.UsageError(str(error)) from None
 
     def whereItListens(self) -> list[str]:
-        """Return every address that the server listens on, as people are shown it."""
         data = [f"{self['data-endpoint']} (data)"] if self["data-endpoint"] else []
         return [*super().whereItListens(), *data]
 
     def postOptions(self) -> None:
-        """Check what was given, and find the data endpoint."""
         super().postOptions()
         data, one = self["data-endpoint"], self["one-socket"]
         if data is not None and one:
@@ -105,14 +100,12 @@ class Options(BrokerOptions, AuthenticationOptions):
                 self[name] = os.path.abspath(self[name])
 
     def curve(self) -> CurveServer | None:
-        """Return the keys; ConfigurationError if a file holds none."""
         if self["curve-key"] is None:
             return None
         authorized = read_authorized_keys(self["curve-authorized"])
         return CurveServer(read_secret_key(self["curve-key"]), authorized)
 
     def rereadCurve(self, factory: MtlServerFactory, before: CurveServer) -> Iterator[Change]:
-        """Read the keys again; libzmq takes another secret key at the next start only."""
         again = self.curve()
         assert again is not None
         if again.secret != before.secret:

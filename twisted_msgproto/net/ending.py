@@ -79,13 +79,11 @@ class OrderlyLink(Link):
         self._end(fault=False)
 
     def neverConnected(self, error: Exception) -> None:
-        """Note that the connection is gone before the session could begin (WebSocket)."""
         self.ending = error
         self._ended = self._gone = True
         self._closed()
 
     def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone: whoever closed it hears that, after everybody else."""
         super().sessionEnding(reason)
         self._closed()
 

@@ -76,20 +76,16 @@ class LegibleOptions(usage.Options):
     longdesc = ""  # Twisted would take the main program's
 
     def getDescription(self) -> str:
-        """Return what ``--help`` says above the options: paragraphs, and indented examples."""
         return cleandoc(type(self).__doc__ or "")
 
     def parseArgs(self, *words: str) -> None:
-        """Refuse words that belong to no option; Twisted would only say that there are too many."""
         if words:
             raise usage.UsageError(f"{words[0]!r} belongs to no option; --help lists the options")
 
     def getTables(self, width: int) -> list[str]:
-        """Return what ``--help`` says below the options."""
         return []
 
     def getUsage(self, width: int | None = None) -> str:
-        """Return the page without its first line; ``width`` is that of the terminal if None."""
         width = terminal_width() if width is None else width
         options = super().getUsage(width).rstrip()
         parts = [paragraphs(self.getDescription(), width), options, *self.getTables(width)]

@@ -109,7 +109,6 @@ class ServerOptions(LegibleOptions):
         self["limits"] = self.defaultLimits()
 
     def getDescription(self) -> str:
-        """Return what ``--help`` says above the options."""
         return (
             f"{super().getDescription()}\n\n"
             f"Without an endpoint it listens on {self.defaultEndpoint}.  For example:\n\n"
@@ -118,12 +117,10 @@ class ServerOptions(LegibleOptions):
         )
 
     def getTables(self, width: int) -> list[str]:
-        """Return the limits: those of every server, and this one's own."""
         return limits_tables(self.limitTables(), width)
 
     @classmethod
     def limitTables(cls) -> Mapping[str, Sequence[Limit]]:
-        """Return the limits of this server, under the titles of their tables."""
         limits = cls.defaultLimits().table.values()
         shared = [limit for limit in limits if limit in COMMON_LIMITS]
         own = [limit for limit in limits if limit not in COMMON_LIMITS]
@@ -139,11 +136,9 @@ class ServerOptions(LegibleOptions):
         parse_or_exit(self.protocolName, self.read, options)
 
     def read(self, words: Sequence[str] | None) -> None:
-        """Parse ``words`` (None: this process's); raises UsageError."""
         super().parseOptions(words)  # type: ignore[no-untyped-call]
 
     def _checkReuse(self) -> None:
-        """Raise UsageError if ``reuse-port`` is given and gateways cannot share these ports."""
         if not self["reuse-port"]:
             return
         refusal = self.sharingRefusal()
@@ -165,15 +160,12 @@ class ServerOptions(LegibleOptions):
 
     @classmethod
     def defaultLimits(cls) -> Limits:
-        """Return the limits of this server at their defaults."""
         return Limits.of(COMMON_LIMITS, cls.LIMITS)
 
     def whereItListens(self) -> list[str]:
-        """Return every address that the server listens on, as people are shown it."""
         return list(self["endpoints"])
 
     def endpointStrings(self) -> list[str]:
-        """Return every endpoint string that the server listens on."""
         return list(self["endpoints"])
 
     def opt_endpoint(self, description: str) -> None:
@@ -228,7 +220,6 @@ class ServerOptions(LegibleOptions):
         self["sink"] = name
 
     def makeSink(self, gateway: Any) -> IMessageSink:
-        """Make what ``sink`` names; ConfigurationError if that fails, or if it is no sink."""
         assert self.sinkMaker is not None
         try:
             sink = self.sinkMaker(gateway)
@@ -252,7 +243,6 @@ class ServerOptions(LegibleOptions):
             raise usage.UsageError(str(error)) from None
 
     def readRules(self) -> Rules:
-        """Read the rules of ``access``; ConfigurationError for what is wrong in its file."""
         try:
             rules = read_rules(self._accessFile)
             rules.check_protocols([self.protocolName])
@@ -261,7 +251,6 @@ class ServerOptions(LegibleOptions):
         return rules
 
     def reread(self) -> Iterable[Change]:
-        """Read files that these options name and nobody else reads again; none here."""
         return ()
 
     def opt_authoriser(self, name: str) -> None:
@@ -274,7 +263,6 @@ class ServerOptions(LegibleOptions):
         self["authoriser"] = name
 
     def makeAuthoriser(self, gateway: Any) -> Any:
-        """Make what ``authoriser`` names; ConfigurationError if that fails, or if it is none."""
         assert self.authoriserMaker is not None
         try:
             authoriser = self.authoriserMaker(gateway)
@@ -289,7 +277,6 @@ class ServerOptions(LegibleOptions):
         return authoriser
 
     def postOptions(self) -> None:
-        """Check the options, as far as that is possible without opening anything."""
         if self["access"] is not None and self["authoriser"] is not None:
             raise usage.UsageError("--access and --authoriser exclude each other")
         self._checkActions()
@@ -304,11 +291,9 @@ class ServerOptions(LegibleOptions):
             check_endpoint(self["status"])
 
     def doubtOfUsers(self) -> str | None:
-        """Return why rules about users mean little here, or None if clients prove who they are."""
         return None
 
     def _checkActions(self) -> None:
-        """Raise UsageError if somebody is to decide who may what, and the protocol never asks."""
         given = self.rules is not None or self.authoriserMaker is not None
         if given and not self.serverFactory.actions:
             raise usage.UsageError(
@@ -317,7 +302,6 @@ class ServerOptions(LegibleOptions):
             )
 
     def checkEndpoint(self, description: str) -> None:
-        """Raise UsageError unless ``description`` is a server endpoint string Twisted can read."""
         check_endpoint(description)
 
 
@@ -388,7 +372,6 @@ class _Ports(BindingReactor):
     def listenTCP(
         self, port: int, factory: object, backlog: int = 1, interface: str = ""
     ) -> BoundPort:
-        """Note the port, unless the system chooses it."""
         if port:
             self.ports.append((interface, port))
         return BoundPort((interface, port))

@@ -171,7 +171,6 @@ class _ReadingAgain(BindingReactor):
     def listenTCP(
         self, port: int, factory: object, backlog: int = 1, interface: str = ""
     ) -> BoundPort:
-        """Keep the TLS."""
         if self._directory is not None:
             self.tls.append(_of_directory(self._directory, heeding_proxies(factory)))
         return BoundPort((interface, port))
@@ -184,7 +183,6 @@ class _ReadingAgain(BindingReactor):
         backlog: int = 1,
         interface: str = "",
     ) -> BoundPort:
-        """Keep the TLS."""
         self.tls.append(tls_with(contextFactory, heeding_proxies(factory)))
         return BoundPort((interface, port))
 

@@ -104,7 +104,6 @@ class Plain(SaslMechanism):
     reveals = True
 
     def begin(self, login: Login) -> SaslCycle:
-        """Return a new attempt; ``login`` accepts ``IUsernamePassword``."""
         return _PlainCycle(login)
 
 
@@ -113,7 +112,6 @@ class _PlainCycle(SaslCycle):
         self._login = login
 
     def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
-        """Read ``[authorize as] NUL user NUL password``."""
         parts = response.split(b"\0")
         if len(parts) != 3 or not parts[1] or parts[0] not in (b"", parts[1]):
             raise SaslRefused("not a response of PLAIN")
@@ -131,7 +129,6 @@ class AnonymousAccess(SaslMechanism):
     name = "ANONYMOUS"
 
     def begin(self, login: Login) -> SaslCycle:
-        """Return a new attempt; ``login`` accepts ``IAnonymous``."""
         return _AnonymousCycle(login)
 
 
@@ -140,7 +137,6 @@ class _AnonymousCycle(SaslCycle):
         self._login = login
 
     def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
-        """Anything will do."""
         return self._login(Anonymous(), None).addCallback(Authenticated)
 
 
@@ -165,7 +161,6 @@ class ScramSha256(SaslMechanism):
         self._mechanism = _scramp().ScramMechanism(self.name)
 
     def begin(self, login: Login) -> SaslCycle:
-        """Return a new attempt; ``login`` accepts ``IUsernameHashedPassword``."""
         return _ScramCycle(login, self._secret, self._mechanism)
 
 
@@ -180,7 +175,6 @@ class _ScramCycle(SaslCycle):
         self._proven: Authenticated | None = None
 
     def respond(self, response: bytes) -> Deferred[Challenge | Authenticated]:
-        """Read client-first, client-final, and the empty answer to the server's proof."""
         if self._proven is not None:
             if response:
                 raise SaslRefused("the last response is not empty")

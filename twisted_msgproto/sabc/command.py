@@ -133,21 +133,17 @@ class Receiver(SabcClient):
     ended: Deferred[None]
 
     def requestReceived(self, message: Message) -> Any:
-        """Show it, and say that it came."""
         self.show(message)
 
     def messageReceived(self, message: Message) -> Any:
-        """Show it."""
         self.show(message)
 
     def errorReceived(self, error: ErrorReceived) -> None:
-        """The server has an error to tell which answers nothing: it ends."""
         if not self.ended.called:
             text = error.body.decode("utf-8", "replace") or "it does not say which"
             self.ended.errback(Refused(f"the server reports an error: {text}", error.code))
 
     def sessionLost(self, reason: Failure) -> None:
-        """There is no more to come."""
         if not self.ended.called:
             self.ended.callback(None)
 

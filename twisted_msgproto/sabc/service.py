@@ -48,12 +48,10 @@ class Options(AuthenticationOptions):
         self["origins"] = []
 
     def whereItListens(self) -> list[str]:
-        """Return every address that the server listens on, as people are shown it."""
         websockets = [f"{description} (WebSocket)" for description in self["websockets"]]
         return [*super().whereItListens(), *websockets]
 
     def endpointStrings(self) -> list[str]:
-        """Return every endpoint string that the server listens on."""
         return [*super().endpointStrings(), *self["websockets"]]
 
     def opt_websocket(self, description: str) -> None:
@@ -70,7 +68,6 @@ class Options(AuthenticationOptions):
         self["origins"].append(origin)
 
     def postOptions(self) -> None:
-        """Both transports by default, only those that were named otherwise."""
         if not self["endpoints"] and not self["websockets"]:
             self["websockets"] = [DEFAULT_WEBSOCKET_ENDPOINT]
         elif not self["endpoints"]:

@@ -128,11 +128,9 @@ class Receiver(UmqClient):
     ended: Deferred[None]
 
     def requestReceived(self, message: Message) -> Any:
-        """Show the call, and say that it came."""
         self.show(message)
 
     def attributeChanged(self, name: str, value: str | None) -> None:
-        """Show the attribute."""
         body = None if value is None else value.encode()
         self.show(self._shown("attribute", name, body))
 
@@ -149,13 +147,11 @@ class Receiver(UmqClient):
         )
 
     def subscriptionEnded(self, subscription: Subscription, reason: str) -> None:
-        """The server publishes no more."""
         if reason == "closed":
             why = "the server has ended the topic, or we read it too slowly"
             self.ended.errback(PeerError(why))
 
     def sessionLost(self, reason: Failure) -> None:
-        """The server is gone."""
         if self.ended.called:
             return
         if reason.check(ConnectionDone) and not isinstance(self.ending, Refused):

@@ -45,7 +45,6 @@ class Options(AuthenticationOptions):
         self["ingest"] = []
 
     def sharingRefusal(self) -> str | None:
-        """Return why: what is published would reach the subscribers of one gateway alone."""
         if self["no-hub"]:
             return None
         return "its topics are in the memory of one process (no-hub = true leaves them out)"
@@ -63,7 +62,6 @@ class Options(AuthenticationOptions):
         self["origins"].append(origin)
 
     def postOptions(self) -> None:
-        """Check what was given; ``ingest`` is what the stock server looks at."""
         super().postOptions()
         if (
             self["ingest"]

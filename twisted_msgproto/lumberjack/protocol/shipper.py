@@ -145,7 +145,6 @@ class _Line(ClientComeback[LumberjackClient]):
         return super()._unconnected(failure)
 
     def _failed(self, error: BaseException | None = None) -> None:
-        """One host of several that refuses is as one that is away."""
         self._refusing = self._refusing + 1 if isinstance(error, Refused) else 0
         several = isinstance(error, Refused) and self._refusing < self._hosts
         super()._failed(ConnectionClosed(str(error)) if several else error)

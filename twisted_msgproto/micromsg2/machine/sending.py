@@ -92,7 +92,6 @@ class Sending(Connection[bytes, bytes, Event]):
 
     @property
     def state(self) -> Side:
-        """Return where this side stands."""
         return self._machine.state
 
     @property
@@ -281,7 +280,6 @@ class Sending(Connection[bytes, bytes, Event]):
         self._out.append(encode_error(line))
 
     def outputs(self) -> bytes:
-        """Return and forget the octets that are to be written now."""
         if not self._out:
             return b""
         octets = b"".join(self._out)

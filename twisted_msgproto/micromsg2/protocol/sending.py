@@ -66,7 +66,6 @@ class Sending(Session):
     _outputPaused = False
 
     def connectionMade(self) -> None:
-        """Begin; a subclass that overrides this calls it."""
         self._inFlight: dict[int, Sent] = {}  # number → whose message it is
         self._producers = ProducerControl()
         super().connectionMade()
@@ -130,7 +129,6 @@ class Sending(Session):
         return ticket
 
     def _cancelled(self, sent: Sent) -> None:
-        """Nobody waits for this any more: what is in flight stays, the rest is not sent."""
         self._drop(sent)
         self._lookClosing()
 
@@ -150,7 +148,6 @@ class Sending(Session):
         raise TypeError(f"a payload is octets, not {type(payload).__name__}")
 
     def _checkUnsent(self, sizes: Sequence[int]) -> None:
-        """LimitExceeded if payloads of these sizes would have to wait, and too much waits."""
         limits = self.machine.limits
         room = self.machine.room
         if not self._outputPaused and (room is None or len(sizes) <= room - self._unsentMessages):
@@ -177,7 +174,6 @@ class Sending(Session):
         return self._say(lambda: self.machine.send_error(code, text))
 
     def _say(self, say: Callable[[], object]) -> Deferred[None]:
-        """Do what is answered by nobody; fires when it is written."""
         try:
             self._inSession()
             if self._outputPaused:
@@ -212,7 +208,6 @@ class Sending(Session):
         self._lookProducer()
 
     def unregisterProducer(self) -> None:
-        """The producer has no more to send."""
         self._producers.unregister()
 
     def _lookProducer(self) -> None:
@@ -235,7 +230,6 @@ class Sending(Session):
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
     def endInOrder(self) -> None:
-        """What was sent is still delivered and acknowledged, and what came once it is safe."""
         self._lookClosing()
 
     def leave(self) -> Deferred[None]:
@@ -253,7 +247,6 @@ class Sending(Session):
             self.drain()
 
     def _endSending(self, error: Exception) -> None:
-        """The connection is gone: what is not acknowledged fails."""
         pending = {id(sent): sent.ticket for sent in (*self._inFlight.values(), *self._unsent)}
         self._inFlight.clear()
         self._unsent.clear()
@@ -262,7 +255,6 @@ class Sending(Session):
         self._producers.stop()
 
     def _pump(self) -> None:
-        """Hand waiting messages to the machine, as far as there is room."""
         unsent, machine = self._unsent, self.machine
         while unsent and not self._outputPaused and not self._ended:
             sent, room = unsent[0], machine.room

@@ -50,7 +50,6 @@ class Arrivals(Backlog[Message]):
     __slots__ = ("_held", "_holds", "_taken", "wanted")
 
     def __init__(self, taken: Callable[[], object] = lambda: None) -> None:
-        """``taken`` is called after each message that was iterated."""
         super().__init__(self._acknowledge, weigh)
         self._taken = taken
         self._held: deque[Deferred[None]] = deque()  # as many as there are messages
@@ -88,7 +87,6 @@ class Arrivals(Backlog[Message]):
             self._held.popleft().callback(None)
 
     def reopen(self) -> None:
-        """Messages may come again."""
         super().reopen()
         self._holds = True
 

@@ -24,7 +24,6 @@ class Writers(Sessions):
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Make it as :class:`.Sessions`."""
         super().__init__(*arguments, **options)
         for profile in self.profiles.values():
             profile.release = self._release

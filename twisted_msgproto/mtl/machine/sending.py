@@ -23,7 +23,6 @@ class Readers(Writers):
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Make it as :class:`.Sessions`."""
         super().__init__(*arguments, **options)
         self._exhausted: dict[ReadingFlow, None] = {}  # readers that used their burst up
         self._out_data: list[list[bytes]] = []

@@ -223,6 +223,5 @@ class _Watched(MtlClient):
             self.service.happened(self, event)
 
     def flowEnded(self, flow: Any) -> None:
-        """A flow is over: perhaps it was the last that asked for the server."""
         super().flowEnded(flow)
         self.service._unasked(self)

@@ -73,7 +73,6 @@ class DealerWire(Wire):
             self.socket.sendAll(outputs)
 
     def close(self, fault: bool) -> None:
-        """End once everything was sent."""
         if self.unread:
             self._look = self._clock.callLater(UNREAD_LOOK_SECONDS, self._lookUnread)
         else:
@@ -84,23 +83,19 @@ class DealerWire(Wire):
         self.close(fault=False)
 
     def abort(self) -> None:
-        """End at once; what was not sent is lost."""
         self._closed()
 
     def pauseProducing(self) -> None:
-        """Read nothing, from this socket or another."""
         self._paused = True
         if self.socket is not None:
             self.socket.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Read again."""
         self._paused = False
         if self.socket is not None:
             self.socket.resumeProducing()
 
     def getPeer(self) -> IAddress:
-        """Return the server's address."""
         return self._address
 
     getHost = getPeer
@@ -109,7 +104,6 @@ class DealerWire(Wire):
         """The session stands; nothing changes here."""
 
     def stop(self) -> None:
-        """The wire has ended: its socket is closed."""
         if self._look is not None:
             self._look.cancel()
             self._look = None

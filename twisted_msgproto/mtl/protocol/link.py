@@ -75,11 +75,9 @@ class SocketPair(Wire):
             self._data.sendAll(data)
 
     def close(self, fault: bool) -> None:
-        """Close the sockets; sending continues for a moment."""
         self._closed()
 
     def abort(self) -> None:
-        """Do what ``close`` does."""
         self._closed()
 
     def pauseProducing(self) -> None:
@@ -93,7 +91,6 @@ class SocketPair(Wire):
         self._control.pauseProducing()
 
     def getPeer(self) -> IAddress:
-        """Return an address that stands for all peers."""
         return _AllPeers()
 
     getHost = getPeer
@@ -102,7 +99,6 @@ class SocketPair(Wire):
         """Each client has a session of its own."""
 
     def stop(self) -> None:
-        """The sockets are closed and gone."""
         self._sockets.shutdown()
 
 
@@ -135,11 +131,9 @@ class BrokerLink(Link):
     turns: ClassVar = (*Link.turns, "_refill")
 
     def makeMachine(self) -> Server:
-        """Return the factory's machine."""
         return self.factory.machine
 
     def connectionCounters(self) -> Mapping[str, int]:
-        """Return nothing: the machine counts at the factory."""
         return {}
 
     # ── from the sockets ────────────────────────────────────────────────────────────────────────
@@ -330,7 +324,6 @@ class BrokerLink(Link):
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
     def drain(self) -> None:
-        """Read no more; confirm what arrived once it is safe, then close the sockets."""
         self.wire.pauseRequests()
         super().drain()
 
@@ -340,7 +333,6 @@ class BrokerLink(Link):
             self._abort()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """The sockets are closed: every session ends."""
         for event in self.machine.lost(self._now()):
             if isinstance(event, SessionEnded):
                 self.actions[SessionEnded](self, event)

@@ -45,7 +45,6 @@ class BrokerOptions(usage.Options):
     ]
 
     def postOptions(self) -> None:
-        """Check these options."""
         super().postOptions()  # type: ignore[no-untyped-call]
         if self["queue-full"] not in WHEN_FULL:
             words = " or ".join(WHEN_FULL)

@@ -61,7 +61,6 @@ class ClientLink(OrderlyLink):
         return succeed(self) if self._established else self._standing.wait()
 
     def establish(self) -> None:
-        """The session stands: whoever waits for that is told."""
         super().establish()
         self._standing.fire(self)
 
@@ -72,7 +71,6 @@ class ClientLink(OrderlyLink):
         return int(self.factory.limits.get("unsent-octets", UNSENT_OCTETS))
 
     def roomFor(self, octets: int) -> None:
-        """Raise LimitExceeded if the server has left too much unread for ``octets`` more."""
         waiting, most = self.wire.waiting, self._unsentMax
         if waiting + octets > most:
             raise LimitExceeded(
@@ -92,7 +90,6 @@ class ClientLink(OrderlyLink):
         super().outputChanged(paused)
 
     def unread(self) -> None:
-        """Leave a server that has read nothing for too long, or has left too much unread."""
         waiting, most = self.wire.waiting, 2 * self._unsentMax
         if waiting > most:
             text = f"the server does not read: {waiting} octets wait for it"
@@ -100,11 +97,9 @@ class ClientLink(OrderlyLink):
         super().unread()
 
     def neverConnected(self, error: Exception) -> None:
-        """Note that the connection is gone (WebSocket); whoever waits for a session is told why."""
         self._standing.fail(error)
         super().neverConnected(error)
 
     def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone: whoever waits for a session hears why."""
         self._standing.fail(self.ending or ConnectionClosed("the connection has ended"))
         super().sessionEnding(reason)

@@ -39,16 +39,13 @@ class _Noting(BindingReactor):
     def listenTCP(
         self, port: int, factory: object, backlog: int = 1, interface: str = ""
     ) -> BoundPort:
-        """Note the interface."""
         self.interfaces.append(interface)
         return BoundPort((interface, port))
 
     def listenUNIX(self, address: str, *rest: Any, **settings: Any) -> BoundPort:
-        """Do nothing: only this machine can connect to it."""
         return BoundPort(address)
 
     def adoptStreamPort(self, fileno: int, addressFamily: int, factory: object) -> BoundPort:
-        """Note that nobody knows where a socket of the parent process listens."""
         self.local = False
         return BoundPort(fileno)
 

@@ -90,19 +90,16 @@ class StreamWire(Wire):
         self.output.close()
 
     def abort(self) -> None:
-        """Reset the connection."""
         self._transport.abortConnection()
 
     def established(self) -> None:
         """A byte stream has no messages that could be larger now."""
 
     def pauseProducing(self) -> None:
-        """Read nothing; TLS that is closing still reads what ends it."""
         if not self._closing:
             self._transport.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Read again."""
         self._transport.resumeProducing()
 
     @property
@@ -112,23 +109,18 @@ class StreamWire(Wire):
 
     @property
     def waiting(self) -> int:
-        """Return how many octets wait for the transport, beyond what it holds itself."""
         return self.output.octets
 
     def boundWaiting(self, octets: float) -> None:
-        """Cut the peer off when more octets than these wait for it."""
         self.output.most_waiting = octets
 
     def getPeer(self) -> IAddress:
-        """Return the peer's address."""
         address: IAddress = self._transport.getPeer()
         return address
 
     def getHost(self) -> IAddress:
-        """Return our own address."""
         address: IAddress = self._transport.getHost()
         return address
 
     def stop(self) -> None:
-        """The connection is lost."""
         self.output.stop()

@@ -112,7 +112,6 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
     @property
     def state(self) -> S:
-        """Return where this side stands."""
         state: S = self._machine.state
         return state
 
@@ -138,7 +137,6 @@ class Speaker(Connection[Any, Any, Event], Generic[S]):
 
     @property
     def finished(self) -> bool:
-        """Return the same as ``closed``."""
         return self._machine.state is self._closed
 
     def outputs(self) -> Any:

@@ -120,7 +120,6 @@ class Verbs(Session):
 
     @property
     def room(self) -> int:
-        """How many more requests may be outstanding now."""
         return self.machine.room
 
     @property

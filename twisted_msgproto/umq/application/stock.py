@@ -21,7 +21,6 @@ class StockServer(UmqServer):
     factory: StockServerFactory
 
     def admit(self, message: CallReceived | CallbackReceived) -> None:
-        """Refuse what is neither a method of ours nor one that is to be stored."""
         names, methods = self.factory.ingest, self.factory.methods
         if names and isinstance(message, CallReceived) and not methods.answers(message.payload):
             name = methods.nameIn(message.payload)
@@ -29,7 +28,6 @@ class StockServer(UmqServer):
                 raise Refused("no such method", Code.NOT_AN_RPC_SERVER.value)
 
     def requestReceived(self, message: Message) -> str | None:
-        """It is stored; a call that names a method hears that nobody has carried it out."""
         if message.destination is None or message.kind != "call":
             return None
         return str(Stored(self.factory.sink is not None))
@@ -46,7 +44,6 @@ class StockServerFactory(UmqServerFactory):
     methods: MethodRegistry
 
     def __init__(self, *arguments: Any, ingest: Iterable[str] = (), **options: Any) -> None:
-        """``arguments`` and ``options`` as :class:`.UmqServerFactory` has them."""
         options.setdefault("methods", Hub().methods)
         super().__init__(*arguments, **options)
         self.ingest = frozenset(ingest)

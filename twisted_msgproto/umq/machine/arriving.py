@@ -51,12 +51,10 @@ class Arriving(Speaker):
 
     @property
     def objects(self) -> int:
-        """Return how many of these octets the peer has not sent."""
         return self._incoming.objects
 
     @property
     def whole(self) -> bool:
-        """Return whether nothing waits for attachments, and none are to come."""
         return not (self._incoming.waiting or self._incoming.announcements)
 
     def _fail(self, fault: UmqFault, events: list[Event]) -> None:
@@ -175,12 +173,10 @@ class Arriving(Speaker):
     # ── while the peer is not read, and when nothing comes ──────────────────────────────────────
 
     def paused(self, now: float) -> list[Event]:
-        """The peer is not read: that its attachments do not come means nothing."""
         self._paused = True
         return []
 
     def resumed(self, now: float) -> list[Event]:
-        """The peer is read again: it has all its time from now on."""
         self._paused = False
         if len(self._incoming) and not self.closed:
             self._incoming_since = now

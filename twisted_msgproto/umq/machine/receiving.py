@@ -132,7 +132,6 @@ class Peer(Arriving):
         return len(self._serving)
 
     def snapshot(self) -> dict[str, object]:
-        """The machine's state as plain values, for status pages and for people."""
         return {
             "state": self.state.name,
             "calls": len(self._serving),
@@ -150,7 +149,6 @@ class Peer(Arriving):
     # ── messages in ─────────────────────────────────────────────────────────────────────────────
 
     def receive(self, inputs: Sequence[Wire], now: float) -> list[Event]:
-        """Read WebSocket messages, text or binary, that arrived at ``now``."""
         return list(self.receive_each(inputs, now))
 
     def receive_each(self, inputs: Sequence[Wire], now: float) -> Iterator[Event]:
@@ -485,7 +483,6 @@ class Peer(Arriving):
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
     def advance(self, now: float) -> list[Event]:
-        """Do what is due at ``now``."""
         self.clock = max(now, self.clock)
         return super().advance(now)
 
@@ -529,7 +526,6 @@ class Peer(Arriving):
     }
 
     def drain(self, now: float) -> list[Event]:
-        """Refuse further calls, and be ``finished`` when those that came are answered."""
         self._draining = True
         return []
 

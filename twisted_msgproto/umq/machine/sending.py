@@ -124,7 +124,6 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
 
     @property
     def state(self) -> Any:
-        """Return where this side stands: a ClientState or a ServerState."""
         return self._machine.state
 
     @property
@@ -139,7 +138,6 @@ class Speaker(Connection[Sequence[Wire], list[Wire], Event]):
 
     @property
     def finished(self) -> bool:
-        """The machine is closed, or it was drained and no call of the peer waits for its answer."""
         return self._machine.state is self.closed_state or (self._draining and not self._serving)
 
     def outputs(self) -> list[Wire]:

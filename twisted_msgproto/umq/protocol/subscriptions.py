@@ -38,7 +38,6 @@ class Updates(Backlog[Update]):
     __slots__ = ("_session", "_taken")
 
     def __init__(self, taken: Callable[[], object] = lambda: None) -> None:
-        """``taken`` is called after each update that was iterated."""
         super().__init__(self._takenOne, weigh)
         self._session: UmqSession | None = None
         self._taken = taken
