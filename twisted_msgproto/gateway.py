@@ -45,7 +45,7 @@ from .net.authentication.options import SCHEMES_WITHOUT_SECRETS
 from .net.authorising import Rules
 from .net.gateway import Gateway
 from .net.help import LegibleOptions
-from .net.jsonlog import twist_json_log
+from .net.jsonlog import twist_log
 from .net.memory import share_processor, spare_lasting_objects
 from .net.monotonic import count_monotonically
 from .net.options import LOG_FLAGS, ServerOptions, check_endpoint, parse_or_exit, ports_of
@@ -145,8 +145,7 @@ class Options(LegibleOptions):
             self["configuration"] = self.read()
         except ConfigurationError as error:
             raise usage.UsageError(str(error)) from None
-        if self["json-log"]:
-            twist_json_log(self.parent)
+        twist_log(self.parent, bool(self["json-log"]))
         if self["show-config"]:
             print("\n".join(self["configuration"].lines()))
             raise SystemExit(0)

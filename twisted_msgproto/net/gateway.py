@@ -219,8 +219,7 @@ class Gateway(MultiService):
 
     def logsFor(self, options: Any) -> None:
         """Log as the ``options`` of a plugin of ``twistd`` say: ``json-log``."""
-        if options["json-log"]:
-            self._observer = twistd_observer(options.parent)
+        self._observer = twistd_observer(options.parent, bool(options["json-log"]))
 
     def setServiceParent(self, parent: Any) -> None:
         """Join an application; ``twistd`` asks it how to log."""

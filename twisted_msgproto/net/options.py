@@ -21,7 +21,7 @@ from ..registry import registered_sink
 from .authorising import IAuthoriser, Rules, read_rules
 from .factory import COMMON_LIMITS, MsgprotoServerFactory
 from .help import LegibleOptions, limits_tables
-from .jsonlog import twist_json_log
+from .jsonlog import twist_log
 from .reloading import Change, file_trouble
 from .sink import IMessageSink
 from .trying import BindingReactor, BoundPort
@@ -280,8 +280,7 @@ class ServerOptions(LegibleOptions):
         if self["access"] is not None and self["authoriser"] is not None:
             raise usage.UsageError("--access and --authoriser exclude each other")
         self._checkActions()
-        if self["json-log"]:
-            twist_json_log(self.parent)
+        twist_log(self.parent, bool(self["json-log"]))
         if not self["endpoints"]:
             self["endpoints"] = [self.defaultEndpoint]
         self._checkReuse()

@@ -31,6 +31,7 @@ from ..core.errors import (
     TableError,
 )
 from ..core.jsonlog import json_line
+from ..core.log_output import LogOutput, missing_line
 from ..queue.below import queues_at
 from ..queue.lineage import Landed
 from ..table import starting
@@ -199,8 +200,12 @@ def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None)
     ending.install()
     with contextlib.suppress(PermissionError):
         os.setsid()
-    bridge = Bridge(options, ending, say or (_say_json if options.json_log else _say))
-    with killed_when_late(ending.SIGNALS):
+    json = options.json_log
+    output = LogOutput(
+        1, lambda n: _json_line(missing_line(n).rstrip()) if json else missing_line(n)
+    )
+    bridge = Bridge(options, ending, say or partial(_say, output, json))
+    with killed_when_late(ending.SIGNALS), contextlib.closing(output):
         try:
             bridge.run()
         except KeyboardInterrupt:
@@ -218,13 +223,13 @@ def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None)
     return 0
 
 
-def _say(line: str) -> None:
-    with contextlib.suppress(BrokenPipeError):
-        print(line, flush=True)
+def _say(output: LogOutput, json: bool, line: str) -> None:
+    output.write(_json_line(line) if json else f"{line}\n")
+    output.flush()
 
 
-def _say_json(line: str) -> None:
-    _say(json_line(time.time(), "info", LOG_SOURCE, line))
+def _json_line(line: str) -> str:
+    return json_line(time.time(), "info", LOG_SOURCE, line) + "\n"
 
 
 class Bridge:
