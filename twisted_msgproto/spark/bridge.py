@@ -96,8 +96,9 @@ class BridgeOptions:
     and ends; ``consumer`` is None for the name from the table's id; ``partition_by`` is None for
     what the table has; ``start_begin`` accepts gateways that the table does not know although they
     have trimmed rows; ``transform`` is ``MODULE:FUNCTION``; ``settings`` are Spark's, ``storage``
-    delta-rs'; ``token_file`` and ``authority`` are files for queues on other machines; with
-    ``json_log`` each line that it prints is a JSON object.
+    delta-rs'; ``token_file`` and ``authority`` are files for queues on other machines, and
+    ``proxy`` is the URL of one in front of them; with ``json_log`` each line that it prints is a
+    JSON object.
     """
 
     queues: Sequence[str]
@@ -114,6 +115,7 @@ class BridgeOptions:
     settings: Mapping[str, str] = field(default_factory=dict)
     token_file: str | None = None
     authority: str | None = None
+    proxy: str | None = None
     json_log: bool = False
 
     def __post_init__(self) -> None:
@@ -140,7 +142,7 @@ class BridgeOptions:
     @property
     def access(self) -> Access:
         """Return what opens the queues of other machines."""
-        return Access(self.token_file, self.authority)
+        return Access(self.token_file, self.authority, self.proxy)
 
     @property
     def locations(self) -> list[str]:
