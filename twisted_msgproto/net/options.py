@@ -289,6 +289,9 @@ class ServerOptions(LegibleOptions):
         if self["status"] is not None:
             check_endpoint(self["status"])
 
+    def doubtOfPasswords(self) -> str | None:
+        return None
+
     def doubtOfUsers(self) -> str | None:
         return None
 

@@ -104,7 +104,9 @@ class FlightQueue:
         # gRPC would heed http_proxy and its like, whose proxies pass HTTP for browsers.
         through = ("grpc.http_proxy", proxy) if proxy else ("grpc.enable_http_proxy", 0)
         try:
-            self._client = flight.connect(location, generic_options=[*CHANNEL_OPTIONS, through], **roots)
+            self._client = flight.connect(
+                location, generic_options=[*CHANNEL_OPTIONS, through], **roots
+            )
         except (OSError, ValueError, pa.ArrowException) as error:
             raise ConfigurationError(f"{location}: {_line(error)}") from None
         self._described: Description | None = None
