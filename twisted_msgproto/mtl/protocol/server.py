@@ -87,9 +87,10 @@ class MtlServer(SessionHooks):
     machineSession: Session
     session: str
     peer: str | None = None
+    messageCount = 0
 
     @property
-    def clientId(self) -> str | None:  # type: ignore[override]
+    def clientId(self) -> str | None:
         """Return the authenticated user; else the name of the client's key, where CURVE is on;
         or None.
         """
