@@ -494,7 +494,7 @@ class Closing(Walking):
         """HO-03"""
         world = self.world(SafeSink())
         peer = world.case.meeting(world)
-        if peer.client._established:  # on a plain byte stream a writer stands at once
+        if peer.client.established:  # on a plain byte stream a writer stands at once
             return
         waiting = [peer.client.whenEstablished() for _ in range(3)]
         times = [0, 0, 0]

@@ -37,44 +37,46 @@ def hook(method: H) -> H:
     return method
 
 
+def only_hooks(kind: type, base: type) -> None:
+    """Raise TypeError if ``kind``, an application's subclass of ``base``, has a name of ``base``
+    that is no hook: it would replace something of ours, perhaps unseen.
+    """
+    ours = [one for one in base.__mro__ if one not in Protocol.__mro__]
+    hooks = {name for one in ours for name, value in vars(one).items() if hasattr(value, "hook")}
+    for theirs in takewhile(lambda one: one is not base, kind.__mro__):
+        for name in vars(theirs):
+            taken = not name.startswith("__") and any(name in vars(one) for one in ours)
+            if taken and name not in hooks:
+                raise TypeError(
+                    f"{theirs.__qualname__}.{name}: {base.__name__} has something of this name that"
+                    f" is no hook; its hooks are {', '.join(sorted(hooks))}"
+                )
+
+
 @implementer(IHalfCloseableProtocol, IHandshakeListener)
 class Linked(Protocol):
     """Base class of all sessions: a protocol that owns its link.
 
-    A class of a protocol names the class of its links.  Any other subclass is an application's: of
-    the names of its base it may have those of hooks, so that no name of its own replaces one of
-    ours unseen.
+    A class of a protocol names the class of its links.  Any other subclass is an application's:
+    of the names of its base it may define those of hooks.
 
     Attributes:
         transport: what carries the session.
     """
 
-    __link_class: ClassVar[type[Link]]
+    __links: ClassVar[type[Link]]
 
     def __init_subclass__(cls, *, link: type[Link] | None = None, **options: Any) -> None:
-        """``link``: the class of links; None for a class of an application.
+        """``link``: the class of the links; None for a class of an application.
 
         Raises TypeError if an application's class has a name of ours that is no hook.
         """
         super().__init_subclass__(**options)
         if link is not None:
-            cls.__link_class = link
-            return
-        mark = "_Linked__link_class"
-        theirs = list(takewhile(lambda base: mark not in vars(base), cls.__mro__))
-        ours = [base for base in cls.__mro__[len(theirs) :] if base not in Protocol.__mro__]
-        hooks = {
-            name for base in ours for name, value in vars(base).items() if hasattr(value, "hook")
-        }
-        for base in theirs:
-            for name in vars(base):
-                owner = next((one for one in ours if name in vars(one)), None)
-                if owner and name not in hooks and not name.startswith("__"):
-                    raise TypeError(
-                        f"{base.__qualname__}.{name}: {owner.__name__} has this name for itself;"
-                        f" of its names a subclass may have those of hooks:"
-                        f" {', '.join(sorted(hooks))}"
-                    )
+            cls.__links = link
+        else:
+            ours = (one for one in cls.__mro__ if "_Linked__links" in vars(one))
+            only_hooks(cls, next(ours, Linked))
 
     @property
     def link(self) -> Any:
@@ -84,7 +86,7 @@ class Linked(Protocol):
         try:
             return self.__link
         except AttributeError:
-            self.__link: Link = self.__link_class(self)
+            self.__link: Link = self.__links(self)
             return self.__link
 
     @property
