@@ -487,16 +487,16 @@ class Link:
 
     # ── what the sink says ──────────────────────────────────────────────────────────────────────
 
-    def _safe(self, place: Any) -> None:
+    def _safe(self, position: Any) -> None:
         if not self._gone:
-            events = self.machine.made_safe(place, self._now())
+            events = self.machine.made_safe(position, self._now())
             if not self._following:
                 self._followAlone(events)
             elif events:
                 self._follow(events)
 
-    def _notSafe(self, place: Any, failure: Failure) -> None:
-        """Note that what stood at ``place`` will never be safe: neither it nor what follows is
+    def _notSafe(self, position: Any, failure: Failure) -> None:
+        """Note that what stood at ``position`` will never be safe: neither it nor what follows is
         acknowledged.
 
         Continuing would leave a gap in what is stored of this session, so the machine ends it.
@@ -508,7 +508,7 @@ class Link:
         if not self._gone:
             self._control.pause("draining")
             follow = self._follow if self._following else self._followAlone
-            follow(self.machine.not_safe(place, self._now()))
+            follow(self.machine.not_safe(position, self._now()))
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 

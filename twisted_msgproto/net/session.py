@@ -277,13 +277,13 @@ class SessionLink(OrderlyLink):
             self.factory.sessionLog.began(self)
         self._guarded(self.protocol.sessionEstablished)
 
-    def deliver(self, batch: MessageBatch, place: Any) -> None:
-        """Deliver a batch; the machine is told when what stood at ``place`` is safe, or lost."""
+    def deliver(self, batch: MessageBatch, position: Any) -> None:
+        """Deliver a batch; the machine is told when what stood at ``position`` is safe, or lost."""
         tally = self._tally
         self.messageCount += batch.count
         tally["events"] += batch.count
         tally["octets"] += batch.octets
-        self._delivery.deliver(self.protocol.batchReceived, batch, place)
+        self._delivery.deliver(self.protocol.batchReceived, batch, position)
 
     def sessionEnding(self, reason: Failure) -> None:
         """The connection is gone: the application is told of a session that stood."""
