@@ -96,3 +96,23 @@ def test_what_is_ours_cannot_be_set(name: str) -> None:
     server: Any = lumberjack.LumberjackServer()
     with pytest.raises(AttributeError):
         setattr(server, name, 1)
+
+
+@pytest.mark.parametrize("name", ["connectionMade", "connectionLost", "sessionEstablished"])
+def test_a_hook_that_does_not_call_ours_breaks_nothing(name: str) -> None:
+    """RD-06"""
+    from tests.contract.world import World
+    from tests.tools.sinks import SafeSink
+
+    (case,) = (case for case in CASES if case.name == "lumberjack")
+    called: list[str] = []
+    world = World(case, SafeSink(), hooks={name: lambda *_: called.append(name)})
+    peer = world.join()
+    sent = peer.send(b"x")
+    world.wait(1)
+    assert sent.called and sent.result is None
+    assert len(world.factory.liveConnections) == 1
+    peer.client.abort()
+    world.wait(1)
+    assert (called, len(world.factory.liveConnections)) == ([name], 0)
+    world.close()
