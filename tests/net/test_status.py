@@ -473,11 +473,6 @@ class Access(Served):
             status, _, _ = await self.get(f"{path}?space=a&name=b&to=c", method, **shown)
             self.assertEqual(status, 200 if path == "/reload" else 404, path)
 
-    async def test_other_methods_change_nothing(self) -> None:
-        await self.serve()
-        for path in ("/status.json", "/metrics", "/events", "/"):
-            self.assertEqual((await self.get(path, "POST"))[0], 405, path)
-
 
 class Rules(SynchronousTestCase):
     def test_beyond_this_machine_it_wants_tls_and_a_token(self) -> None:
