@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.net.test_time import library
 
 from tests.chaos.clients import PROTOCOLS, GoodClients
 from tests.chaos.gateways import Five, until_stalled
+from tests.net.test_time import library
 from tests.tools.processes import Launcher, children, environment
 
 pytestmark = pytest.mark.slow
