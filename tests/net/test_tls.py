@@ -266,11 +266,6 @@ A_TURN = 3 * RECORDS
 
 EVENT = b'{"message":"%s"}' % (b"x" * 3000)
 
-UPGRADE = (
-    b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-)
-
 
 class Neighbour(Protocol):
     """A good client of another protocol: one event at a time, as soon as the last is safe."""
@@ -426,31 +421,6 @@ class TinyRecords(TestCase):
         self.assertLessEqual(max(taken), A_TURN)
         while factory.liveConnections:
             await self.turn()
-
-    async def test_the_watch_sees_turns_of_websocket_over_tls__NB_07(self) -> None:
-        """NB-07: a turn delivers many records of the upgrade, and is told of as one."""
-        factory = SabcServerFactory(SafeSink(), clock=reactor)
-        taken: list[tuple[str, float]] = []
-        factory.turnWatch = TurnWatch(
-            -1.0, lambda peer, host, spent: taken.append((host, spent)), lambda: self.processed
-        )
-        websocket = factory.webSocketFactory()
-        websocket.protocol = self.counted(websocket.protocol)
-        port = await self.behind_tls(websocket)
-
-        def upgrade() -> bytes:
-            line, records = self.encrypted(port)
-            with line:
-                line.sendall(records(UPGRADE))
-                came: bytes = self.decrypted(12)
-                return came
-
-        self.assertEqual((await deferToThread(upgrade))[:12], b"HTTP/1.1 101")
-        while factory.liveConnections:
-            await self.turn()
-        self.assertEqual({host for host, _ in taken}, {"127.0.0.1"})
-        self.assertEqual(sum(spent for _, spent in taken), len(UPGRADE))
-        self.assertGreater(max(spent for _, spent in taken), 1)
 
     async def test_what_is_paused_is_delivered_no_further_record__NB_07(self) -> None:
         """NB-07: the others of the same read wait until it is resumed."""

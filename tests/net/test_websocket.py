@@ -560,26 +560,6 @@ class Writing(TestCase):
         self.assertEqual(connection.output.octets, 0)
         self.assertEqual(clock.getDelayedCalls(), [])
 
-    def test_a_slow_reader_lives_as_long_as_it_reads(self):
-        """UM-21: 30 s count from the last octets which were read."""
-        connection, transport, clock = server(websocket_ping_seconds=0)
-        producer = connection.output
-        producer.pauseProducing()
-        transport.clear()
-        body = bytes(range(256)) * 2000
-
-        def write(data, write=transport.write):
-            write(data)
-            producer.pauseProducing()
-
-        transport.write = write
-        connection.session.wire.write([body, "end"])
-        while connection.output.octets:
-            clock.advance(29)
-            producer.resumeProducing()
-        self.assertFalse(transport.disconnected)
-        self.assertEqual(frames(transport.value()), [(2, body), (1, b"end")])
-
     def test_only_the_last_ping_of_a_peer_which_does_not_read_is_answered(self):
         """A flood of pings costs the memory of one."""
         connection, transport, _ = server()
