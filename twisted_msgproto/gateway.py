@@ -441,7 +441,6 @@ class FileAgain:
         self._newest = self._running
 
     def reread(self) -> Iterator[Change]:
-        """Read the file and check all of it."""
         newest = self._options.read()
         path = self._options["config"]
         yield Change(f"msgproto: {path}", partial(self._take, newest))

@@ -261,7 +261,6 @@ def _loaded(what: str, offers: tuple[EntryPoint, ...]) -> object:
 
 
 def package_name(offer: EntryPoint) -> str:
-    """Return the name and version of the package that has this entry point."""
     try:
         assert offer.dist is not None
         return f"{offer.dist.name} {offer.dist.version}"

@@ -170,7 +170,6 @@ LISTENING: Final[tuple[tuple[str, str], ...]] = (
 
 
 def cannot_listen(error: object) -> str:
-    """Return why an endpoint cannot be listened on, and what to try."""
     text = ERRNO.sub("", str(error)).rstrip(".")
     for pattern, words in LISTENING:
         if re.search(pattern, text):
@@ -222,14 +221,12 @@ def client_tls(text: str) -> str:
 
 
 TLS_BEGINS: Final = b"\x16\x03"
-"""A TLS hand-shake begins with these octets."""
 
 TLS_HERE: Final = "it speaks TLS, and this endpoint does not"
 """A server says this of a client that began so on an endpoint without TLS."""
 
 
 def speaks_tls(octets: bytes) -> bool:
-    """Return whether a peer that begins with ``octets`` speaks TLS."""
     return octets[:2] == TLS_BEGINS
 
 

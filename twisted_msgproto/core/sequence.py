@@ -31,7 +31,6 @@ class SequenceSpace:
         return (number - self.first + steps) % self.size + self.first
 
     def following(self, number: int, count: int) -> Sequence[int]:
-        """Return the ``count`` numbers that follow ``number``, in order."""
         first = self.after(number)
         if first + count - 1 <= self.last:
             return range(first, first + count)

@@ -218,7 +218,6 @@ def _holding(value: str) -> str:
 
 @cache
 def _runs(levels: int) -> Mapping[str, re.Pattern[str]]:
-    """Match runs of values nested no deeper than ``levels``, in an array and in an object."""
     value = _SCALAR
     for _ in range(levels):
         value = _holding(value)
@@ -238,8 +237,6 @@ _CLOSING: Final = {"]": "[", "}": "{"}
 
 
 class _Place(Enum):
-    """What may come next in a document that is read token by token."""
-
     VALUE = auto()
     FIRST_VALUE = auto()  # or the end of the array
     KEY = auto()
@@ -345,7 +342,6 @@ class JsonCheck:
             self._token(found[1] or "", text, at)
 
     def _token(self, mark: str, text: str, at: int) -> None:
-        """Match one token: a punctuation ``mark``, or empty for a number or a word."""
         place, inside = self._place, self._inside
         if mark in _CLOSING:
             closes = place is _Place.AFTER_VALUE or place is _FIRST.get(_CLOSING[mark])

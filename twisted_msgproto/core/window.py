@@ -171,7 +171,6 @@ class ReceiveWindow(Generic[A]):
         return self.received - self.safe
 
     def receive(self, count: int) -> None:
-        """Note that ``count`` more messages arrived."""
         self.received += count
 
     def mark(self, ack: A, place: int | None = None) -> None:

@@ -39,7 +39,6 @@ class Places:
         return cls(machine | others)
 
     def figures(self, connection: object) -> dict[str, int]:
-        """Return the counters of ``connection`` by name."""
         return dict(zip(self.names, self.read(connection)[1:], strict=True))
 
 
@@ -117,7 +116,6 @@ class Counters(MutableMapping[str, int]):
         return summed
 
     def _read_again(self, connections: Collection[Any]) -> None:
-        """Bring the sums up to date with these connections."""
         self.stirred.difference_update(connections)
         alike: defaultdict[Places, list[Any]] = defaultdict(list)
         for connection in connections:

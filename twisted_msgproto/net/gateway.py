@@ -118,7 +118,6 @@ class Gateway(MultiService):
             self._serveControl(queue)  # the first to start, the last to end
 
     def _serveControl(self, directory: str) -> None:
-        """Answer an operator on a socket in the queue's directory."""
         from .control.service import ControlService
 
         control = ControlService(self.reactor, directory, self.broker, self._controlRoot)
@@ -218,7 +217,6 @@ class Gateway(MultiService):
         service.setServiceParent(self)
 
     def logsFor(self, options: Any) -> None:
-        """Log as the ``options`` of a plugin of ``twistd`` say: ``json-log``."""
         if options["json-log"]:
             self._observer = twistd_observer(options.parent)
 
@@ -372,7 +370,6 @@ class Notifier(Service):
 
 
 def _rules_again(options: ServerOptions, factory: Any) -> Iterator[Change]:
-    """Read the file of ``--access`` again."""
     rules = options.readRules()
 
     def apply() -> None:
@@ -489,7 +486,6 @@ class ListeningService(Service):
             self._reactor.stop()
 
     def stopService(self) -> Deferred[Any]:
-        """Stop listening, then drain the connections."""
         super().stopService()  # type: ignore[no-untyped-call]
         closed = [maybeDeferred(port.stopListening) for port in self.ports]
         self.ports = []

@@ -29,7 +29,6 @@ class JsonLog:
         self._file = file
 
     def __call__(self, event: LogEvent) -> None:
-        """Write one event; the log calls this."""
         try:
             self._file.write(line_of(event) + "\n")
             self._file.flush()
@@ -38,7 +37,6 @@ class JsonLog:
 
 
 def line_of(event: LogEvent) -> str:
-    """Return an event as a line of JSON."""
     source = str(event.get("log_namespace", "-"))
     fields = {name: value for name, value in event.items() if _is_field(name, source)}
     if "reason" in fields:

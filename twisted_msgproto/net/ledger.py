@@ -32,7 +32,6 @@ UNCOUNTED_OCTETS: Final = 4 << 10
 """A connection may hold this many octets of an unfinished frame without being counted."""
 
 UNCOUNTED_SHARE: Final = 1 / 65_536
-"""It may hold at most this share of the limit so."""
 
 READ_OCTETS: Final = 256 << 10
 """A connection that may be read again is expected to bring at least this much with one read."""
@@ -198,7 +197,6 @@ class Ledger:
     # ── when there is too much ──────────────────────────────────────────────────────────────────
 
     def _lateness(self, account: _Account, now: float) -> float:
-        """Return how many seconds this peer is behind one that sends at ``min_rate``."""
         until = now if account.stopped is None else account.stopped
         return until - account.began - account.moved / self.min_rate
 

@@ -40,7 +40,6 @@ LOG_FLAGS: Final = (
 """These options of every server say what is logged, and how."""
 
 ENDPOINT_FORMS: Final = "tcp:PORT, tls:DIRECTORY:PORT or unix:PATH"
-"""Some of the forms that an endpoint string may have, for those who have written another one."""
 
 OF_TCP: Final = re.compile(r"(haproxy:)?(tcp6?|ssl|tls|mtls):")
 """An endpoint string that begins so listens on a TCP port."""
@@ -363,8 +362,6 @@ def ports_of(description: str) -> list[tuple[str, int]]:
 
 
 class _Ports(BindingReactor):
-    """Notes the TCP ports, and binds nothing."""
-
     def __init__(self) -> None:
         super().__init__()
         self.ports: list[tuple[str, int]] = []

@@ -38,7 +38,6 @@ class Ticket(Deferred[T]):
             self.callback(result)
 
     def fail(self, error: BaseException | Failure) -> None:
-        """Fail with ``error``, unless it has fired or was cancelled."""
         if not self.called:
             self.errback(error)
 
@@ -76,7 +75,6 @@ class Tickets(Generic[T]):
             raise LimitExceeded(f"{len(self._tickets)} wait for an answer already; nothing sent")
 
     def issue(self, number: Any) -> Ticket[T]:
-        """Return a new ticket for the work ``number``."""
         ticket: Ticket[T] = Ticket(self._cancelled)
         ticket.number = number
         self._tickets[number] = ticket
@@ -131,7 +129,6 @@ class Waiters(Generic[T]):
         self._tell(lambda waiting: waiting.callback(result))
 
     def fail(self, error: BaseException | Failure) -> None:
-        """Fail for all who wait now."""
         self._tell(lambda waiting: waiting.errback(error))
 
     def _tell(self, tell: Callable[[Deferred[T]], None]) -> None:
@@ -167,7 +164,6 @@ class ProducerControl:
         self._paused = False
 
     def unregister(self) -> None:
-        """Unregister the producer, as ``IConsumer.unregisterProducer`` says."""
         self.producer = None
 
     def look(self, full: bool) -> None:

@@ -57,7 +57,6 @@ NEWS: Final = Topic("more like it from this address", 20)
 """What peers did that ends nothing, such as errors they sent."""
 
 LOGINS: Final = Topic("more logins refused")
-"""These lines tell of logins that were refused."""
 
 LIMITS: Final = Topic("more like it", 1)
 """These lines tell of connections that were refused or closed because a limit was met."""
@@ -68,16 +67,12 @@ TURNS: Final = Topic("more long turns", 1)
 
 @dataclass(slots=True)
 class _Address:
-    """Counts what one address did in the window."""
-
     lines: int = 0
     unwritten: Counter[str] = field(default_factory=Counter)  # by reason
 
 
 @dataclass(slots=True)
 class _Window:
-    """Counts what all addresses did in the window of a topic."""
-
     log: Logger
     until: float
     lines: int = 0
@@ -151,7 +146,6 @@ class PeerLog:
             timer.cancel()
 
     def _come_back(self, at: float, now: float) -> None:
-        """Write the sums at this time, if they are not written before."""
         if self.clock is None:
             return
         if self._timer is None:

@@ -41,7 +41,6 @@ class ProxiedConnection(HAProxyProtocolWrapper):
     transport: Any
 
     def dataReceived(self, data: bytes) -> None:
-        """Receive octets; the transport calls this."""
         if self._proxyInfo is not None:
             self.wrappedProtocol.dataReceived(data)
             return
@@ -67,7 +66,6 @@ class ProxiedConnection(HAProxyProtocolWrapper):
                 self._refuse()
 
     def _refuse(self) -> None:
-        """Count and tell that the header is none, and cut the connection."""
         sessions = self.factory.wrappedFactory
         if not isinstance(sessions, SessionFactory):  # WebSocket carries those of another one
             sessions = getattr(sessions, "sessions", None)

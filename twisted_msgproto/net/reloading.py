@@ -102,8 +102,6 @@ def reload(rereads: Iterable[Reread]) -> list[str]:
 
 
 class _Exchangeable(ServerFactory):
-    """Builds connections with the newest of several TLS factories; older connections stay."""
-
     noisy = False
 
     def __init__(self, first: Any) -> None:
@@ -111,16 +109,13 @@ class _Exchangeable(ServerFactory):
         self.newest = first
 
     def logPrefix(self) -> str:
-        """Return the name of the server's factory; Twisted calls this."""
         return str(self._first.logPrefix())
 
     def doStart(self) -> None:
-        """Start the server's factory; the port calls this."""
         self._first.doStart()
         super().doStart()  # type: ignore[no-untyped-call]
 
     def doStop(self) -> None:
-        """Stop the server's factory; the port calls this."""
         self._first.doStop()
         super().doStop()  # type: ignore[no-untyped-call]
 
@@ -146,13 +141,11 @@ class _TlsNoting:
     def listenSSL(
         self, port: int, factory: Factory, contextFactory: Any, *rest: Any, **settings: Any
     ) -> Any:
-        """Listen as :meth:`listenTCP` with TLS over it."""
         tls = _Exchangeable(tls_with(contextFactory, heeding_proxies(factory)))
         self.tls.append(tls)
         return self._reactor.listenTCP(port, tls, *rest, **settings)
 
     def listenTCP(self, port: int, factory: Any, *rest: Any, **settings: Any) -> Any:
-        """Listen; connections with TLS get the newest certificates."""
         heeding_proxies(factory)
         if self._directory is not None:
             factory = _Exchangeable(_of_directory(self._directory, factory))
@@ -161,8 +154,6 @@ class _TlsNoting:
 
 
 class _ReadingAgain(BindingReactor):
-    """Makes the TLS of an endpoint again, and binds nothing."""
-
     def __init__(self, directory: str | None) -> None:
         super().__init__()
         self._directory = directory
@@ -201,7 +192,6 @@ class ServedEndpoint:
         self._factory: Any = None
 
     def listen(self, factory: Any) -> Deferred[IListeningPort]:
-        """Listen; the Deferred fires with the port, or fails with CannotListenError."""
         self._factory = factory
         endpoint = endpoints.serverFromString(self._noting, self.description)
         return cast("Deferred[IListeningPort]", endpoint.listen(factory))
@@ -252,7 +242,6 @@ def tls_directory(description: str) -> str | None:
 
 
 def file_trouble(error: Exception) -> str:
-    """Return what is wrong with the files of an endpoint string, in words."""
     if isinstance(error, ConfigurationError):
         return str(error).removeprefix("mtls: ")
     if isinstance(error, OSError):
@@ -310,7 +299,6 @@ class ReloadOnHangUp(Service):
 
 
 def has_terminal() -> bool:
-    """Return whether this process has a terminal."""
     try:
         os.close(os.open(TERMINAL, os.O_RDONLY | os.O_NOCTTY))
     except OSError:

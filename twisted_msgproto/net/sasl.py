@@ -222,7 +222,6 @@ class ScramCredentials:
         self._final = final
 
     def checkPassword(self, password: bytes) -> bool:
-        """The proof was made with ``password``."""
         server, error = self._server, _scramp().ScramException
         try:
             _, server.stored_key, server.server_key, _ = self._mechanism.make_auth_info(
@@ -245,7 +244,6 @@ def _scramp() -> Any:
 
 
 def _name(user: str) -> str:
-    """A user's name, if it is not too long to be remembered with its failures."""
     if len(user.encode()) > USER_OCTETS_MAX:
         raise SaslRefused(f"a user's name has at most {USER_OCTETS_MAX} octets")
     return user
@@ -351,8 +349,6 @@ def mechanisms_for(portal: Portal, secret: bytes) -> list[SaslMechanism]:
 
 
 class PlainClient:
-    """Answers as a PLAIN client."""
-
     mechanism = Plain.name
     finished = True
 
@@ -367,13 +363,10 @@ class PlainClient:
 
 
 class AnonymousClient:
-    """Answers as an ANONYMOUS client."""
-
     mechanism = AnonymousAccess.name
     finished = True
 
     def respond(self, challenge: bytes | None) -> bytes:
-        """Return nothing; no challenge is expected."""
         if challenge is not None:
             raise ValueError("ANONYMOUS has no challenges")
         return b""
@@ -431,7 +424,6 @@ class ScramClient:
 
 
 SaslClient = PlainClient | AnonymousClient | ScramClient
-"""Any of our client mechanisms has this type."""
 
 
 def credentials(

@@ -27,14 +27,12 @@ class SessionLog:
         self._began: dict[str, float] = {}  # when, by the session's name
 
     def began(self, session: Any) -> None:
-        """A session stands."""
         if session.session in self._began:  # its client has logged in again
             return
         self._began[session.session] = self._factory.clock.seconds()
         self._write(session, "{protocol}: session {session} of {peer}{client} began", "began")
 
     def ended(self, session: Any, why: BaseException | None) -> None:
-        """A session has ended; nothing is written of one that never stood."""
         began = self._began.pop(session.session, None)
         if began is None:
             return

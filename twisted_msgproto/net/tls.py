@@ -87,8 +87,6 @@ def renew(connection: Any) -> None:
 
 
 class _Connection(SSL.Connection):
-    """A TLS connection that restricts the context of the name which the client asks for."""
-
     def set_context(self, context: SSL.Context) -> None:
         """Serve with this context from now on; Twisted's directories of certificates call it."""
         super().set_context(restrict(context))
@@ -96,20 +94,15 @@ class _Connection(SSL.Connection):
 
 @implementer(IOpenSSLServerConnectionCreator)
 class _FromOptions:
-    """Makes connections with the one context of a context factory."""
-
     def __init__(self, options: Any) -> None:
         self._options = options
 
     def serverConnectionForTLS(self, protocol: Any) -> SSL.Connection:
-        """Return the connection of ``protocol``."""
         return _Connection(restrict(self._options.getContext()), None)
 
 
 @implementer(IOpenSSLServerConnectionCreator)
 class _FromDirectory:
-    """Makes connections with a directory's certificates, by the name that the client asks for."""
-
     def __init__(self, directory: str) -> None:
         # Twisted has no public name for what its own ``tls:`` endpoints do; no other needs it.
         from twisted.protocols._sni import SNIConnectionCreator, autoReloadingDirectoryOfPEMs
@@ -117,7 +110,6 @@ class _FromDirectory:
         self._names = SNIConnectionCreator(autoReloadingDirectoryOfPEMs(FilePath(directory)))
 
     def serverConnectionForTLS(self, protocol: Any) -> SSL.Connection:
-        """Return the connection of ``protocol``."""
         return _Connection(restrict(self._names.defaultContext), None)
 
 
@@ -138,7 +130,6 @@ APPLICATION_DATA: Final = 23
 """Records of this type hold what the peer writes; TLS 1.3 hides alerts and new keys in such."""
 
 RECORD_OCTETS: Final = 16 << 10
-"""A record of TLS holds at most this many octets of what is written."""
 
 LARGE_OCTETS: Final = 16 << 10
 """A connection has a large buffer in OpenSSL when it has read more than this at once."""
@@ -216,7 +207,6 @@ class TlsConnection(TLSMemoryBIOProtocol):
             self.factory.flushSoon(self)
 
     def writeSequence(self, sequence: Iterable[bytes]) -> None:
-        """Write all octets of ``sequence``, as :meth:`write` does."""
         self.write(b"".join(sequence))
 
     def writeNow(self, octets: bytes) -> None:
@@ -344,7 +334,6 @@ class TlsConnection(TLSMemoryBIOProtocol):
         self._next_turn = self.factory.callInNextTurn(self._go_on)
 
     def _go_on(self) -> None:
-        """Deliver what waits, then read on."""
         self._next_turn = None
         if not self._paused and self.connected:
             self.dataReceived(b"")  # as the socket does it: somebody may measure that
@@ -409,7 +398,6 @@ class TlsFactory(TLSMemoryBIOFactory):
         self.spent: Callable[[], float] = time.thread_time if real else clock.seconds
 
     def callInNextTurn(self, function: Callable[[], None]) -> Any:
-        """Call ``function`` in the next turn of the reactor; return the call."""
         return self._clock.callLater(0, function)
 
     def grown(self, connection: TlsConnection) -> None:
@@ -422,7 +410,6 @@ class TlsFactory(TLSMemoryBIOFactory):
                 renew(eldest.getHandle())  # type: ignore[no-untyped-call]
 
     def flushSoon(self, connection: TlsConnection) -> None:
-        """Flush ``connection`` in the next turn of the reactor."""
         if not self._written:
             self._clock.callLater(0, self._flush)
         self._written.append(connection)

@@ -122,7 +122,6 @@ class BindingReactor:
         backlog: int = BACKLOG,
         interface: str = "",
     ) -> BoundPort:
-        """Bind a port as :meth:`listenTCP`."""
         return self.listenTCP(port, factory, backlog, interface)
 
     def listenUNIX(
@@ -173,8 +172,6 @@ class ReusedPort(tcp.Port):
 
 
 class ReusedPorts:
-    """A reactor whose TCP ports are reused (``reuse-port``)."""
-
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
 

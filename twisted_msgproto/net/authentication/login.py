@@ -31,8 +31,6 @@ fault of a checker.
 
 
 class _Visit:
-    """One client at the door, until it is answered or has gone."""
-
     __slots__ = ("address", "answer", "asked", "attempt", "begun", "call", "credentials", "name")
 
     def __init__(self, credentials: ICredentials, address: str, name: str | None) -> None:
@@ -99,7 +97,6 @@ class Authentication:
 
     @property
     def waiting(self) -> int:
-        """Return how many logins wait for their check."""
         return len(self._waiting)
 
     @property
@@ -146,7 +143,6 @@ class Authentication:
     # ── who is checked when ─────────────────────────────────────────────────────────────────────
 
     def _decide(self) -> None:
-        """Check or refuse whoever need not wait any longer, until nothing changes."""
         if self._deciding:  # a checker or a client's callback came back: the loop below goes on
             return
         self._deciding = True
@@ -168,7 +164,6 @@ class Authentication:
             self._arm()
 
     def _arm(self) -> None:
-        """Come back at the throttle's deadline."""
         at = self._throttle.deadline
         if at == self._due_at:
             return
@@ -252,7 +247,6 @@ class Authentication:
         answer.errback(UnauthorizedLogin())
 
     def _gone(self, visit: _Visit, answer: Deferred[LoggedIn]) -> None:
-        """The client's connection is lost, or it waits no more."""
         visit.answer = None
         call, visit.call = visit.call, None
         if call is not None:

@@ -86,7 +86,6 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
 
     @property
     def checkers(self) -> list[ICredentialsChecker]:
-        """Return the checkers that were asked for, in order."""
         checkers: list[Any] = list(self.get("credCheckers", ()))
         for checker in checkers:
             if isinstance(checker, InMemoryUsernamePasswordDatabaseDontUse):

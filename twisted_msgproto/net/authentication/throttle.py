@@ -240,12 +240,10 @@ class KnownPairs:
         return self._count
 
     def find(self, place: str, name: str, now: float) -> Known | None:
-        """Return the pair, if it is known and not for too long."""
         known = self._names[name].get(place) if name in self._names else None
         return None if known is None or now - known.at > KNOWN_SECONDS else known
 
     def add(self, place: str, name: str, now: float) -> None:
-        """The pair has logged in."""
         places = self._names.setdefault(name, OrderedDict())
         self._names.move_to_end(name)
         known = places.get(place)
@@ -403,7 +401,6 @@ class Throttle:
     # ── tokens ──────────────────────────────────────────────────────────────────────────────────
 
     def _free(self, attempt: Attempt, now: float) -> bool:
-        """Reserve the tokens that the attempt needs to be checked, if all are there."""
         known = self._known.find(attempt.place, attempt.name, now)
         if known is not None and known.trusted:
             self._release(attempt)
@@ -420,7 +417,6 @@ class Throttle:
         return True
 
     def _last_chance(self, attempt: Attempt) -> bool:
-        """It has waited long enough: whether it is checked although its name has no token."""
         if not attempt.held or not attempt.patient:
             return False
         attempt.others.pending += 1
@@ -436,7 +432,6 @@ class Throttle:
     # ── the line ────────────────────────────────────────────────────────────────────────────────
 
     def _look(self, now: float) -> None:
-        """Release those whose time has come, if something has changed or is due."""
         if not self._changed and now < self.deadline:
             return
         self._changed = False
@@ -446,7 +441,6 @@ class Throttle:
         self.deadline = min((self._due(attempt, now) for attempt in self._line), default=inf)
 
     def _decide(self, attempt: Attempt, now: float) -> bool:
-        """Return whether it need not wait any longer."""
         if self._free(attempt, now):
             self._decided.append((attempt, True))
         elif now < attempt.until:
@@ -458,7 +452,6 @@ class Throttle:
         return True
 
     def _turn_away(self, attempt: Attempt, now: float) -> None:
-        """The line is full."""
         self._step_out(attempt)
         self._refuse(attempt, now)
 
@@ -474,6 +467,5 @@ class Throttle:
             self.deadline = inf
 
     def _due(self, attempt: Attempt, now: float) -> float:
-        """When something may change for it, at the latest at the end of its wait."""
         missing = (attempt.others,) if attempt.held else attempt.own
         return min(attempt.until, max(bucket.free_at(now) for bucket in missing))

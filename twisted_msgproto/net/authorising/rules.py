@@ -37,7 +37,6 @@ from ...core.named import closest
 from .asking import ACTIONS, CONSUME, Access, IAuthoriser
 
 TABLE: Final = "access"
-"""Rules stand in tables of this name."""
 
 ALL: Final = "*"
 """In ``allow`` or ``deny`` it means every action; as a pattern it matches every name."""
@@ -46,13 +45,11 @@ UNIX: Final = "unix"
 """As an address it means clients that have no IP address, as those on UNIX sockets."""
 
 OWN_NAME: Final = "{user}"
-"""In a pattern of names this stands for the client's own name."""
 
 RULES_MAX: Final = 1000
 """There may be this many rules: each new name that a client uses is compared with all of them."""
 
 CLIENTS_REMEMBERED: Final = 1024
-"""The rules that concern a client are remembered for this many clients."""
 
 PATTERNS_REMEMBERED: Final = 4096
 """This many lists of globs are kept compiled."""
@@ -79,15 +76,12 @@ class _Run(NamedTuple):
     patterns: Fits | None
 
     def fits(self, name: str) -> bool:
-        """Return whether one of the rules is about ``name``."""
         if self.exact is None:
             return True
         return name in self.exact or (self.patterns is not None and self.patterns(name) is not None)
 
 
 class _Client(NamedTuple):
-    """What rules ask about a client."""
-
     user: str | None
     address: str
     protocol: str
@@ -149,7 +143,6 @@ class Rule:
         return all(condition is None for condition in conditions)
 
     def table(self) -> dict[str, list[str]]:
-        """Return the keys and values of its table."""
         every = len(self.actions) == len(ACTIONS)
         actions = [ALL] if every else list(self.actions)
         table = {VERDICTS[0] if self.allowed else VERDICTS[1]: actions}
@@ -200,7 +193,6 @@ class Rules:
         return False
 
     def _select(self, client: _Client) -> tuple[_Run, ...]:
-        """Return the rules that concern a client, neighbours of one verdict joined."""
         runs: list[_Run] = []
         names: list[str] = []
         verdict: bool | None = None
@@ -226,7 +218,6 @@ class Rules:
         return tuple(runs)
 
     def tables(self) -> Iterator[dict[str, list[str]]]:
-        """Yield each rule as its table in TOML has it."""
         return (rule.table() for rule in self.rules)
 
     def check_protocols(self, known: Iterable[str]) -> None:
@@ -286,7 +277,6 @@ def read_rules(path: str | Path) -> Rules:
 
 
 def read_rule(table: Mapping[str, Any]) -> Rule:
-    """Read one rule; ConfigurationError names its key."""
     for key in table:
         if key not in KEYS:
             raise ConfigurationError(

@@ -20,7 +20,6 @@ class InFlight:
     """
 
     def __init__(self, reactor: Any, messages: Messages, progress: Progress, window: int) -> None:
-        """No more than ``window`` messages are on their way at a time."""
         self._reactor = reactor
         self._messages = messages
         self._progress = progress

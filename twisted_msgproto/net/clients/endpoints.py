@@ -174,7 +174,6 @@ def verdict_of(connection: Any) -> int:
 
 
 def _authorities(path: Path) -> list[Certificate]:
-    """Return the certificates of ``--tls-ca``."""
     blocks = path.read_bytes().split(PEM_END)[:-1]
     try:
         found = [Certificate.loadPEM(block + PEM_END + b"\n") for block in blocks]

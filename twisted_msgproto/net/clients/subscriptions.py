@@ -59,7 +59,6 @@ class Ending:
         return True
 
     def _tellEnd(self) -> None:
-        """Tell everybody who waits for the end."""
         assert self.reason is not None
         self._ending.fire(self.reason)
 
@@ -203,7 +202,6 @@ class Renewed(Ending):
                 self._renew(self._service.session)
 
     def _renew(self, session: Any) -> None:
-        """There is a new session."""
         self._begin()
         self._postponed = self._share() >= 1
         if self._postponed:

@@ -21,8 +21,6 @@ from .terms import DRAIN_SECONDS, ComebackState
 
 @implementer(IStreamClientEndpoint)
 class _Attempts:
-    """Wraps an endpoint, and tells a service the outcome of each attempt."""
-
     def __init__(self, endpoint: IStreamClientEndpoint, service: ClientComeback[Any]) -> None:
         self._endpoint = endpoint
         self._service = service
@@ -83,7 +81,6 @@ class ClientComeback(Comeback[S]):
         self._client.startService()
 
     def _connected(self, connection: Any) -> Any:
-        """There is a connection: what matters is whether its session will stand."""
         self._connection = connection
         session = self._sessionIn(connection)
         established: Deferred[S] = session.whenEstablished()
@@ -96,7 +93,6 @@ class ClientComeback(Comeback[S]):
         return failure
 
     def _unestablished(self, failure: Failure, session: Any) -> None:
-        """The connection has ended, for ``failure``, and ``session`` never stood."""
         loss: Failure | None = getattr(session, "loss", None)
         self._error = (None if loss is None else tls_refusal(loss)) or failure.value
 

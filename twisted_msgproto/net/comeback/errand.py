@@ -62,7 +62,6 @@ class Errand(Generic[S, T]):
             self.done.callback(result)
 
     def fail(self, error: Failure | Exception) -> None:
-        """It has failed."""
         if not self.over:
             self.over = True
             self.done.errback(error)

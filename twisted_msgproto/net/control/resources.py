@@ -73,7 +73,6 @@ class BodilessRequest(Request):
     """A request without a body: everything that can be asked stands in its path and query."""
 
     def gotLength(self, length: int | None) -> None:
-        """Prepare for a body of this length; the channel calls this."""
         self.content = BytesIO()
 
     def handleContentChunk(self, data: bytes) -> None:
@@ -94,7 +93,6 @@ class Answering(Resource):
         self._changes = changes
 
     def render(self, request: Request) -> Any:
-        """Answer the request; the site calls this."""
         request.setHeader(b"content-type", b"application/json")
         request.setHeader(b"cache-control", b"no-store")
         gone: list[Failure] = []
@@ -128,7 +126,6 @@ class Answering(Resource):
 
 
 def _error(failure: Failure, request: Request) -> Mapping[str, object]:
-    """Return what is said of a failure, and set the status."""
     error = failure.value
     if isinstance(error, BadRequest):
         request.setResponseCode(error.status)
@@ -150,11 +147,9 @@ class Paths(Resource):
         super().__init__()  # type: ignore[no-untyped-call]
 
     def getChild(self, path: bytes, request: Request) -> Resource:
-        """Return what answers that nothing is at ``path``; the site calls this."""
         return Answering(_nothing)
 
     def render(self, request: Request) -> Any:
-        """Answer that the path ends too early; the site calls this."""
         return self.getChild(b"", request).render(request)
 
 
@@ -220,7 +215,6 @@ def _of(
 
 
 async def queues(view: BrokerView, query: Query) -> dict[str, object]:
-    """Answer with all queues."""
     found = await maybeDeferred(view.queues)
     shown = [asdict(queue) for queue in found[:QUEUES_SHOWN_MAX]]
     return {"queues": shown, "more": max(0, len(found) - len(shown))}

@@ -20,7 +20,6 @@ MESSAGES_SHOWN: Final = 10
 """``peek`` shows this many messages when nobody says."""
 
 MESSAGES_SHOWN_MAX: Final = 1000
-"""``peek`` shows at most this many messages."""
 
 BODIES_OCTETS_MAX: Final = 4 << 20
 """``peek`` ends before the messages of one answer have more octets than this, and shows at least
@@ -122,7 +121,6 @@ def in_json(message: MessageShown) -> dict[str, object]:
 
 
 def from_json(shown: Mapping[str, Any]) -> MessageShown:
-    """Return the message that :func:`in_json` made this of."""
     values = dict(shown)
     if "body_base64" in values:
         values["body"] = base64.b64decode(values.pop("body_base64"))

@@ -46,12 +46,10 @@ class BoundedChannel(HTTPChannel):
         self.transport.abortConnection()
 
     def allContentReceived(self) -> None:
-        """A whole request is here; the channel calls this."""
         self.answering = True
         super().allContentReceived()  # type: ignore[no-untyped-call]
 
     def requestDone(self, request: Request) -> None:
-        """The request was answered."""
         self.answering = False
         self.site.rested(self)
         super().requestDone(request)  # type: ignore[no-untyped-call]
@@ -84,7 +82,6 @@ class ControlSite(Site):
         return super().buildProtocol(addr)  # type: ignore[no-untyped-call]
 
     def _make_room(self) -> bool:
-        """Close the connection that has waited longest without a whole request."""
         for channel in self.connections:
             if not channel.answering:
                 self.closed(channel)

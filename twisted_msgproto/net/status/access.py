@@ -19,18 +19,14 @@ from ...core.errors import ConfigurationError
 from ..trying import BindingReactor, BoundPort
 
 TLS_ENDPOINTS: Final = ("mtls", "ssl", "tls")
-"""An endpoint string that begins with one of these is served over TLS."""
 
 TOKEN_OCTETS_LEAST: Final = 16
 """A token is at least this long, so that it cannot be guessed."""
 
 OPEN_PATH: Final = b"healthz"
-"""This path needs no token."""
 
 
 class _Noting(BindingReactor):
-    """Notes where endpoints would listen, and binds nothing."""
-
     def __init__(self) -> None:
         super().__init__()
         self.interfaces: list[str] = []
@@ -65,7 +61,6 @@ def _is_loopback(interface: str) -> bool:
 
 
 def speaks_tls(description: str) -> bool:
-    """Return whether this endpoint speaks TLS."""
     return description.removeprefix("haproxy:").partition(":")[0] in TLS_ENDPOINTS
 
 
@@ -97,8 +92,6 @@ def read_token(path: str) -> bytes:
 
 
 class _Refused(Resource):
-    """Refuses every request with one line."""
-
     isLeaf = True
 
     def __init__(self, status: int, text: str, challenge: bool = False) -> None:
@@ -108,7 +101,6 @@ class _Refused(Resource):
         self._challenge = challenge
 
     def render(self, request: Request) -> bytes:
-        """Refuse; the site calls this."""
         request.setResponseCode(self._status)
         request.setHeader(b"content-type", b"text/plain; charset=utf-8")
         if self._challenge:
@@ -132,11 +124,9 @@ class Guarded:
         self._token = token
 
     def changeToken(self, token: bytes) -> None:
-        """Ask for another token from now on."""
         self._token = token
 
     def getChildWithDefault(self, name: bytes, request: Request) -> Any:
-        """Return what answers; the site calls this for the first part of each path."""
         if name != OPEN_PATH:
             if self._token is None and not _names_this_machine(request):
                 return _Refused(http.FORBIDDEN, "the Host of this request is not this machine")
@@ -145,7 +135,6 @@ class Guarded:
         return self._root.getChildWithDefault(name, request)
 
     def putChild(self, path: bytes, child: Any) -> None:
-        """Add a child to the root."""
         self._root.putChild(path, child)
 
     def render(self, request: Request) -> Any:

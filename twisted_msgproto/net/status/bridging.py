@@ -11,7 +11,6 @@ from typing import Any, Final
 from ...queue.bridges import read_statuses
 
 TEXT_MAX: Final = 200
-"""A text of a bridge is shown up to this length."""
 
 ROWS_MAX: Final = 20
 """Of a bridge's gateways at most this number is shown."""

@@ -30,8 +30,6 @@ Value = float | None
 
 
 class _Course:
-    """The samples of one protocol, whose servers' traffic is added up."""
-
     def __init__(self, samples: int) -> None:
         self.columns: dict[str, deque[Value]] = {
             name: deque([None] * samples, maxlen=SAMPLES_MAX) for name in COLUMNS
@@ -40,7 +38,6 @@ class _Course:
         self._latencies = [0] * CLASSES
 
     def sample(self, traffic: Sequence[Any], seconds: float) -> None:
-        """Add one sample of what came within ``seconds``."""
         messages = sum(one.messages for one in traffic)
         octets = sum(one.octets for one in traffic)
         latencies = [sum(counts) for counts in zip(*(t.latencies for t in traffic), strict=True)]

@@ -62,8 +62,6 @@ MEMORY: Final = (
 
 
 class _Collector:
-    """Yields the metrics of one set of figures."""
-
     def __init__(self, figures: Mapping[str, Any]) -> None:
         self._figures = figures
 
@@ -85,7 +83,6 @@ class _Collector:
 
 
 def exposition(figures: Mapping[str, Any]) -> bytes:
-    """Return the metrics of these figures as text."""
     registry = CollectorRegistry()
     registry.register(_Collector(figures))
     return bytes(generate_latest(registry))

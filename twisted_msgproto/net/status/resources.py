@@ -68,12 +68,10 @@ class Shown(Resource):
         self._answer = answer
 
     def render_GET(self, request: Request) -> Any:
-        """Answer the request; the site calls this."""
         return answered(request, lambda: self._ask().addCallback(self._answer))
 
 
 def answered(request: Request, ask: Callable[[], Deferred[Answer]]) -> Any:
-    """Answer ``request`` with what the Deferred of ``ask()`` fires with."""
     gone: list[Failure] = []
     request.notifyFinish().addErrback(gone.append)
     request.setHeader(b"cache-control", b"no-store")
@@ -125,7 +123,6 @@ class Searched(Resource):
         self._figures = figures
 
     def render_GET(self, request: Request) -> Any:
-        """Answer the request; the site calls this."""
         arguments = request.args or {}
         wanted = {
             name: arguments.get(name.encode(), [b""])[-1].decode("utf-8", "replace")
@@ -144,13 +141,10 @@ class Drawn(Resource):
         self._gateway = gateway
 
     def render_GET(self, request: Request) -> Any:
-        """Answer the request; the site calls this."""
         return answered(request, lambda: succeed(_json(drawings(self._gateway.factories))))
 
 
 class PageFile(Resource):
-    """A file of the page."""
-
     isLeaf = True
 
     def __init__(self, name: str, kind: bytes) -> None:
@@ -159,7 +153,6 @@ class PageFile(Resource):
         self._kind = kind
 
     def render_GET(self, request: Request) -> bytes:
-        """Answer with the file; the site calls this."""
         request.setHeader(b"content-type", self._kind)
         request.setHeader(b"content-security-policy", PAGE_POLICY)
         request.setHeader(b"x-content-type-options", b"nosniff")

@@ -13,7 +13,6 @@ CONSUMERS_SHOWN_MAX: Final = 100
 """At most this number of consumers is shown; few queues have more than three."""
 
 RANGES_SHOWN_MAX: Final = 100
-"""At most this number of damaged ranges is shown."""
 
 NOTHING_READ: Final[Mapping[str, Any]] = {
     "oldest": None,
@@ -51,7 +50,6 @@ def written_figures(writer: Any) -> dict[str, Any]:
 
 
 def queue_figures(writer: Any, read: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all figures of a queue: its writer's, and what was read from its disk."""
     unreadable = read["unreadable"] or writer.unreadable
     return {**written_figures(writer), **read, "unreadable": unreadable}
 

@@ -23,7 +23,6 @@ from .figures import Figures, GatewayFigures
 from .flow import since
 
 SAMPLE_SECONDS: Final = 2.0
-"""A sample is sent this often."""
 
 LISTENERS_MAX: Final = 32
 """At most this number of pages may listen; a sample has some 10 kB for each, the first 40 kB."""
@@ -79,7 +78,6 @@ class _Listener:
         channel.transport.abortConnection()
 
     def end(self) -> None:
-        """End the stream."""
         self._request.unregisterProducer()
         self._request.finish()
 
@@ -108,7 +106,6 @@ class Events(Resource):
         self._sampling = False
 
     def render_GET(self, request: Request) -> Any:
-        """Begin a stream; the site calls this."""
         if len(self._listeners) >= LISTENERS_MAX and not self._make_room():
             request.setResponseCode(http.SERVICE_UNAVAILABLE)
             request.setHeader(b"content-type", b"text/plain; charset=utf-8")

@@ -56,7 +56,6 @@ def landing(who: str, behind: int, unheld: Iterable[Mapping[str, Any]]) -> Verdi
 
 
 def _wrong(queue: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong as sentences, the worst first."""
     if queue["damaged_messages"]:
         yield (
             f"The queue has lost {queue['damaged_messages']} messages that may have been"

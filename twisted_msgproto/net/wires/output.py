@@ -119,7 +119,6 @@ class Output:
         self._transport.registerProducer(self, True)
 
     def readAtMost(self, octets: int) -> None:
-        """From now on, one read of the transport returns at most ``octets``."""
         self._transport.bufferSize = self._read_octets = octets
 
     def write(self, octets: bytes) -> None:

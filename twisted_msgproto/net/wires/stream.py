@@ -62,7 +62,6 @@ class StreamWire(Wire):
             transport.setTcpNoDelay(True)
 
     def _rests(self, octets: int) -> None:
-        """TLS holds this many octets because reading is paused."""
         self.held = octets
         if self._held_changed is not None:
             self._held_changed()

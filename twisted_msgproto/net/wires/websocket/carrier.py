@@ -51,7 +51,6 @@ DENIED: Final = (ConnectionDeny.FORBIDDEN, ConnectionDeny.SERVICE_UNAVAILABLE)
 LONG_HEAD: Final = "the HTTP head is too long"
 
 _EMPTY_PING: Final = bytes((PING, 0))
-"""A server's ping."""
 
 _EMPTY_PONG: Final = bytes((PONG, 0x80))
 """The answer to our ping begins with this; four octets of a mask follow."""
@@ -198,7 +197,6 @@ class Carrier(_Mixin):
             self._read_on()
 
     def _read_on(self) -> None:
-        """Process what was read before, then let the transport read."""
         if self.data and not self._consuming:
             self._consume(b"")
         if not self._held_back:
@@ -220,13 +218,11 @@ class Carrier(_Mixin):
         return now
 
     def _stretchEnds(self) -> None:
-        """Read the clock: another stretch follows, or the connection rests."""
         if self._turn_ends < inf and self._lookBack() >= self._turn_ends:
             self._rest()
         self._steps = self._stretch
 
     def _rest(self) -> None:
-        """Let others have their turn: this connection has had its share of the reactor's."""
         self._rest_call = self.factory.reactor.callLater(0, self._rested)
         self.transport.pauseProducing()
 
@@ -243,7 +239,6 @@ class Carrier(_Mixin):
     # ── from the transport, to autobahn ─────────────────────────────────────────────────────────
 
     def connectionMade(self) -> None:
-        """Note that the connection is made; the upgrade comes next."""
         self._arrived = []
         self._octets = self.factory.wire.octets
         factory = self.factory
@@ -273,7 +268,6 @@ class Carrier(_Mixin):
         factory.connectionBegun(self)
 
     def dataReceived(self, data: bytes) -> None:
-        """Receive octets from the transport."""
         if self.state == _CLOSED:
             return
         self._keepalive.heard = True  # whoever sends anything lives, a large message too
@@ -352,7 +346,6 @@ class Carrier(_Mixin):
             self._consuming = False
 
     def _encryptedRest(self, octets: int) -> None:
-        """TLS holds this many octets because reading is paused."""
         self._encrypted = octets
         self._countRest()
 
@@ -441,7 +434,6 @@ class Carrier(_Mixin):
     # ── from autobahn, to the session ───────────────────────────────────────────────────────────
 
     def _handOn(self) -> None:
-        """Deliver what came to the session, unless the connection closes already."""
         arrived, self._arrived = self._arrived, []
         self.wire.held = self._held
         if self.state == _OPEN:

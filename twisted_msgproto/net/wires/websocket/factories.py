@@ -50,7 +50,6 @@ class _Bounds:
     _build: Build
 
     def bound(self, limits: Limits) -> None:
-        """Put ``limits`` in force; they contain :data:`.limits.WEBSOCKET_LIMITS`."""
         self._batched_timer = PlainTimer(self.reactor)
         self.unread_octets = limits.integer("unread-octets")
         self.unread_seconds = limits["unread-seconds"]
@@ -78,7 +77,6 @@ class _Bounds:
         self.setProtocolOptions(**options)  # type: ignore[attr-defined]
 
     def carrying(self, carrier: Any, session: FramedSession) -> Any:
-        """Return ``carrier`` with the session that it is for."""
         carrier.session = session
         return carrier
 

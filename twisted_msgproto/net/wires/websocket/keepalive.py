@@ -90,7 +90,6 @@ class Keepalives:
             self._rest()
 
     def _rest(self) -> None:
-        """Wait for nothing: all that are still noted have stopped."""
         self._disarm()
         self._newcomers.clear()
         self._rounds.clear()

@@ -87,7 +87,6 @@ class WebSocketWire(Wire):
         self.disconnecting = False
 
     def write(self, messages: Iterable[Any]) -> None:
-        """Send ``messages`` with one write; nothing once the connection closes."""
         masked = self._masked
         parts: list[bytes] = []
         for message in messages:
@@ -151,18 +150,15 @@ class WebSocketWire(Wire):
         return self._carrier.output.octets
 
     def boundWaiting(self, octets: float) -> None:
-        """Cut the peer off when more octets than these wait for it."""
         self._carrier.output.most_waiting = octets
 
     def stop(self) -> None:
         """The connection is lost: the carrier has seen to it."""
 
     def getPeer(self) -> IAddress:
-        """Return the peer's address."""
         return self._carrier.transport.getPeer()  # type: ignore[no-any-return]
 
     def getHost(self) -> IAddress:
-        """Return our own address."""
         return self._carrier.transport.getHost()  # type: ignore[no-any-return]
 
     # As Twisted's transports call them, for those who have one wire among many.
@@ -172,7 +168,6 @@ class WebSocketWire(Wire):
         self.close()
 
     def abortConnection(self) -> None:
-        """Abort, as ``abort()`` does."""
         self.abort()
 
 
