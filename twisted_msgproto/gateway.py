@@ -429,7 +429,7 @@ def _status_keys(table: Table | None) -> dict[str, str]:
 
 
 class FileAgain:
-    """Reads a gateway.toml again for a running gateway: its rules change, and nothing else of it.
+    """A gateway.toml that a running gateway reads again: its rules change, and nothing else of it.
 
     Whatever else has changed in it is named, and is in force after the next start.
     """

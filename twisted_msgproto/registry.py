@@ -54,7 +54,7 @@ RESERVED: Final = frozenset(
 
 
 class Registered(NamedTuple):
-    """Describes one protocol.
+    """One protocol.
 
     ``package`` has the modules ``service`` (``Options``, ``serve``, ``makeService``) and
     ``command`` (``DEFAULT_ENDPOINT``, ``send``, ``recv``).  ``ports`` names the default ports by

@@ -40,7 +40,7 @@ def table_octets(texts: Mapping[str, str]) -> int:
 
 
 class Kept:
-    """Counts what all sessions of a process keep.
+    """What all sessions of a process keep.
 
     All together (up to 12,000) keep at most twice ``limit``, and :data:`SMALL_OCTETS` for each
     session beside it.

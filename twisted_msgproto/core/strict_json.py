@@ -247,7 +247,7 @@ class _Place(Enum):
 
 
 class JsonCheck:
-    """Checks that octets are a JSON text, in slices; it says the same as :func:`check_json`.
+    """A check in slices that octets are a JSON text; it says the same as :func:`check_json`.
 
     Nothing is built: it holds one chunk of text and the list of open containers.
 

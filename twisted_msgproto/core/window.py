@@ -125,7 +125,7 @@ class SendWindow(Generic[M]):
 
 
 class ReceiveWindow(Generic[A]):
-    """Counts messages by place in the order of arrival, and keeps acknowledgements until due.
+    """Messages by place in the order of arrival, and acknowledgements until they are due.
 
     Duties of the caller, in this order:
 

@@ -324,7 +324,7 @@ class Gateway(MultiService):
 
 
 class Notifier(Service):
-    """Tells systemd what becomes of this process: ``Type=notify``, ``WatchdogSec=``.
+    """What tells systemd how this process is: ``Type=notify``, ``WatchdogSec=``.
 
     It tells when the servers listen, that the reactor turns (twice in the time that systemd
     waits for it), and when the end begins.
@@ -413,7 +413,7 @@ def address_name(address: Any, description: str = "") -> str:
 
 
 class ListeningService(Service):
-    """Serves one factory on any number of endpoints, with an end that loses nothing.
+    """One factory on any number of endpoints, with an end that loses nothing.
 
     ``stopService`` stops listening first; then the factory lets its connections end well.
     """

@@ -23,7 +23,7 @@ DEFAULT_FILE: Final = "twistd.log"
 
 @implementer(ILogObserver)
 class JsonLog:
-    """Writes each event of Twisted's log as one line to ``file``, a text stream or a LogFile."""
+    """An observer that writes each event as one line to ``file``, a text stream or a LogFile."""
 
     def __init__(self, file: Any) -> None:
         self._file = file

@@ -38,7 +38,7 @@ READ_OCTETS: Final = 256 << 10
 
 
 class Clock(Protocol):
-    """Describes what is needed of a reactor here."""
+    """What is needed of a reactor here."""
 
     def seconds(self) -> float:
         """Return the time in seconds; it never runs backwards."""
@@ -66,7 +66,7 @@ class Holder(Protocol):
 
 
 class _Account:
-    """Notes what one holder holds, since when, and how much has moved meanwhile."""
+    """What one holder holds, since when, and how much has moved meanwhile."""
 
     __slots__ = ("began", "moved", "number", "objects", "octets", "outward", "stopped")
 
@@ -109,7 +109,7 @@ class _Account:
 
 
 class Ledger:
-    """Counts the octets that peers make this process hold, and decides which peer is cut off when
+    """The octets that peers make this process hold; it decides which peer is cut off when
     they are too many.
 
     Above three quarters of ``limit`` a connection whose message grows is held back, unless its

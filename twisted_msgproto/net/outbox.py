@@ -139,7 +139,7 @@ class Waiters(Generic[T]):
 
 
 class ProducerControl:
-    """Pauses a push producer while there is no room for what it would send.
+    """A push producer, paused while there is no room for what it would send.
 
     Attributes:
         producer: the producer, or None.

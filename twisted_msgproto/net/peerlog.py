@@ -37,7 +37,7 @@ the others that have no sum of their own.
 
 @dataclass(frozen=True)
 class Topic:
-    """Describes what is summed up together.
+    """What is summed up together.
 
     Attributes:
         more: what a sum calls the lines that were not written.
@@ -85,7 +85,7 @@ class _Window:
 
 
 class PeerLog:
-    """Writes what peers did to the log, a limited number of lines for each address.
+    """The log of what peers did, with a limited number of lines for each address.
 
     Attributes:
         clock: writes a sum as soon as its window is over.  None: the next line that anybody causes

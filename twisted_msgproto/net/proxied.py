@@ -35,7 +35,7 @@ LENGTH: Final = slice(14, 16)
 
 
 class ProxiedConnection(HAProxyProtocolWrapper):
-    """Reads the header in front of one connection, and hands on what follows it."""
+    """The header in front of one connection; what follows it is handed on."""
 
     factory: Any
     transport: Any

@@ -78,7 +78,7 @@ class SaslCycle:
 
 
 class SaslMechanism:
-    """Makes the exchanges of one mechanism of a server.
+    """One mechanism of a server, which makes its exchanges.
 
     Attributes:
         name: in upper case.
@@ -260,7 +260,7 @@ def _text(octets: bytes) -> str:
 
 
 class Attempting(Hashable, Protocol):
-    """Describes who authenticates: a session of any protocol, the same for a whole exchange.
+    """Who authenticates: a session of any protocol, the same for a whole exchange.
 
     Attributes:
         address: its network address; failures are counted for it and for the user's name.
@@ -373,7 +373,7 @@ class AnonymousClient:
 
 
 class ScramClient:
-    """Answers as a SCRAM-SHA-256 client (``MT-08``).
+    """The client's side of SCRAM-SHA-256 (``MT-08``).
 
     Attributes:
         finished: whether the server has proved that it knows the password.

@@ -20,7 +20,7 @@ SESSIONS: Final = Topic("more sessions began or ended", 200, 2000)
 
 
 class SessionLog:
-    """Tells of the sessions of one server, through its log for what peers do."""
+    """Lines about the sessions of one server, in its log for what peers do."""
 
     def __init__(self, factory: SessionFactory) -> None:
         self._factory = factory

@@ -45,7 +45,7 @@ class _Visit:
 
 
 class Authentication:
-    """Asks a portal who a client is; delays guesses, and answers each failure in the same way.
+    """The way to a portal: guesses are delayed, and each failure is answered in the same way.
 
     ``counters`` get ``logins``, ``logins_waited``, ``login_failures`` (all that were refused) and
     ``logins_not_checked`` (those of them that no checker was asked about).

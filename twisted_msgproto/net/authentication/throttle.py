@@ -111,7 +111,7 @@ def key_of(name: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Bucket:
-    """Counts the tokens of an address, a pair or a name.
+    """The tokens of an address, a pair or a name.
 
     Attributes:
         tokens: what was left at ``at``; 0 to ``burst``.
@@ -210,7 +210,7 @@ class Buckets:
 
 @dataclass(slots=True, eq=False)
 class Known:
-    """Remembers a pair of place and name that has logged in.
+    """A pair of place and name that has logged in.
 
     Attributes:
         at: when it did so last.
@@ -268,7 +268,7 @@ class KnownPairs:
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """Follows one login from its arrival to its outcome.
+    """One login, from its arrival to its outcome.
 
     Attributes:
         place: its address's network, or the address itself where that stands for many.
@@ -305,7 +305,7 @@ class Attempt:
 
 
 class Throttle:
-    """Decides for each login whether it is checked, waits or is refused.
+    """The rules by which a login is checked, waits or is refused.
 
     The caller reports what happens (``arrive``, ``succeeded``, ``failed``, ``leave``), calls
     ``poll`` after each of these and at :attr:`deadline`, and does what that says.

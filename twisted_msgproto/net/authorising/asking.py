@@ -50,7 +50,7 @@ _SPOKEN: Final = {
 
 
 class Access(NamedTuple):
-    """Describes what a client wants to do.
+    """What a client wants to do.
 
     Attributes:
         user: who the client is, as ``clientId`` of its session; None for a client without a name.
@@ -71,7 +71,7 @@ class Access(NamedTuple):
 
 
 class IAuthoriser(Interface):
-    """Says what clients may do; pass one to a server factory as ``authoriser``."""
+    """What clients may do; pass one to a server factory as ``authoriser``."""
 
     def allows(access: Access) -> bool:
         """Return True if this may be, or False if it is to be refused.
@@ -88,7 +88,7 @@ class IAuthoriser(Interface):
 
 
 class Told(Shape):
-    """Describes what is needed of the factory that counts and logs refusals."""
+    """What is needed of the factory that counts and logs refusals."""
 
     authoriser: Any
     counters: Counters
@@ -101,7 +101,7 @@ class Told(Shape):
 
 
 class Permissions:
-    """Asks the authoriser of a factory what one client may do, and remembers what it says."""
+    """What one client may do, by the authoriser of a factory; its answers are remembered."""
 
     __slots__ = (
         "_address",

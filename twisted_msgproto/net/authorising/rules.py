@@ -172,7 +172,7 @@ def _fits_address(networks: Sequence[Network | str], address: str) -> bool:
 
 @implementer(IAuthoriser)
 class Rules:
-    """Answers with the first rule that fits; what none fits is refused.
+    """Rules of which the first that fits decides; what none fits is refused.
 
     Attributes:
         rules: in the order in which they are compared.

@@ -13,7 +13,7 @@ from .shapes import Messages, Progress
 
 
 class InFlight:
-    """Counts the messages that are on their way, and tells ``progress`` of their answers.
+    """The messages that are on their way; ``progress`` hears of their answers.
 
     Answers are told in the turn of the reactor in which they come, once for all answers of a read,
     also while the next line of the input is awaited.

@@ -39,7 +39,7 @@ UNSENT_LIMITS: Final = (
 
 
 class ClientLink(OrderlyLink):
-    """Makes a link a client; mix it in before the session of a protocol.
+    """A mixin that makes a link a client; it stands before the session of a protocol.
 
     Every verb of a client returns a Deferred, and each failure comes through that: as
     ConnectionClosed, ProtocolViolation, Refused, TimedOut, LimitExceeded or NotStored of

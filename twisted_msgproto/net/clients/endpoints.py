@@ -135,7 +135,7 @@ VERDICTS: Final = {
 
 @implementer(IOpenSSLClientConnectionCreator)
 class SayingWhy:
-    """Makes connections whose errors say what is wrong with a server's certificate.
+    """A maker of connections whose errors say what is wrong with a server's certificate.
 
     OpenSSL's own error is the same for one that has expired and for one of an unknown authority.
     """

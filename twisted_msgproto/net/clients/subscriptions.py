@@ -30,7 +30,7 @@ UNSUBSCRIBED = "unsubscribed"
 
 
 class Ending:
-    """Ends once, and tells why.
+    """What ends once, and tells why.
 
     Attributes:
         reason: a word for why it has ended; None while it lives.

@@ -38,7 +38,7 @@ class _Attempts:
 
 
 class ClientComeback(Comeback[S]):
-    """Reconnects a client on Twisted transports with Twisted's ``ClientService``.
+    """A client on Twisted transports that reconnects with Twisted's ``ClientService``.
 
     The factory builds a session, or a protocol that has one as its ``session``; the session's
     ``whenEstablished()`` fails with Refused if the server refused it, and its ``close()`` ends it

@@ -56,7 +56,7 @@ class ComebackState(StrEnum):
 
 
 class Backoff:
-    """Computes the wait before the next attempt: it grows each time, and differs between clients.
+    """The waits before attempts: they grow each time, and differ between clients.
 
     Attributes:
         attempts: attempts that have failed since :meth:`reset`.

@@ -80,7 +80,7 @@ class BodilessRequest(Request):
 
 
 class Answering(Resource):
-    """Answers one path: ``answer(query)`` returns what becomes JSON, or a Deferred of it."""
+    """One path: ``answer(query)`` returns what becomes JSON, or a Deferred of it."""
 
     isLeaf = True
 

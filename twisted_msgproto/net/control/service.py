@@ -27,7 +27,7 @@ log = Logger(namespace="twisted_msgproto.control")
 
 
 class ControlService(Service):
-    """Answers an operator's questions, from the start of the gateway to its end.
+    """Answers to an operator's questions, from the start of the gateway to its end.
 
     A gateway works without it: where the socket cannot be made one line says so.
 

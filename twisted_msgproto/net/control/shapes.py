@@ -33,7 +33,7 @@ class NoSuchQueue(QueueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueShown:
-    """Describes one queue.
+    """One queue, as an operator sees it.
 
     Attributes:
         space: ``micromsg2``, ``mtl/VIRTUAL-HOST/PROFILE``, or the name of the shared namespace.
@@ -58,7 +58,7 @@ class QueueShown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageShown:
-    """Describes one message of a queue.
+    """One message of a queue, as an operator sees it.
 
     Attributes:
         place: its offset in the queue's log, or its number in memory.
@@ -78,7 +78,7 @@ class MessageShown:
 
 
 class BrokerView(Protocol):
-    """Shows queues and changes them for people.
+    """The queues of a gateway, which people may look at and change.
 
     What it returns may be a Deferred or the value itself.  Every method but ``queues`` raises
     NoSuchQueue.

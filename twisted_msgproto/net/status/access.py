@@ -110,7 +110,7 @@ class _Refused(Resource):
 
 @implementer(IResource)
 class Guarded:
-    """Asks for the token, as a Basic password or as Bearer, in front of a site.
+    """A site behind a token, which comes as a Basic password or as Bearer.
 
     Without a token a request has to name the server as this machine. Otherwise the page of another
     site could be made to reach it under that site's own name (DNS rebinding).

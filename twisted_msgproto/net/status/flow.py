@@ -53,7 +53,7 @@ class _Course:
 
 
 class FlowHistory:
-    """Reads the traffic of a gateway's servers now and then, and remembers it.
+    """The traffic of a gateway's servers, looked at now and then and remembered.
 
     ``factories()`` returns them; ``wallClock`` returns seconds since 1970 UTC.
     """

@@ -21,7 +21,7 @@ CONTENT_TYPE: Final[str] = CONTENT_TYPE_LATEST
 
 
 class Shown(NamedTuple):
-    """Maps one figure of the queue or of the memory to its metric."""
+    """One figure of the queue or of the memory, and its metric."""
 
     figure: str
     metric: str

@@ -56,7 +56,7 @@ Answer = tuple[int, str, bytes]
 
 
 class Shown(Resource):
-    """Answers GET with what ``answer(figures)`` makes of the figures that ``ask()`` gathers."""
+    """What ``answer(figures)`` makes of the figures that ``ask()`` gathers."""
 
     isLeaf = True
 
@@ -114,7 +114,7 @@ def _metrics(figures: Figures) -> Answer:
 
 
 class Searched(Resource):
-    """Answers GET with the sessions that match the query."""
+    """The sessions that match the query."""
 
     isLeaf = True
 
@@ -132,7 +132,7 @@ class Searched(Resource):
 
 
 class Drawn(Resource):
-    """Answers GET with what the page draws of each protocol's machine."""
+    """What the page draws of each protocol's machine."""
 
     isLeaf = True
 

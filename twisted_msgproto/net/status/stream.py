@@ -35,7 +35,7 @@ log = Logger(namespace="twisted_msgproto.status")
 
 @implementer(IPushProducer)
 class _Listener:
-    """Sends samples to one page; a page that does not read misses some.
+    """One page that is sent samples; one that does not read misses some.
 
     Attributes:
         stalled_at: the page does not read since this time of the clock; infinite if it reads.
@@ -89,7 +89,7 @@ def _event(figures: Figures, told_at: int) -> bytes:
 
 
 class Events(Resource):
-    """Sends samples to all pages that listen, and does nothing while none does.
+    """Samples for all pages that listen; nothing is done while none does.
 
     Attributes:
         figures: gathers what a sample shows.

@@ -12,7 +12,7 @@ few seconds, and a slow batch takes some ten.
 
 
 class Verdict(NamedTuple):
-    """Says yes or no, and why, in one plain sentence."""
+    """Yes or no, and why, in one plain sentence."""
 
     ok: bool
     why: str

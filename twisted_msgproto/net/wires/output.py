@@ -24,7 +24,7 @@ gone, so this is also the step in which progress is seen.
 
 
 class Clock(Protocol):
-    """Describes what is needed of a reactor here: time only."""
+    """What is needed of a reactor here: time only."""
 
     def seconds(self) -> float:
         """Return the time in seconds; it never runs backwards."""
@@ -43,7 +43,7 @@ def nothing_drained() -> None:
 
 @implementer(IPushProducer)
 class Output:
-    """Writes octets into one transport, as the transport's producer.
+    """The way of octets into one transport, as the transport's producer.
 
     Attributes:
         octets: how many octets wait here, beyond the slices that the transport holds.

@@ -15,7 +15,7 @@ from .output import Clock, Output
 
 
 class StreamWire(Wire):
-    """Wraps a Twisted transport as a wire.
+    """A Twisted transport as a wire.
 
     Attributes:
         write: writes octets; short ones are with the system when it returns.

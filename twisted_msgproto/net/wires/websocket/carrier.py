@@ -105,7 +105,7 @@ else:
 
 
 class Carrier(_Mixin):
-    """Serves one WebSocket connection, either side, as a mixin in front of autobahn's protocol
+    """One WebSocket connection, either side, as a mixin in front of autobahn's protocol
     classes.
 
     Attributes:
@@ -680,7 +680,7 @@ def _joined(pieces: list[Any]) -> list[Any]:
 
 
 class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
-    """Serves the server's side of one connection."""
+    """The server's side of one connection."""
 
     peer: Any
     _transport_details: Any
@@ -718,7 +718,7 @@ class ServerCarrier(Carrier, autobahn.WebSocketServerProtocol):
 
 
 class ClientCarrier(Carrier, autobahn.WebSocketClientProtocol):
-    """Serves the client's side of one connection."""
+    """The client's side of one connection."""
 
     peer: Any
     _transport_details: Any

@@ -176,7 +176,7 @@ class Keepalives:
 
 
 class Keepalive:
-    """Sends a ping from time to time, and says when nothing comes back.
+    """The pings of one connection, and what is done when nothing comes back.
 
     Whatever the peer sends shows that it lives: a large message leaves it no room for a pong.
 
