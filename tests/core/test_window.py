@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from twisted_msgproto.core.sequence import (
     SEQUENCE_16_BITS_WITHOUT_0,
-    SEQUENCE_64_BITS,
 )
 from twisted_msgproto.core.window import ReceiveWindow, SendWindow
 
@@ -215,11 +214,6 @@ def test_sixteen_bits_wrap_to_one_and_have_no_zero():
     assert 0 not in space
     assert 65535 in space
     assert space.size == 65535
-
-
-def test_sixty_four_bits_wrap_to_zero():
-    """MT-22."""
-    assert SEQUENCE_64_BITS.after(2**64 - 1) == 0
 
 
 def test_steps_count_forward_along_the_circle():

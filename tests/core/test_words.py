@@ -20,6 +20,7 @@ from twisted_msgproto.core.reasons import (
     client_tls,
     ended_because,
     reason,
+    speaks_tls,
 )
 from twisted_msgproto.umq import SessionRefused
 
@@ -236,3 +237,8 @@ def test_what_is_at_a_limit_may_be_sent_and_one_more_may_not() -> None:
 )
 def test_an_amount_as_people_write_it(value: float, unit: str, text: str) -> None:
     assert amount(value, unit) == text
+
+
+@pytest.mark.parametrize(("octets", "speaks"), [(b"\x16\x03\x01", True), (b"\x16", False)])
+def test_tls_is_known_by_its_first_two_octets(octets: bytes, speaks: bool) -> None:
+    assert speaks_tls(octets) is speaks

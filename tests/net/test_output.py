@@ -19,7 +19,7 @@ from zope.interface import directlyProvides
 
 from twisted_msgproto.core.errors import ConnectionClosed, LimitExceeded
 from twisted_msgproto.net import OctetBudget
-from twisted_msgproto.net.outbox import ProducerControl, Ticket, Tickets, Waiters
+from twisted_msgproto.net.outbox import ProducerControl, Tickets, Waiters
 from twisted_msgproto.net.prompt import prompt_write
 from twisted_msgproto.net.wires.output import Output
 
@@ -399,18 +399,6 @@ class ManyTickets(Counting):
         tickets.issue(7).addErrback(lambda failure: failure.trap(CancelledError)).cancel()
         self.assertEqual(withdrawn, [7])
         self.assertFalse(tickets.done(7, None))
-
-    def test_all_fail_and_what_is_issued_meanwhile_does_not(self) -> None:
-        tickets: Tickets[None] = Tickets()
-        every = [tickets.issue(number) for number in range(3)]
-        later: list[Ticket[None]] = []
-        every[0].addErrback(lambda failure: every[1].cancel())
-        every[1].addErrback(lambda failure: later.append(tickets.issue(9)))
-        times = self.counted(every)
-        tickets.failAll(ConnectionClosed("gone"))
-        self.assertEqual(times, [1, 1, 1])
-        self.assertNoResult(later[0])
-        self.assertEqual(len(tickets), 1)
 
 
 class Waiting(Counting):

@@ -43,6 +43,3 @@ class SequenceSpace:
 
 SEQUENCE_16_BITS_WITHOUT_0 = SequenceSpace(1, 0xFFFF)
 """MicroMsg2 counts from 1 to 65535 and begins again (``MM-13``)."""
-
-SEQUENCE_64_BITS = SequenceSpace(0, 0xFFFF_FFFF_FFFF_FFFF)
-"""MTL counts in this space (``MT-22``)."""

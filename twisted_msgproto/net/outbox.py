@@ -101,11 +101,6 @@ class Tickets(Generic[T]):
         ticket.fail(error)
         return True
 
-    def failAll(self, error: BaseException) -> None:
-        """Fail every ticket, the oldest first: the connection is gone."""
-        tickets, self._tickets = self._tickets, {}
-        fail_all(tickets.values(), error)
-
 
 class Waiters(Generic[T]):
     """All who wait for the same thing: an established session, or a connection's end."""

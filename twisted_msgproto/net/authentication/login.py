@@ -86,20 +86,6 @@ class Authentication:
         self._due_at = inf
 
     @property
-    def failures(self) -> int:
-        """Return how many logins were refused."""
-        return self._counters.get("login_failures", 0)
-
-    @property
-    def throttled(self) -> int:
-        """Return how many of those were not checked, because too many had failed before."""
-        return self._counters.get("logins_not_checked", 0)
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
-
-    @property
     def anonymous(self) -> bool:
         """Return whether the portal lets clients in without a password."""
         return IAnonymous in self.portal.listCredentialsInterfaces()
