@@ -64,7 +64,6 @@ writer.
 """
 
 KINDS: Mapping[type, str] = {str: "a text", int: "a whole number", float: "a number"}
-"""This is what the values of these types are called."""
 
 QUEUE_OCTETS_LEAST = 1 << 20
 """``max-bytes`` is at least this: a smaller queue would be full after a few messages."""
@@ -92,7 +91,6 @@ ELSEWHERE = {
 """These options of a single server's plugin make no sense in its table of the file."""
 
 HIDDEN = "(hidden)"
-"""This text replaces a secret."""
 
 SECRET_WORDS = ("password", "secret", "token")
 """An option with one of these in its name is not shown."""
@@ -323,7 +321,6 @@ class Configuration:
 
 
 def option_names(options: ServerOptions) -> list[str]:
-    """The keys that a server's table of the file may have."""
     return [name for long in options.longOpt if (name := long.rstrip("=")) not in ELSEWHERE]
 
 
@@ -377,7 +374,6 @@ def option_words(place: str, key: str, value: object) -> list[str]:
 
 
 def toml_value(value: object) -> str:
-    """Return a text, number, flag or list as TOML spells it."""
     if isinstance(value, list):
         return f"[{', '.join(map(toml_value, value))}]"
     # JSON's texts, numbers and flags are TOML's, but for DEL
@@ -455,7 +451,6 @@ class FileAgain:
                 )  # others have rules or an authoriser of their own
 
     def later(self) -> list[str]:
-        """Return what has changed and needs a new start, as ``[TABLE] KEY``."""
         return list(changed_keys(self._running.tables, self._newest.tables))
 
 
@@ -497,7 +492,6 @@ def make_gateway(configuration: Configuration, reactor: Any, **queue_options: An
 
 
 def makeService(options: Options) -> IService:
-    """Return what twistd calls."""
     from twisted.internet import reactor
 
     count_monotonically(reactor)

@@ -63,7 +63,6 @@ def shift_python(bounds: array[int], by: int) -> bytes:
 
 
 def shift_compiled(bounds: array[int], by: int) -> bytes:
-    """See :func:`shift_python`."""
     shifted: bytes = _compiled.shift(bounds, by)
     return shifted
 

@@ -20,7 +20,6 @@ class SequenceSpace:
 
     @property
     def size(self) -> int:
-        """Return how many numbers the circle has."""
         return self.last - self.first + 1
 
     def __contains__(self, number: int) -> bool:

@@ -18,7 +18,6 @@ from math import isinf
 from typing import Any, Final, NoReturn
 
 DEPTH_MAX: Final = 64
-"""Objects and arrays may be nested this deep."""
 
 CHECKED_DEPTH_MAX: Final = 512
 """Documents that are only checked (:func:`check_json`) may be nested this deep."""
@@ -188,7 +187,6 @@ _CAREFUL_DECODER: Final = json.JSONDecoder(
 _CHECKER: Final = json.JSONDecoder(
     object_pairs_hook=len, parse_constant=_no_constant, parse_int=len, parse_float=len
 )
-"""It makes nothing of objects and numbers."""
 
 # ── in slices ───────────────────────────────────────────────────────────────────────────────────
 

@@ -60,7 +60,6 @@ begin to kill after 5 s.
 """
 
 QUEUE_SECONDS_LEAST: Final = 0.5
-"""The queue gets at least this much of it, even when the connections have used up all."""
 
 
 class CannotStart(SystemExit, Exception):
@@ -352,7 +351,6 @@ class Notifier(Service):
                 self._pings.start(self._usec / 2e6)
 
     def stopService(self) -> None:
-        """Tell that it ends."""
         super().stopService()  # type: ignore[no-untyped-call]
         if self._pings.running:
             self._pings.stop()
@@ -425,7 +423,6 @@ class ListeningService(Service):
         descriptions: Iterable[str],
         announced: Callable[[str, str], None] = announce,
     ) -> None:
-        """``descriptions`` are server endpoint strings."""
         self._reactor = reactor
         self.factory = factory
         self._descriptions = list(descriptions)
@@ -452,12 +449,10 @@ class ListeningService(Service):
                 raise CannotStart(self._refusal)
 
     def reread(self) -> Iterator[Change]:
-        """Read the certificates of every endpoint with TLS again."""
         for endpoint in self._endpoints:
             yield from endpoint.reread(self.factory.protocolName)
 
     def refusals(self, reactor: BindingReactor) -> Iterator[str]:
-        """Yield a line for each endpoint that cannot be listened on."""
         reactor.reuse_ports = self._reuses
         for description in self._descriptions:
             endpoint = endpoints.serverFromString(reactor, description)

@@ -15,13 +15,11 @@ WIDTH_LEAST = 40
 """Text has at least this many columns; a narrower terminal breaks the lines itself."""
 
 WIDTH_MOST = 100
-"""Longer lines are hard to read."""
 
 INDENT = "  "
 
 
 def terminal_width() -> int:
-    """Return how many columns a page of help has."""
     return max(WIDTH_LEAST, min(shutil.get_terminal_size().columns, WIDTH_MOST))
 
 

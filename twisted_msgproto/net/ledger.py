@@ -26,7 +26,6 @@ SOFT_SHARE: Final = 0.75
 """Above this share of the limit connections are held back, one after another."""
 
 LOOK_SECONDS: Final = 1.0
-"""This often the ledger checks whether those that are held back may be read again."""
 
 UNCOUNTED_OCTETS: Final = 4 << 10
 """A connection may hold this many octets of an unfinished frame without being counted."""
@@ -81,7 +80,6 @@ class _Account:
 
     @property
     def arrives(self) -> bool:
-        """Whether it holds a message whose rest is being read."""
         return self.stopped is None and not self.outward
 
     @property
@@ -97,7 +95,6 @@ class _Account:
             self.stopped = now
 
     def stop(self, now: float) -> None:
-        """The connection is not read from now on."""
         if self.stopped is None:
             self.stopped = now
 
@@ -189,7 +186,6 @@ class Ledger:
             account.stop(now)
 
     def resumed(self, holder: Holder, now: float) -> None:
-        """The connection is read again."""
         account = self._accounts.get(holder)
         if account is not None:
             account.go_on(now)

@@ -30,22 +30,18 @@ STATUS_PARAMETERS: Final = (
     ["status", None, None, "Endpoint of the live page, /status.json, /metrics and /healthz."],
     ["status-token", None, None, "File with the token that the status endpoint wants."],
 )
-"""These options of every server say where it shows how it is."""
 
 
 LOG_FLAGS: Final = (
     ["log-sessions", None, "Log a line when a session begins and one when it ends."],
     ["json-log", None, "Log one JSON object a line."],
 )
-"""These options of every server say what is logged, and how."""
 
 ENDPOINT_FORMS: Final = "tcp:PORT, tls:DIRECTORY:PORT or unix:PATH"
 
 OF_TCP: Final = re.compile(r"(haproxy:)?(tcp6?|ssl|tls|mtls):")
-"""An endpoint string that begins so listens on a TCP port."""
 
 HOST_FIRST: Final = re.compile(r"(tcp|tcp6):([\w.-]+):(\d+)")
-"""This is how clients write an endpoint, and so do many who want a server."""
 
 
 class ServerOptions(LegibleOptions):

@@ -20,7 +20,6 @@ from ..core.errors import LimitExceeded
 T = TypeVar("T")
 
 TICKETS_MAX: Final = 10_000
-"""One connection has this many tickets at a time, unless its protocol has a lower limit."""
 
 
 class Ticket(Deferred[T]):
@@ -173,7 +172,6 @@ class ProducerControl:
             producer.resumeProducing()
 
     def stop(self) -> None:
-        """Tell the producer that nobody will accept anything any more."""
         producer, self.producer = self.producer, None
         if producer is not None:
             producer.stopProducing()

@@ -51,10 +51,8 @@ class Topic:
 
 
 FAULTS: Final = Topic("more like it from this address")
-"""Peers that broke their protocol or TLS, did not read, or came too late."""
 
 NEWS: Final = Topic("more like it from this address", 20)
-"""What peers did that ends nothing, such as errors they sent."""
 
 LOGINS: Final = Topic("more logins refused")
 

@@ -21,7 +21,6 @@ log = Logger(namespace="twisted_msgproto.net.proxied")
 Given = TypeVar("Given")
 
 FAULT: Final = "proxy"
-"""Faults of this kind are counted under this name."""
 
 
 HEADER_OCTETS_MAX: Final = 16 << 10

@@ -31,7 +31,6 @@ from .trying import BindingReactor, BoundPort
 log = Logger(namespace="twisted_msgproto.reload")
 
 TERMINAL: Final = "/dev/tty"
-"""A process can open this as long as it has a terminal."""
 
 
 class Change(NamedTuple):
@@ -71,7 +70,6 @@ class Rereadable(Protocol):
 
 
 def rereadable(service: object) -> Iterator[Reread]:
-    """Yield what reads again below ``service``."""
     if isinstance(service, Rereadable):
         yield service.reread
     if IServiceCollection.providedBy(service):
@@ -120,7 +118,6 @@ class _Exchangeable(ServerFactory):
         super().doStop()  # type: ignore[no-untyped-call]
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """Build a connection with the newest certificates."""
         return self.newest.buildProtocol(addr)
 
 
@@ -307,6 +304,5 @@ def has_terminal() -> bool:
 
 
 def told(done: Iterable[str], later: Iterable[str]) -> Iterator[str]:
-    """Yield what a reload has done, line by line."""
     yield from (f"read again: {what}" for what in done)
     yield from (f"changed, and in force after the next start: {what}" for what in later)

@@ -90,7 +90,6 @@ class SaslMechanism:
     reveals: ClassVar[bool] = False
 
     def begin(self, login: Login) -> SaslCycle:
-        """Return a new attempt of a client, whose credentials go to ``login``."""
         raise NotImplementedError
 
 

@@ -39,7 +39,6 @@ authenticated.
 """
 
 SUITES: Final = b"TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256"
-"""TLS 1.3 may use these."""
 
 CURVES: Final = (b"X25519MLKEM768:X25519:prime256v1:secp384r1", b"X25519:prime256v1:secp384r1")
 """Keys are exchanged with one of these curves: the first list that this OpenSSL knows whole."""
@@ -124,7 +123,6 @@ costliest record of one octet needs a quarter of a millisecond.
 """
 
 HEADER_OCTETS: Final = 5
-"""A record of TLS begins with its type, its version and its length."""
 
 APPLICATION_DATA: Final = 23
 """Records of this type hold what the peer writes; TLS 1.3 hides alerts and new keys in such."""
@@ -219,7 +217,6 @@ class TlsConnection(TLSMemoryBIOProtocol):
             self.flush()
 
     def flush(self) -> None:
-        """Encrypt and write what is gathered."""
         if self._gathered:
             octets = b"".join(self._gathered)
             self._gathered.clear()
@@ -348,7 +345,6 @@ class TlsConnection(TLSMemoryBIOProtocol):
         self.transport.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Deliver what waits in the next turn, then what comes."""
         self._paused = False
         if len(self._unread) < HEADER_OCTETS:  # also while something is being delivered
             self.transport.resumeProducing()
@@ -356,7 +352,6 @@ class TlsConnection(TLSMemoryBIOProtocol):
             self._go_on_soon()
 
     def loseConnection(self) -> None:
-        """Close the connection when what was written has left."""
         self.flush()
         super().loseConnection()  # type: ignore[no-untyped-call]
 
@@ -366,7 +361,6 @@ class TlsConnection(TLSMemoryBIOProtocol):
         super().abortConnection()  # type: ignore[no-untyped-call]
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """The transport is gone, and nobody refers to it any more."""
         self._gathered.clear()
         self._unread = b""
         self._tell_rest = None
@@ -424,7 +418,6 @@ class TlsFactory(TLSMemoryBIOFactory):
 
 
 def tls_with(options: Any, factory: Any) -> TlsFactory:
-    """Return ``factory`` behind TLS with a context factory, such as CertificateOptions."""
     return TlsFactory(_FromOptions(options), factory)
 
 

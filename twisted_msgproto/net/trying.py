@@ -27,7 +27,6 @@ BACKLOG: Final = 1
 PORT_MOST: Final = 65535
 
 USUAL_BACKLOG: Final = 50
-"""Twisted's own default."""
 
 
 @runtime_checkable
@@ -63,7 +62,6 @@ class BoundPort:
         """Do nothing: the reactor lets go of all."""
 
     def getHost(self) -> Any:
-        """Return the address as it was asked for."""
         return self._address
 
 
@@ -146,11 +144,9 @@ class BindingReactor:
         return BoundPort(address)
 
     def adoptStreamPort(self, fileno: int, addressFamily: int, factory: object) -> BoundPort:
-        """Leave a socket of the parent process alone."""
         return BoundPort(fileno)
 
     def close(self) -> None:
-        """Let go of everything."""
         for bound in self._held:
             bound.close()
         for path in self._files:
@@ -204,7 +200,6 @@ def _remove_stale(address: str) -> None:
 
 
 def refusals(service: object, reactor: BindingReactor) -> Iterator[str]:
-    """Yield a line for each endpoint below ``service`` that could not be listened on."""
     if isinstance(service, CanBeTried):
         yield from service.refusals(reactor)
     if IServiceCollection.providedBy(service):

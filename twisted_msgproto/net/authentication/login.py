@@ -87,7 +87,6 @@ class Authentication:
 
     @property
     def anonymous(self) -> bool:
-        """Return whether the portal lets clients in without a password."""
         return IAnonymous in self.portal.listCredentialsInterfaces()
 
     def credentials(self, name: str | None, password: str | None) -> ICredentials:

@@ -50,7 +50,6 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
     """A server's options with ``--auth``, ``--help-auth`` and ``--help-auth-type``."""
 
     unnamed: ClassVar[str] = "without auth no client has a user's name"
-    """This is what to know of users where nobody has to log in."""
 
     supportedInterfaces = (IUsernamePassword, IAnonymous)
 

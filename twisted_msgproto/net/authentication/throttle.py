@@ -50,7 +50,6 @@ LINE_MAX: Final = 100
 """This many logins wait for a check; above it one is refused without."""
 
 WINDOW_SECONDS: Final = 3600.0
-"""A failed login is forgotten after this time."""
 
 BUCKETS_MAX: Final = 10_000
 """Failures are remembered for this many addresses, this many pairs and this many names; those
@@ -135,7 +134,6 @@ class Bucket:
     forgotten: float = inf
 
     def refill(self, now: float) -> None:
-        """Let the tokens be those of ``now``."""
         if now > self.at:
             self.tokens = min(self.burst, self.tokens + (now - self.at) * self.rate)
             self.at = now
@@ -143,7 +141,6 @@ class Bucket:
             self.failures, self.refusals, self.forgotten = 0, 0, inf
 
     def free(self, now: float) -> bool:
-        """Return whether one more login may hold a token."""
         self.refill(now)
         if not self.failures and self.pending < self.together:
             return True
@@ -158,20 +155,17 @@ class Bucket:
         return now + max(_TICK, (self.pending + 1 - self.tokens) / self.rate)
 
     def spend(self, now: float) -> None:
-        """Note that a login that held a token has failed."""
         self.refill(now)
         self.tokens = max(0.0, self.tokens - 1)
         self.failures += 1
         self.forgotten = min(self.forgotten, now + self.window)
 
     def turned_away(self, now: float) -> None:
-        """A login of its address was refused without a check."""
         self.refill(now)
         self.refusals += 1
         self.forgotten = min(self.forgotten, now + self.window)
 
     def full(self, now: float) -> bool:
-        """Whether a new bucket would have no more tokens."""
         self.refill(now)
         return not self.pending and self.tokens >= self.burst
 
@@ -224,7 +218,6 @@ class Known:
 
     @property
     def trusted(self) -> bool:
-        """Return whether one more of its logins is checked at once."""
         most = KNOWN_FAILURES_MAX if self.failures else TOGETHER_MAX
         return self.failures + self.pending < most
 
@@ -374,7 +367,6 @@ class Throttle:
         self._known.add(attempt.place, attempt.name, now)
 
     def failed(self, attempt: Attempt, now: float) -> None:
-        """The check did not go well, or nobody waited for its end."""
         self.unchecked(attempt)
         for bucket in set(attempt.own):
             bucket.spend(now)

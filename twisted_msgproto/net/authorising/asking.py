@@ -21,7 +21,6 @@ CONSUME: Final = "consume"
 CALL: Final = "call"
 
 ACTIONS: Final = (PUBLISH, SUBSCRIBE, CONSUME, CALL)
-"""A client may do these things, if it is allowed to."""
 
 ANSWERS_MAX: Final = 64
 """This many answers are remembered for one session; then all are forgotten and asked again, so
@@ -34,7 +33,6 @@ asked for each time: a name may be as long as a message.
 """
 
 REFUSALS: Final = Topic("more refusals")
-"""This kind of line tells of what clients tried and may not do."""
 
 LINES_MAX: Final = 20
 """At most this many refusals of one session are logged: a flood of them would cost a turn."""
@@ -196,5 +194,4 @@ class Permissions:
 
 
 def refusal_text(action: str, name: str) -> str:
-    """Return what the peer is told."""
     return f"not allowed to {_SPOKEN[action]} {name}" if name else f"not allowed to {action}"

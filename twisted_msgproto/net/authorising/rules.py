@@ -52,7 +52,6 @@ RULES_MAX: Final = 1000
 CLIENTS_REMEMBERED: Final = 1024
 
 PATTERNS_REMEMBERED: Final = 4096
-"""This many lists of globs are kept compiled."""
 
 CONDITIONS: Final = ("user", "address", "protocol", "name", "virtual-host")
 VERDICTS: Final = ("allow", "deny")
@@ -119,7 +118,6 @@ class Rule:
     virtual_host: tuple[str, ...] | None = None
 
     def concerns(self, client: _Client) -> bool:
-        """Return whether it is about this client and action, under some name."""
         return (
             client.action in self.actions
             and (self.protocol is None or client.protocol in self.protocol)
@@ -138,7 +136,6 @@ class Rule:
 
     @property
     def unconditional(self) -> bool:
-        """Return whether it fits everybody and everything, for its actions."""
         conditions = (self.user, self.address, self.protocol, self.name, self.virtual_host)
         return all(condition is None for condition in conditions)
 
@@ -183,7 +180,6 @@ class Rules:
         self._runs_of = lru_cache(CLIENTS_REMEMBERED)(self._select)
 
     def allows(self, access: Access) -> bool:
-        """Return what the first rule that fits says."""
         user, address, protocol, action, name, virtual_host = access
         # Dead letters are messages of their queue, and as secret.
         queue = name.removesuffix(DEAD) if action == CONSUME else name

@@ -185,7 +185,6 @@ def _authorities(path: Path) -> list[Certificate]:
 
 
 def _own(cert: Path, key: Path | None) -> PrivateCertificate:
-    """Return our certificate with its key, which stands in a file of its own or in ``cert``."""
     certificate, where = cert.read_bytes(), cert if key is None else key
     private = certificate if key is None else key.read_bytes()
     try:

@@ -35,7 +35,6 @@ from typing import Final, Protocol
 from ...core.strict_json import NotJson, parse_json
 
 SIZE_OCTETS = 300
-"""How large a made-up message is when nobody says."""
 
 TLS_OPTIONS: Final = frozenset({"tls_ca", "tls_cert", "tls_key"})
 """These fields of :class:`ConnectOptions` stand for files of TLS."""

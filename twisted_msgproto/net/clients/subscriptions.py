@@ -23,10 +23,8 @@ LOST = "lost"
 """A subscription has ended for this reason when its session ended first."""
 
 REFUSED = "refused"
-"""… when the peer does not grant it."""
 
 UNSUBSCRIBED = "unsubscribed"
-"""… when we have ended it."""
 
 
 class Ending:

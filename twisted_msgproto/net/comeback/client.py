@@ -26,7 +26,6 @@ class _Attempts:
         self._service = service
 
     def __repr__(self) -> str:
-        """Return what Twisted's service logs of its attempts."""
         return repr(self._endpoint)
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:

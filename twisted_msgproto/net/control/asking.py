@@ -24,7 +24,6 @@ ANSWER_SECONDS: Final = 30.0
 ANSWER_OCTETS_MAX: Final = 64 << 20
 
 ERROR_TEXT_MAX: Final = 4000
-"""At most this many characters of what a gateway says is wrong are shown."""
 
 ADDRESS: Final = re.compile(r"[^/]+:\d+")
 """Who writes this means a status endpoint, and no directory."""
@@ -99,11 +98,9 @@ class GatewayBroker:
         return [from_json(message) for message in answer["messages"]]
 
     def purge(self, space: str, name: str) -> int:
-        """Empty a queue and return how many messages it had."""
         return int(self._ask("POST", "purge", space=space, name=name)["count"])
 
     def requeue(self, space: str, name: str, to: str) -> int:
-        """Put what waits in a queue to ``to`` and return how many messages that were."""
         return int(self._ask("POST", "requeue", space=space, name=name, to=to)["count"])
 
     # ── HTTP ────────────────────────────────────────────────────────────────────────────────────

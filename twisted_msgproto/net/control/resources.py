@@ -221,7 +221,6 @@ async def queues(view: BrokerView, query: Query) -> dict[str, object]:
 
 
 async def peek(view: BrokerView, query: Query) -> dict[str, object]:
-    """Answer with the first messages of a queue."""
     space, name = _queue(query)
     text = query.get("count", str(MESSAGES_SHOWN))
     digits = len(str(MESSAGES_SHOWN_MAX))  # Python refuses to read a number of thousands of them
@@ -232,12 +231,10 @@ async def peek(view: BrokerView, query: Query) -> dict[str, object]:
 
 
 async def purge(view: BrokerView, query: Query) -> dict[str, object]:
-    """Empty a queue."""
     return {"count": await maybeDeferred(view.purge, *_queue(query))}
 
 
 async def requeue(view: BrokerView, query: Query) -> dict[str, object]:
-    """Put what waits in a queue to another one."""
     space, name = _queue(query)
     to = query.get("to", "")
     if not to or to == name:

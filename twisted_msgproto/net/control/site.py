@@ -34,7 +34,6 @@ class BoundedChannel(HTTPChannel):
     transport: Any
 
     def connectionMade(self) -> None:
-        """Begin."""
         super().connectionMade()  # type: ignore[no-untyped-call]
         self.site.opened(self)
 
@@ -55,7 +54,6 @@ class BoundedChannel(HTTPChannel):
         super().requestDone(request)  # type: ignore[no-untyped-call]
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End."""
         self.site.closed(self)
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
@@ -90,7 +88,6 @@ class ControlSite(Site):
         return False
 
     def opened(self, channel: BoundedChannel) -> None:
-        """Count a connection."""
         self.connections[channel] = None
 
     def rested(self, channel: BoundedChannel) -> None:
@@ -99,7 +96,6 @@ class ControlSite(Site):
             self.connections[channel] = None
 
     def closed(self, channel: BoundedChannel) -> None:
-        """Count the connection no more."""
         self.connections.pop(channel, None)
 
     def acceptableProtocols(self) -> list[bytes]:

@@ -47,7 +47,6 @@ class _Noting(BindingReactor):
 
 
 def is_loopback(description: str) -> bool:
-    """Return whether only this machine can connect to this endpoint."""
     noting = _Noting()
     endpoints.serverFromString(noting, description).listen(http.HTTPFactory())
     return noting.local and all(map(_is_loopback, noting.interfaces))

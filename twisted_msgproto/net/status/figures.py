@@ -31,7 +31,6 @@ Figures = dict[str, Any]
 """What a gateway shows, as JSON has it; ``docs/status.md`` describes it."""
 
 KEPT_SECONDS: Final = 1.0
-"""Who asks again within this time gets the same figures."""
 
 SLICE_SESSIONS: Final = 500
 """A search reads this number of sessions in one turn of the reactor, in about 5 ms."""
@@ -52,10 +51,8 @@ LATENCY_BOUNDS: Final = tuple(
 )
 
 TEXT_MAX: Final = 200
-"""A text that a peer has chosen is shown up to this length."""
 
 QUEUE_SECONDS: Final = 3.0
-"""The queue's disk has to answer within this time."""
 
 DISK_SILENT: Final = f"the disk does not answer within {QUEUE_SECONDS:g} s"
 

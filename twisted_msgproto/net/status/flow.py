@@ -19,7 +19,6 @@ SAMPLES_MAX: Final = 180
 """This many samples are kept. They cover 15 minutes and need about 30 kB for each protocol."""
 
 QUANTILES: Final = (("ack_p50_seconds", 0.5), ("ack_p99_seconds", 0.99))
-"""These shares of the messages of one sample had been acknowledged within what is shown."""
 
 COLUMNS: Final = ("messages_per_second", "octets_per_second", *(name for name, _ in QUANTILES))
 """Each protocol has these figures in every sample; latencies are None without messages."""

@@ -15,7 +15,6 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
-"""A counter of this form has a metric of its own."""
 
 CONTENT_TYPE: Final[str] = CONTENT_TYPE_LATEST
 

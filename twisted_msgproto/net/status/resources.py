@@ -52,7 +52,6 @@ PAGE_FILES: Final = (
 )
 
 Answer = tuple[int, str, bytes]
-"""An answer has a status, a content type and a body."""
 
 
 class Shown(Resource):

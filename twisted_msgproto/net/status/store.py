@@ -21,9 +21,7 @@ NOTHING_READ: Final[Mapping[str, Any]] = {
     "unheld": [],
     "unreadable": None,
 }
-"""This is known of a queue whose disk has told nothing yet."""
 MEND: Final = "start its gateway, or run msgproto queue mend"
-"""This remedies what no gateway has published."""
 
 NEVER_REFUSES: Final[Mapping[str, Any]] = {
     "refusal": None,
@@ -34,7 +32,6 @@ NEVER_REFUSES: Final[Mapping[str, Any]] = {
 
 
 def written_figures(writer: Any) -> dict[str, Any]:
-    """Return those figures of a queue that its ``writer`` has in memory, as plain values."""
     statistics = writer.statistics()
     return {
         **statistics,

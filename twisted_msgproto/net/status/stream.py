@@ -53,7 +53,6 @@ class _Listener:
         self.stalled_at = min(self.stalled_at, self._clock())
 
     def resumeProducing(self) -> None:
-        """Send again."""
         self.stalled_at = inf
 
     def stopProducing(self) -> None:

@@ -18,12 +18,10 @@ class Verdict(NamedTuple):
     why: str
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as JSON has it."""
         return {"ok": self.ok, "why": self.why}
 
 
 def healthy(queue: Mapping[str, Any] | None) -> Verdict:
-    """Return whether messages can be acknowledged now."""
     if queue is None:
         return Verdict(True, "Messages are acknowledged; there is no queue.")
     if queue["refusal"] is not None:
@@ -34,7 +32,6 @@ def healthy(queue: Mapping[str, Any] | None) -> Verdict:
 
 
 def safe_and_landing(queue: Mapping[str, Any] | None) -> Verdict:
-    """Return whether everything that was acknowledged is on disk and is being landed."""
     if queue is None:
         return Verdict(False, "There is no queue: acknowledged means accepted, not on disk.")
     wrong = next(_wrong(queue), None)
@@ -85,7 +82,6 @@ def _wrong(queue: Mapping[str, Any]) -> Iterator[str]:
 
 
 def wrong_of_unheld(unheld: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield what is wrong with queues that no gateway holds."""
     for one in unheld:
         if not one["ok"]:
             yield f"No gateway holds the queue {one['directory']}: {one['why']}"

@@ -193,7 +193,6 @@ class Output:
     # ── as the transport's producer ─────────────────────────────────────────────────────────────
 
     def pauseProducing(self) -> None:
-        """The transport's buffer is full."""
         self.full = True
         if self._timer is None:
             self.movedAt = self._clock.seconds()
@@ -201,7 +200,6 @@ class Output:
         self._lookOver()
 
     def resumeProducing(self) -> None:
-        """Note that the system has accepted all that the transport had, so the peer reads."""
         self.full = False
         self.movedAt = self._clock.seconds()
         if self._queue:
@@ -218,7 +216,6 @@ class Output:
             self._finish()
 
     def stopProducing(self) -> None:
-        """The transport is gone."""
         self.stop()
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
@@ -239,7 +236,6 @@ class Output:
             self._timer = self._clock.callLater(self._seconds, self._expired)
 
     def stop(self) -> None:
-        """The connection is lost."""
         self._ending = True
         self._queue = None
         if self.octets:

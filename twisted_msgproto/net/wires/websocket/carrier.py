@@ -174,7 +174,6 @@ class Carrier(_Mixin):
             self.abort(reason or "closed before the upgrade")
 
     def abort(self, reason: str) -> None:
-        """Drop the connection at once."""
         if self.state != _CLOSED:
             self.wasClean = False
             self.wasNotCleanReason = reason
@@ -189,7 +188,6 @@ class Carrier(_Mixin):
             self.transport.pauseProducing()
 
     def resumeReading(self) -> None:
-        """Deliver what was held back, then read on."""
         if not self._reading_paused:
             return
         self._reading_paused = False
@@ -477,7 +475,6 @@ class Carrier(_Mixin):
         self.__dict__ = dict(iter(attributes.items()))
 
     def onMessage(self, payload: bytes, isBinary: bool) -> None:
-        """Accept a complete message that autobahn put together."""
         if self.state == _OPEN:
             self._arrived.append(payload if isBinary or self._octets else payload.decode())
             if self._alone:
@@ -491,7 +488,6 @@ class Carrier(_Mixin):
         super()._max_message_size_exceeded(size, most, reason)
 
     def onMessageBegin(self, isBinary: bool) -> None:
-        """As autobahn's, and the fragments are counted."""
         self._fragments = 0
         super().onMessageBegin(isBinary)
 
@@ -612,7 +608,6 @@ class Carrier(_Mixin):
         return ended
 
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
-        """Autobahn's last word, once."""
         why = self.wasNotCleanReason or reason or str(code)
         if not self._upgraded:
             error = tls_refusal(self._loss) or ConnectionClosed(f"no WebSocket: {why}")
@@ -626,7 +621,6 @@ class Carrier(_Mixin):
     # ── from autobahn, to the transport ─────────────────────────────────────────────────────────
 
     def sendData(self, data: bytes, sync: bool = False, chopsize: int | None = None) -> None:
-        """Send octets of autobahn to the peer, in order with ours."""
         self.send(data)
 
     def _closeConnection(self, abort: bool = False) -> None:

@@ -192,7 +192,6 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         self.sessions.addressTaken(host)
 
     def connectionUpgraded(self, carrier: Carrier) -> None:
-        """Count its session from here on."""
         host = self._upgrading.pop(carrier, None)
         if host is not None:
             self.sessions.addressFreed(host)
@@ -240,6 +239,5 @@ class WebSocketClientFactory(_Bounds, autobahn.WebSocketClientFactory):
         self.bound(limits)
 
     def buildProtocol(self, address: Any) -> Any:
-        """Return a connection with a session in it."""
         session = self._build(address)
         return None if session is None else self.carrying(super().buildProtocol(address), session)

@@ -33,7 +33,6 @@ class Round:
     __slots__ = ("asked_at", "members")
 
     def __init__(self, asked_at: float, members: list[Keepalive]) -> None:
-        """Note who was pinged, and when."""
         self.asked_at = asked_at
         self.members = members
 
@@ -206,7 +205,6 @@ class Keepalive:
         self.heard = False
 
     def start(self) -> None:
-        """Send the first ping when the time between two pings is over."""
         if self._all.interval > 0:
             self._joined = True
             self._all.join(self)

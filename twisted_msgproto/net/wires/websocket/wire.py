@@ -111,7 +111,6 @@ class WebSocketWire(Wire):
             carrier.closeWebSocket(CLOSE_TOO_BIG if carrier.oversize else CLOSE_PROTOCOL)
 
     def abort(self) -> None:
-        """Drop the connection at once."""
         self.disconnecting = True
         self._carrier.abort("the session was given up")
 
@@ -124,7 +123,6 @@ class WebSocketWire(Wire):
         self._carrier.pauseReading()
 
     def resumeProducing(self) -> None:
-        """Deliver what was held back, then read on."""
         self._carrier.resumeReading()
 
     @property
@@ -146,7 +144,6 @@ class WebSocketWire(Wire):
 
     @property
     def waiting(self) -> int:
-        """Return octets that wait for the transport, beyond what it holds itself."""
         return self._carrier.output.octets
 
     def boundWaiting(self, octets: float) -> None:
