@@ -1,7 +1,7 @@
 """Bound autobahn's protocol classes on every side, and let them carry messages for a session.
 
 This module is the only place that knows about autobahn's internals.  A :class:`Carrier` belongs to
-one connection and has a ``session`` (a :class:`.wire.FramedSession`).  The session is no subclass
+one connection and has a ``session`` (a :class:`..FramedSession`).  The session is no subclass
 of anything here; it sees only its wire.
 """
 
@@ -26,12 +26,12 @@ from ...comeback import tls_refusal
 from ...factory import host_of, peer_name
 from ...prompt import prompt_write
 from ...turns import TURN_SECONDS, next_stretch
+from .. import FramedSession, WebSocketBroken, Wire
 from ..output import Output
 from .frames import BINARY, CONTROL_OCTETS_MAX, PING, PONG, TEXT, close_reason, frame, xored
 from .keepalive import Keepalive
 from .limits import CLOSE_INTERNAL, CLOSE_NORMAL
 from .quiet import Call, QuietLog, log
-from .wire import FramedSession, WebSocketBroken, WebSocketWire
 
 _SLICE = 16384
 """Reads reach autobahn in slices, because it copies its whole buffer twice for each frame in it."""
@@ -122,7 +122,7 @@ class Carrier(_Mixin):
     factory: Any
     transport: Any
     session: FramedSession
-    wire: WebSocketWire
+    wire: Wire
     send: Callable[[bytes], None]
     output: Output
     oversize = False

@@ -14,6 +14,7 @@ from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.core.reasons import TLS_HERE
 
 from ...factory import MsgprotoServerFactory, SessionFactory, host_of, peer_name
+from .. import FramedSession
 from ..origins import origin_of, parse_address, parse_origins
 from .carrier import Carrier, ClientCarrier, ServerCarrier
 from .keepalive import Keepalives
@@ -26,10 +27,10 @@ from .limits import (
     UPGRADE_OCTETS,
 )
 from .quiet import PlainTimer, log
-from .wire import FramedSession, WebSocketWire
+from .wire import WebSocketWire
 
 Build = Callable[[IAddress | None], Any]
-"""Builds the session (a :class:`.wire.FramedSession`) of a new connection; None refuses it."""
+"""Builds the session (a :class:`..FramedSession`) of a new connection; None refuses it."""
 
 
 class _Bounds:
