@@ -43,12 +43,13 @@ from .core.limits import Limits
 from .core.named import closest
 from .net.authentication.options import SCHEMES_WITHOUT_SECRETS
 from .net.authorising import Rules
+from .net.endpoints import check_endpoint, ports_of
 from .net.gateway import Gateway
 from .net.help import LegibleOptions
 from .net.jsonlog import twist_json_log
 from .net.memory import share_processor, spare_lasting_objects
 from .net.monotonic import count_monotonically
-from .net.options import LOG_FLAGS, ServerOptions, check_endpoint, parse_or_exit, ports_of
+from .net.options import LOG_FLAGS, ServerOptions, parse_or_exit
 from .net.reloading import Change
 
 QUEUE_KEYS: Mapping[str, type] = {
@@ -419,7 +420,7 @@ def _status_keys(table: Table | None) -> dict[str, str]:
         raise ConfigurationError("[status]: endpoint is missing")
     try:
         check_endpoint(table["endpoint"])
-    except usage.UsageError as error:
+    except ConfigurationError as error:
         raise ConfigurationError(f"[status]: {error}") from None
     return dict(table)
 

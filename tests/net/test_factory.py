@@ -29,8 +29,8 @@ from twisted_msgproto.core.limits import Limit
 from twisted_msgproto.lumberjack import LumberjackServerFactory
 from twisted_msgproto.lumberjack.wire import encode_json, encode_window
 from twisted_msgproto.net import DurableSink, MsgprotoServerFactory
+from twisted_msgproto.net.endpoints import ServedEndpoint
 from twisted_msgproto.net.gateway import Gateway, address_name
-from twisted_msgproto.net.reloading import ServedEndpoint
 from twisted_msgproto.sabc import SabcServerFactory
 from twisted_msgproto.umq import UmqServerFactory
 

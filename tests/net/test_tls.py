@@ -32,7 +32,7 @@ from twisted_msgproto.lumberjack import LumberjackServer, LumberjackServerFactor
 from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
 from twisted_msgproto.micromsg2 import MicroMsg2ClientFactory, MicroMsg2ServerFactory
 from twisted_msgproto.net import tls
-from twisted_msgproto.net.reloading import ServedEndpoint
+from twisted_msgproto.net.endpoints import ServedEndpoint
 from twisted_msgproto.net.tls import tls_with
 from twisted_msgproto.net.turns import TurnWatch
 from twisted_msgproto.sabc import SabcServer, SabcServerFactory

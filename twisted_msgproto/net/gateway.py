@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, Final, cast
 
 from twisted.application.service import IService, MultiService, Service
-from twisted.internet import endpoints
 from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.task import LoopingCall
@@ -29,6 +28,7 @@ from .broker import ServedBroker
 from .broker.options import Namespaces
 from .broker.view import ServedQueues
 from .control.shapes import BrokerView
+from .endpoints import TLS_KINDS, Held, ServedEndpoint, kind_of
 from .factory import MsgprotoServerFactory, peer_name
 from .jsonlog import JsonLog, twistd_observer
 from .memory import (
@@ -43,14 +43,12 @@ from .reloading import (
     Reloaded,
     ReloadOnHangUp,
     Reread,
-    ServedEndpoint,
     reload,
     rereadable,
     told,
 )
 from .sink import DurableSink, IMessageSink
 from .status.flow import FlowHistory
-from .trying import BindingReactor, ReusedPorts, refusal_of
 
 log = Logger(namespace="twisted_msgproto.gateway")
 
@@ -393,9 +391,6 @@ def announce(name: str, address: str) -> None:
     print(f"{name} listening on {address}", file=sys.stdout, flush=True)
 
 
-_TLS_ENDPOINTS: Final = frozenset(("mtls", "ssl", "tls"))
-
-
 def address_name(address: Any, description: str = "") -> str:
     """Return a listening address as an endpoint-like text: ``tcp:127.0.0.1:5044``,
     ``unix:/run/x``.
@@ -404,8 +399,8 @@ def address_name(address: Any, description: str = "") -> str:
     there, ``mtls:127.0.0.1:5044``.
     """
     if getattr(address, "host", None) is not None:
-        kind = description.removeprefix("haproxy:").partition(":")[0]
-        kind = kind if kind in _TLS_ENDPOINTS else str(address.type).lower()
+        kind = kind_of(description)
+        kind = kind if kind in TLS_KINDS else str(address.type).lower()
         return f"{kind}:{peer_name(address)}"
     return f"unix:{peer_name(address)}"
 
@@ -435,8 +430,9 @@ class ListeningService(Service):
     def startService(self) -> None:
         """Listen on every endpoint; what cannot be listened on ends the process with one line."""
         super().startService()  # type: ignore[no-untyped-call]
-        reactor = ReusedPorts(self._reactor) if self._reuses else self._reactor
-        self._endpoints = [ServedEndpoint(reactor, text) for text in self._descriptions]
+        self._endpoints = [
+            ServedEndpoint(self._reactor, text, reused=self._reuses) for text in self._descriptions
+        ]
         for endpoint in self._endpoints:
             description = endpoint.description
             endpoint.listen(self.factory).addCallbacks(
@@ -452,11 +448,9 @@ class ListeningService(Service):
         for endpoint in self._endpoints:
             yield from endpoint.reread(self.factory.protocolName)
 
-    def refusals(self, reactor: BindingReactor) -> Iterator[str]:
-        reactor.reuse_ports = self._reuses
+    def refusals(self, held: Held) -> Iterator[str]:
         for description in self._descriptions:
-            endpoint = endpoints.serverFromString(reactor, description)
-            why = refusal_of(endpoint.listen(self.factory))
+            why = held.refusal(description, self.factory, reused=self._reuses)
             if why is not None:
                 yield self._refusalText(description, why)
 

@@ -9,16 +9,13 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
-from twisted.internet import endpoints
 from twisted.web import http
 from twisted.web.resource import IResource, Resource
 from twisted.web.server import Request
 from zope.interface import implementer
 
 from ...core.errors import ConfigurationError
-from ..trying import BindingReactor, BoundPort
-
-TLS_ENDPOINTS: Final = ("mtls", "ssl", "tls")
+from ..endpoints import TLS_KINDS, is_loopback, kind_of
 
 TOKEN_OCTETS_LEAST: Final = 16
 """A token is at least this long, so that it cannot be guessed."""
@@ -26,48 +23,11 @@ TOKEN_OCTETS_LEAST: Final = 16
 OPEN_PATH: Final = b"healthz"
 
 
-class _Noting(BindingReactor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.interfaces: list[str] = []
-        self.local = True
-
-    def listenTCP(
-        self, port: int, factory: object, backlog: int = 1, interface: str = ""
-    ) -> BoundPort:
-        self.interfaces.append(interface)
-        return BoundPort((interface, port))
-
-    def listenUNIX(self, address: str, *rest: Any, **settings: Any) -> BoundPort:
-        return BoundPort(address)
-
-    def adoptStreamPort(self, fileno: int, addressFamily: int, factory: object) -> BoundPort:
-        self.local = False
-        return BoundPort(fileno)
-
-
-def is_loopback(description: str) -> bool:
-    noting = _Noting()
-    endpoints.serverFromString(noting, description).listen(http.HTTPFactory())
-    return noting.local and all(map(_is_loopback, noting.interfaces))
-
-
-def _is_loopback(interface: str) -> bool:
-    try:
-        return interface == "localhost" or ip_address(interface).is_loopback
-    except ValueError:
-        return False
-
-
-def speaks_tls(description: str) -> bool:
-    return description.removeprefix("haproxy:").partition(":")[0] in TLS_ENDPOINTS
-
-
 def check_access(description: str, token_file: str | None) -> None:
     """Raise ConfigurationError if others than this machine could connect without TLS and a
     token.
     """
-    if is_loopback(description) or (speaks_tls(description) and token_file is not None):
+    if is_loopback(description) or (kind_of(description) in TLS_KINDS and token_file is not None):
         return
     needed = "a token (--status-token FILE, or token-file in [status])"
     raise ConfigurationError(
