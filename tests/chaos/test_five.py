@@ -19,7 +19,7 @@ import pytest
 
 from tests.chaos.clients import PROTOCOLS, GoodClients
 from tests.chaos.gateways import Five, until_stalled
-from tests.net.test_monotonic import library
+from tests.net.test_time import library
 from tests.tools.processes import Launcher, children, environment
 
 pytestmark = pytest.mark.slow

@@ -8,10 +8,8 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, fail, gatherResults, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
-from zope.interface.verify import verifyObject
 
-from tests.tools.sinks import HeldSink, SafeSink
-from twisted_msgproto import IMessageSink, MessageBatch
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import QueueError, QueueLocked
 from twisted_msgproto.net import DurableSink
 from twisted_msgproto.queue import QueueReader
@@ -26,10 +24,6 @@ class Durable(TestCase):
         sink = DurableSink(self.mktemp(), reactor, **options)
         self.addCleanup(sink.close)
         return sink
-
-    def test_all_sinks_keep_the_interface(self):
-        for sink in (self.open(), HeldSink(), SafeSink()):
-            verifyObject(IMessageSink, sink)
 
     def test_queues_outlive_the_process_over_a_writer_of_ours_only(self):
         own = self.open()

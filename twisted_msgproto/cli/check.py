@@ -65,7 +65,7 @@ def try_start(configuration: Configuration, *, file_only: bool) -> None:
     from twisted.internet import reactor
 
     from twisted_msgproto.gateway import make_gateway
-    from twisted_msgproto.net.trying import BindingReactor, refusals
+    from twisted_msgproto.net.endpoints import Held, refusals
 
     gateway = make_gateway(configuration, reactor)
     directory = configuration.queue.get("directory")
@@ -73,11 +73,11 @@ def try_start(configuration: Configuration, *, file_only: bool) -> None:
         return
     if directory is not None:
         try_queue(Path(directory))
-    binding = BindingReactor()
+    held = Held()
     try:
-        refused = list(refusals(gateway, binding))
+        refused = list(refusals(gateway, held))
     finally:
-        binding.close()
+        held.close()
     if refused:
         raise ConfigurationError("; ".join(refused))
 
@@ -106,7 +106,7 @@ def try_queue(directory: Path) -> None:
 
 def without_certificates(endpoints: list[str]) -> Iterator[str]:
     """Yield a line for each endpoint that a start accepts, and that refuses every hand-shake."""
-    from twisted_msgproto.net.reloading import check_directory
+    from twisted_msgproto.net.endpoints import check_directory
 
     for description in endpoints:
         try:

@@ -14,10 +14,10 @@ from twisted.python import usage
 from ..core.errors import ConfigurationError
 from ..net.authentication import AuthenticationOptions
 from ..net.broker.options import BrokerOptions
+from ..net.endpoints import Held
 from ..net.gateway import Gateway, announce, standalone
 from ..net.options import ServerOptions
 from ..net.reloading import Change
-from ..net.trying import BindingReactor
 from ..registry import PROTOCOLS
 from .machine.queues import ALIASES
 from .protocol.link import PROTOCOL
@@ -156,7 +156,7 @@ class MtlService(Service):
         for address in addresses[len(self._control) :]:
             self._reactor.callWhenRunning(announce, f"{PROTOCOL} data", address)
 
-    def refusals(self, reactor: BindingReactor) -> Iterator[str]:
+    def refusals(self, held: Held) -> Iterator[str]:
         """Yield a line for each address that cannot be listened on."""
         try:
             self.factory.checkAddresses(self._control, self._data)
@@ -164,7 +164,7 @@ class MtlService(Service):
             yield f"{PROTOCOL}: {error}"
             return
         data = [] if self._data is None else data_beside(self._control, self._data)
-        yield from (f"{PROTOCOL}: {why}" for why in try_addresses([*self._control, *data], reactor))
+        yield from (f"{PROTOCOL}: {why}" for why in try_addresses([*self._control, *data], held))
 
     def stopService(self) -> Deferred[None]:
         """Confirm what arrived, then close the sockets."""

@@ -66,7 +66,6 @@ class OrderlyLink(Link):
             self.endInOrder()
 
     def _late(self) -> None:
-        """The time for what is in flight is over."""
         self.because(ConnectionClosed("the connection was closed before everything was answered"))
         self._lateness = self.factory.clock.callLater(GOODBYE_SECONDS, self._abort)
         if not self._ended:

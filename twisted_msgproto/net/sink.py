@@ -39,8 +39,6 @@ class IMessageSink(Interface):
 
 
 class _Finished(NamedTuple):
-    """What became of a batch; ``brokered`` is the batch itself if queues want some of it."""
-
     safe: Deferred[int | None]
     error: BaseException | None
     first: int | None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import zmq
 
 from ...core.reasons import cannot_listen
-from ...net.trying import BindingReactor
+from ...net.endpoints import Held
 
 
 class BoundSockets:
@@ -25,10 +25,10 @@ class BoundSockets:
         self._context.destroy(linger=0)
 
 
-def try_addresses(addresses: Sequence[str], reactor: BindingReactor) -> Iterator[str]:
-    """Bind every address until ``reactor`` is closed, and yield a line for each refusal."""
+def try_addresses(addresses: Sequence[str], held: Held) -> Iterator[str]:
+    """Bind every address until ``held`` is closed, and yield a line for each refusal."""
     bound = BoundSockets()
-    reactor.hold(bound)
+    held.hold(bound)
     for address in addresses:
         try:
             bound.bind(address)

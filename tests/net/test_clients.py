@@ -1,24 +1,206 @@
-"""What every client which comes back has in common, without a protocol: waits, bounds, refusals."""
+"""Clients: ENDPOINT and its options, requests in flight, and those which come back."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 from OpenSSL.SSL import Error as TLSError
 from OpenSSL.SSL import SysCallError
+from twisted.internet import reactor as installed
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, UNIXClientEndpoint
 from twisted.internet.error import ConnectionLost
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from tests.tools.certificates import Authority
 from twisted_msgproto.core.errors import (
+    ConfigurationError,
     ConnectionClosed,
     LimitExceeded,
     Refused,
     TimedOut,
 )
+from twisted_msgproto.net.clients.asking import ask_each
+from twisted_msgproto.net.clients.endpoints import client_endpoint, host_and_port
+from twisted_msgproto.net.clients.shapes import ConnectOptions
 from twisted_msgproto.net.comeback import Backoff, Comeback, tls_refusal
+
+
+@pytest.mark.parametrize(
+    ("text", "pair"),
+    [
+        ("localhost:5044", ("localhost", 5044)),
+        ("127.0.0.1:1", ("127.0.0.1", 1)),
+        ("[::1]:65535", ("::1", 65535)),
+        ("::1:5044", ("::1", 5044)),
+    ],
+)
+def test_host_and_port(text: str, pair: tuple[str, int]) -> None:
+    assert host_and_port(text) == pair
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "host", "host:", ":5044", "host:0", "host:65536", "h:-1"]
+)
+def test_what_is_no_host_and_port(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="HOST:PORT expected"):
+        host_and_port(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("tcp:example.org:5044", HostnameEndpoint),
+        ("tcp:host=h:port=5", TCP4ClientEndpoint),
+        ("unix:/tmp/socket", UNIXClientEndpoint),
+        ("unix:path=/tmp/socket", UNIXClientEndpoint),
+        ("tls:localhost:5044", object),  # with the system's authorities
+    ],
+)
+def test_what_is_an_endpoint(text: str, kind: type) -> None:
+    assert isinstance(client_endpoint(installed, ConnectOptions(endpoint=text)), kind)
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "nonsense:1:2", "tcp:h", "tls:h:x"])
+def test_what_is_no_endpoint(text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        client_endpoint(installed, ConnectOptions(endpoint=text))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    options = ConnectOptions(endpoint="tls:localhost:1", tls_ca=tmp_path / "ca.pem")
+    with pytest.raises(ConfigurationError, match=r"cannot read .*ca\.pem: No such file"):
+        client_endpoint(installed, options)
+
+
+@pytest.mark.parametrize("octets", [b"not a certificate\n-----END CERTIFICATE-----\n", b""])
+@pytest.mark.parametrize("option", ["tls_ca", "tls_cert"])
+def test_a_file_that_is_no_pem(tmp_path: Path, option: str, octets: bytes) -> None:
+    bad = tmp_path / "bad.pem"
+    bad.write_bytes(octets)
+    options = ConnectOptions(endpoint="tls:localhost:1", **{option: bad})  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="no usable certificate"):
+        client_endpoint(installed, options)
+
+
+def test_each_file_of_tls_is_named_with_what_is_wrong_with_it(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    one, other = authority.client("one"), authority.client("other")
+    bad = tmp_path / "bad.pem"
+    bad.write_text("nonsense")
+    for cert, key, problem in (
+        (bad, one.key, f"--tls-cert {bad} holds no usable certificate"),
+        (one.cert, bad, f"{bad} holds no usable private key"),
+        (one.cert, None, f"{one.cert} holds no usable private key; --tls-key FILE names another"),
+        (one.cert, other.key, f"the key in {other.key} is not that of {one.cert}"),
+    ):
+        options = ConnectOptions(endpoint="tls:localhost:1", tls_cert=cert, tls_key=key)
+        with pytest.raises(ConfigurationError) as refused:
+            client_endpoint(installed, options)
+        assert str(refused.value) == problem
+
+
+# ── requests in flight ──────────────────────────────────────────────────────────────────────────
+
+
+class Listed:
+    """So many messages, as many at a time as there is room for."""
+
+    def __init__(self, count):
+        self.left = [b"%d" % number for number in range(count)]
+
+    async def some(self, most):
+        assert most > 0
+        taken, self.left = self.left[:most], self.left[most:]
+        return taken
+
+
+class Told:
+    def __init__(self):
+        self.counts = []
+
+    def sent(self, count):
+        self.counts.append(("sent", count))
+
+    def acknowledged(self, count):
+        self.counts.append(("acknowledged", count))
+
+
+class Asking(TestCase):
+    def ask(self, count, window):
+        self.clock, self.told, self.asked, self.waiting = Clock(), Told(), [], []
+
+        def ask(body):
+            self.asked.append(body)
+            self.waiting.append(Deferred())
+            return self.waiting[-1]
+
+        return Deferred.fromCoroutine(ask_each(self.clock, Listed(count), self.told, window, ask))
+
+    def test_the_first_failure_ends_it_and_what_was_answered_before_counts(self):
+        done = self.ask(3, 3)
+        self.waiting[0].callback(None)
+        self.waiting[1].errback(ConnectionClosed("gone"))
+        self.waiting[2].errback(ConnectionClosed("gone as well"))
+        self.clock.advance(0)
+        self.assertEqual(str(self.failureResultOf(done, ConnectionClosed).value), "gone")
+        self.assertEqual(self.told.counts, [("sent", 3), ("acknowledged", 1)])
+
+
+class Quiet:
+    """An input with one message, and another one when somebody types it."""
+
+    def __init__(self):
+        self.left = [[b"0"]]
+        self.typing = None
+
+    async def some(self, most):
+        if self.left:
+            return self.left.pop(0)
+        self.typing = Deferred()
+        return await self.typing
+
+
+class SlowInput(TestCase):
+    """The next line takes its time (``tail -F log | msgproto send …``)."""
+
+    def setUp(self):
+        self.clock, self.told, self.input, self.waiting = Clock(), Told(), Quiet(), []
+
+        def ask(body):
+            self.waiting.append(Deferred())
+            return self.waiting[-1]
+
+        sending = ask_each(self.clock, self.input, self.told, 10, ask)
+        self.done = Deferred.fromCoroutine(sending)
+
+    def test_an_answer_is_told_while_the_next_line_is_awaited(self):
+        self.waiting[0].callback(None)
+        self.clock.advance(0)
+        self.assertEqual(self.told.counts, [("sent", 1), ("acknowledged", 1)])
+        self.input.typing.callback([b"1"])
+        self.assertEqual(self.told.counts[2:], [("sent", 1)])
+        self.waiting[1].callback(None)
+        self.clock.advance(0)
+        self.input.typing.callback([])
+        self.assertIsNone(self.successResultOf(self.done))
+        self.assertEqual(self.told.counts[3:], [("acknowledged", 1)])
+
+    def test_a_failure_ends_it_though_no_line_comes(self):
+        self.waiting[0].errback(ConnectionClosed("gone"))
+        self.clock.advance(0)
+        self.failureResultOf(self.done, ConnectionClosed)
+
+    def test_who_gives_it_up_ends_the_wait_for_a_line(self):
+        self.done.cancel()
+        self.failureResultOf(self.done, CancelledError)
+
+
+# ── what every client which comes back has in common ────────────────────────────────────────────
 
 
 class Session:
@@ -98,21 +280,6 @@ class ComebackTests(SynchronousTestCase):
 
     def tearDown(self) -> None:
         self.assertEqual(self.clock.getDelayedCalls(), [])
-
-    def test_a_verb_gets_the_seconds_which_are_left(self) -> None:
-        client = self.client()
-        lefts: list[float] = []
-
-        def verb(session: Session, left: float) -> Deferred[None]:
-            lefts.append(left)
-            return succeed(None)
-
-        done = client.perform(verb, seconds=10)
-        self.clock.advance(4)
-        client.stand()
-        self.successResultOf(done)
-        self.successResultOf(client.perform(verb, seconds=10))
-        self.assertEqual(lefts, [6, 10])
 
     def test_a_verb_which_raises_fails_its_own_deferred_alone(self) -> None:
         client = self.client()
@@ -300,10 +467,6 @@ class BackoffTests(SynchronousTestCase):
     def test_half_of_a_wait_is_chance(self) -> None:
         backoff = Backoff(1.0, 60.0, lambda: 1.0)
         self.assertEqual([backoff.next() for _ in range(3)], [0.5, 1.0, 2.0])
-
-    def test_it_never_exceeds_its_most(self) -> None:
-        backoff = Backoff(2.0, 300.0, lambda: 0.0)
-        self.assertEqual(max(backoff.next() for _ in range(2000)), 300.0)
 
 
 class RefusalsOfTLS(SynchronousTestCase):
