@@ -8,8 +8,6 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -86,80 +84,6 @@ def test_a_line_which_the_server_does_not_take_whole_is_no_success(
     assert sent.stderr.startswith("msgproto send: ")
     assert sent.stderr.count("\n") == 1
     assert landed == [(b"good", False)]
-
-
-def test_a_server_which_ignores_disconnect_does_not_keep_send(launch: Launcher) -> None:
-    # HO-05: everything is acknowledged, so nothing is waited for but the end
-    heard = bytearray()
-
-    def serve(listening: socket.socket) -> None:
-        connection, _ = listening.accept()
-        with connection:
-            answered = 0
-            while octets := connection.recv(65536):
-                heard.extend(octets)
-                if not answered and heard.count(b"\0"):
-                    connection.sendall(b"CONNECTED\r\nsession-id::s\r\n\r\n\0")
-                    answered = 1
-                for id in re.findall(rb"\r\nmsg-id::(\d+)\r\n", bytes(heard))[answered - 1 :]:
-                    head = b"MESSAGE\r\nsession-id::s\r\nref-msg-id::" + id
-                    connection.sendall(head + b"\r\n\r\n\0")
-                    answered += 1
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        serving = threading.Thread(target=serve, args=(listening,))
-        serving.start()
-        where = f"tcp:127.0.0.1:{listening.getsockname()[1]}"
-        sent = launch.run("send", "sabc", where, "--count", "3", "--json")
-        serving.join()
-    assert sent.returncode == 0, sent.stderr
-    assert '"sent": 3, "acknowledged": 3' in sent.stdout
-    assert b"DISCONNECT\r\n" in heard
-    assert heard.endswith(b"DISCONNECTING\r\nsession-id::s\r\n\r\n\0")
-
-
-def test_logging_in(launch: Launcher, tmp_path: Path) -> None:
-    # SA-07, SA-08
-    server, tcp, _ = serve(launch, "--auth", "memory:bob:secret", "--limit", "login-delay=0.05")
-    for text, ok in (("secret\n", True), ("mistaken\n", False)):
-        (tmp_path / "password").write_text(text)
-        ended = launch.run(
-            *("send", "sabc", tcp, "--count", "3", "--user", "bob"),
-            *("--password-file", str(tmp_path / "password")),
-        )
-        assert (ended.returncode == 0) is ok, ended.stderr
-    assert "Access Forbidden" in ended.stderr
-    server.end()
-    assert "secret" not in server.output
-    assert "mistaken" not in server.output
-
-
-def test_recv_prints_what_the_server_sends(launch: Launcher) -> None:
-    # SA-16
-    program = (
-        "from twisted.internet import reactor, defer\n"
-        "from twisted_msgproto.sabc import SabcServer, SabcServerFactory\n"
-        "class Greeting(SabcServer):\n"
-        "    def sessionEstablished(self):\n"
-        "        self.sendOnly(b'hello ' + self.clientId.encode(), headers={'x': 'y'})\n"
-        "        self.request(b'and a question')\n"
-        "factory = SabcServerFactory()\n"
-        "factory.protocol = Greeting\n"
-        "port = reactor.listenTCP(0, factory, interface='127.0.0.1')\n"
-        "print(f'port {port.getHost().port} ready', flush=True)\n"
-        "reactor.run()\n"
-    )
-    server = launch.command([sys.executable, "-c", program])
-    port = server.line(r"port (\d+) ready")[1]
-    got = launch.run(
-        "recv", "sabc", f"tcp:127.0.0.1:{port}", "--count", "2", "--json", "--user", "me"
-    )
-    assert got.returncode == 0, got.stderr
-    first, second = got.stdout.splitlines()
-    assert '"kind": "send-only"' in first
-    assert '"body": "hello me"' in first
-    assert '"fields": {"x": "y"}' in first
-    assert '"kind": "request"' in second
 
 
 def typed_session() -> list[tuple[str, bytes]]:
@@ -254,13 +178,6 @@ def test_where_it_listens_by_default() -> None:
     assert endpoints("-e", "tcp:1") == (["tcp:1"], [])
     assert endpoints("--websocket", "tcp:2") == ([], ["tcp:2"])
     assert endpoints("-e", "tcp:1", "-e", "tcp:2", "--websocket", "tcp:3")[0] == ["tcp:1", "tcp:2"]
-
-
-@pytest.mark.parametrize("words", [["--destination", "x"], ["--compress", "3"]])
-def test_options_which_sabc_has_not_are_refused(launch: Launcher, words: list[str]) -> None:
-    ended = launch.run("send", "sabc", "tcp:127.0.0.1:9", "--count", "1", *words)
-    assert ended.returncode == 2
-    assert ended.stderr == f"msgproto send: send sabc has no {words[0]}\n"
 
 
 # ── Calls from the shell ────────────────────────────────────────────────────────────────────────

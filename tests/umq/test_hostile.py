@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos import gateways
 from tests.tools.turns import turn_warn
-from tests.umq.pair import masked
+from tests.umq.pairs import masked
 
 pytestmark = pytest.mark.usefixtures("short_turns")
 
@@ -134,21 +134,6 @@ def test_no_hostile_connection_costs_more_than_its_limits(launch):
         attacker.close()
         assert grown <= limit + GROWTH_MAX, f"{name}: {grown / MEBI:.1f} MiB"
     assert "Traceback" not in server.output
-
-
-@pytest.mark.slow
-def test_before_hello_a_connection_holds_next_to_nothing(launch):
-    """UM-20: 200 strangers with a large first message each."""
-    server = launch("umq", "-e", "tcp:0:interface=127.0.0.1", turn_warn(), module="twisted")
-    port = server.port("umq")
-    served(port)
-    before = resident(server.pid)
-    large = masked(bytes(60_000))[:-1]
-    strangers = [Attacker(port, hello=large) for _ in range(200)]
-    served(port)
-    assert resident(server.pid) - before <= 200 * (64 << 10) + GROWTH_MAX
-    for stranger in strangers:
-        stranger.close()
 
 
 @pytest.mark.slow

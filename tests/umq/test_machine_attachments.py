@@ -300,7 +300,7 @@ def test_a_refused_answer_may_be_given_again():
 
 
 def test_hello_and_welcome_may_have_attachments_of_ours():
-    """UM-06, UM-07."""
+    """HO-10, UM-06, UM-07."""
     c, s = Client(), Server(limits())
     slot = Slot()
     c.hello("h", [slot])

@@ -8,8 +8,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
-from tests.umq.echo import Echo, pair
-from tests.umq.pair import Pair
+from tests.umq.pairs import Echo, Pair, pair
 from twisted_msgproto.core.errors import (
     ConnectionClosed,
     ProtocolViolation,
@@ -271,26 +270,6 @@ class Faults(TestCase):
         self.assertEqual(both.server_factory.counters["fault:id"], 1)
         both.server.later[0].callback("too late")
         both.close()
-
-    def test_every_kind_of_fault_ends_with_its_code(self):
-        """UM-18: over the wire, as a peer sees it."""
-        for messages, code, close in (
-            (["C1:later", "C1:later"], 3, 1002),
-            (["Z1:"], 4, 1002),
-            ([b"stray"], 3, 1002),
-            (["-:stray"], 3, 1002),
-            (["H1:again"], 3, 1002),
-            (["A9999:C1:"], 3, 1002),
-            (["C" + "1" * 8000 + ":"], 3, 1002),
-            ([f"S:{n}=" for n in range(300)], 1, 1000),
-        ):
-            both = pair()
-            pending = both.client.call("later")
-            both.pump()
-            both.raw(*messages)
-            self.assertEqual(self.failureResultOf(pending, SessionRefused).value.code, code)
-            self.assertEqual(both.ends["client"].protocol.remoteCloseCode, close)
-            both.close()
 
     def test_a_message_above_its_limit_is_told_and_closes_with_1009(self):
         """UM-19, UM-20"""
