@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -41,10 +42,10 @@ def test_a_side_counts_and_shows_each_step__SA_14__SA_16__SA_18__SA_22__SA_27() 
     def figures() -> dict[str, Any]:
         own = {name: getattr(side, name) for name in ("whole", "room", "closed")}
         deadline = None if side.deadline is None else side.deadline - NOW
-        return {**side.counters.as_dict(), **side.snapshot(), **own, "deadline": deadline}
+        return {**asdict(side.counters), **side.snapshot(), **own, "deadline": deadline}
 
     assert figures() == {
-        **dict.fromkeys(side.counters.as_dict(), 0),
+        **dict.fromkeys(asdict(side.counters), 0),
         **dict.fromkeys(("unanswered", "outstanding", "unfinished"), 0),
         **{"state": "OPEN", "framing": "mark", "expires": None, "deadline": None},
         **{"whole": True, "closed": False, "room": 3},

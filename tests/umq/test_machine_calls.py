@@ -233,7 +233,7 @@ def test_closing_topics_are_bounded():
     """UM-14, UM-20: a flood of unknown topics."""
     machine = client()
     for number in range(1100):
-        machine.receive_text(f"T{number}:x", 0.0)
+        machine.receive([f"T{number}:x"], 0.0)
     assert machine.snapshot()["closing"] == 64
     assert len(machine.outputs()) == 1100
 

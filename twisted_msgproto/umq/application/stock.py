@@ -16,7 +16,7 @@ from .methods import MethodRegistry
 
 
 class StockServer(UmqServer):
-    """Stores every call, or those that ``ingest`` names, and says so in its answer (``UM-17``)."""
+    """A server that stores every call, or those that ``ingest`` names, and says so (``UM-17``)."""
 
     factory: StockServerFactory
 
@@ -34,7 +34,7 @@ class StockServer(UmqServer):
 
 
 class StockServerFactory(UmqServerFactory):
-    """Builds a :class:`StockServer` for each client that connects.
+    """The maker of a :class:`StockServer` for each client that connects.
 
     Attributes:
         ingest: the methods whose calls are stored; empty: all, and other text too.

@@ -17,16 +17,14 @@ from .weights import attachments_octets, text_octets
 
 
 def _event_octets(event: Event) -> int:
-    """Return what an event occupies while it waits."""
     texts = [getattr(event, name, "") for name in ("payload", "name", "value")]
     attachments = getattr(event, "attachments", ())
     return KEPT_WEIGHT_OCTETS + sum(map(text_octets, texts)) + attachments_octets(attachments)
 
 
 class Arriving(Speaker):
-    """Collects the attachments of the peer's messages, and keeps the order of delivery.
-
-    Serves ``UM-04`` and ``UM-19``.
+    """The half of a machine that keeps the peer's messages until their attachments are there, and
+    the order of delivery (``UM-04``, ``UM-19``).
     """
 
     fault: UmqFault | None = None
@@ -58,7 +56,6 @@ class Arriving(Speaker):
         return not (self._incoming.waiting or self._incoming.announcements)
 
     def _fail(self, fault: UmqFault, events: list[Event]) -> None:
-        """The peer broke the protocol: say ``F`` as the last command (``UM-08``, ``UM-18``)."""
         self._machine.step(Faulted)
         self._out.append(encode(Fatal("0", f"{fault.code.value} {fault.text}")))
         self._end()
@@ -118,7 +115,6 @@ class Arriving(Speaker):
         return True
 
     def _too_much_waits(self, events: list[Event]) -> bool:
-        """Check the limit of all attachments and of the payloads that wait for them (``UM-19``)."""
         if self._incoming.octets <= self._limits["attachments-octets"]:
             return False
         text = "what waits for attachments is above its limit"

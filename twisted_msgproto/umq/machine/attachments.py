@@ -55,7 +55,6 @@ class Announcement:
 
 
 def _weight(message: Ordered) -> int:
-    """Return what a waiting message's text weighs."""
     if isinstance(message, AttributeSet):
         return text_octets(message.name) + text_octets(message.value)
     if isinstance(message, AttributeUnset):
@@ -92,7 +91,6 @@ class Incoming:
         self.waiting = 0
 
     def __len__(self) -> int:
-        """Return how many announcements have slots to fill."""
         return len(self.announcements)
 
     @property
@@ -205,7 +203,7 @@ class Incoming:
 
 
 class Slot:
-    """Stands for an attachment of ours that comes later: pass it to a verb, then fill it.
+    """The place of an attachment of ours that comes later: pass it to a verb, then fill it.
 
     ``body`` is None until it is filled; ``error`` is the text of a failure.
     """
@@ -231,7 +229,6 @@ class Outgoing:
         self._slots: deque[Slot] | tuple[()] = ()  # as in Incoming
 
     def __len__(self) -> int:
-        """Return how many slots are open."""
         return len(self._slots)
 
     @property
@@ -240,7 +237,6 @@ class Outgoing:
         return (self._slots or deque())[0]
 
     def add(self, attachments: Iterable[bytes | Slot]) -> None:
-        """Slots for a message that is being sent."""
         slots = self._slots or deque()
         for attachment in attachments:
             if isinstance(attachment, Slot):
@@ -252,7 +248,6 @@ class Outgoing:
         self._slots = slots
 
     def due(self) -> list[Slot]:
-        """Remove and return the slots whose turn has come, in order."""
         slots = self._slots or deque()
         due = []
         while slots and slots[0].filled:
@@ -260,5 +255,4 @@ class Outgoing:
         return due
 
     def clear(self) -> None:
-        """Forget all slots: nothing is sent any more."""
         self._slots = ()

@@ -166,21 +166,12 @@ class Peer(Arriving):
             events.clear()
 
     def oversized(self, now: float) -> list[Event]:
-        """A WebSocket message above its limit begins: ``F`` is our last word (``UM-19``)."""
         events: list[Event] = []
         if not self.closed:
             self.clock = now
             text = "a message above websocket-message-octets"
             self._fail(UmqFault("websocket-message-octets", text), events)
         return events
-
-    def receive_text(self, text: str, now: float) -> list[Event]:
-        """Return a text message that arrived at ``now`` (s): one command (``UM-01``, ``UM-02``)."""
-        return self.receive((text,), now)
-
-    def receive_binary(self, octets: bytes, now: float) -> list[Event]:
-        """Return a binary message that arrived at ``now``: it fills the next slot (``UM-04``)."""
-        return self.receive((octets,), now)
 
     def _read_text(self, text: str, events: list[Event]) -> None:
         machine = self._machine
@@ -306,7 +297,6 @@ class Peer(Arriving):
         return True
 
     def _refuse_kept(self, id: str, events: list[Event]) -> None:
-        """All sessions together keep too much, and this one more than its share."""
         self.counters.calls_refused += 1
         text = f"{Code.UNAVAILABLE.value} too many calls are pending: {KEPT_LIMIT}"
         self._out.append(encode(CallError(id, text)))
@@ -387,7 +377,6 @@ class Peer(Arriving):
             self.counters.unknown_topics += 1
 
     def _topic_event(self, message: TopicUpdated | TopicClosed, events: list[Event]) -> bool:
-        """Is this topic still subscribed, now that the message's turn has come?"""
         topic = message.topic
         if topic in self._subscriptions:
             if isinstance(message, TopicClosed):
@@ -449,7 +438,6 @@ class Peer(Arriving):
         return True
 
     def forget_attribute(self, name: str) -> None:
-        """Let an attribute be unset, because the peer has unset it or may not set it."""
         before = self.attributes.pop(name, None)
         if before is not None:
             self._attributes_octets -= before.octets
@@ -558,4 +546,3 @@ ACTIONS: Final[dict[type[Frame], Callable[[Any, Frame, list[Event]], None]]] = {
     SetAttribute: Peer._on_set,
     UnsetAttribute: Peer._on_unset,
 }
-"""What each of the peer's commands does, once the table has let it in; a side adds its own."""

@@ -18,7 +18,6 @@ def text_octets(text: str) -> int:
 
 
 def attachments_octets(attachments: Iterable[Attachment]) -> int:
-    """Return what attachments occupy."""
     return sum(map(attachment_octets, attachments))
 
 

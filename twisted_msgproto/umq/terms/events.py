@@ -16,7 +16,7 @@ from ..wire import UmqFault
 
 @dataclass(slots=True, frozen=True)
 class AttachmentFailure:
-    """Replaces an attachment that its sender could not deliver (``UM-04``)."""
+    """What stands for an attachment that its sender could not deliver (``UM-04``)."""
 
     text: str
 
@@ -26,9 +26,7 @@ Attachment = bytes | AttachmentFailure
 
 @dataclass(slots=True)
 class HelloReceived:
-    """An ``H`` arrived with all its attachments: answer with ``welcome`` or ``fatal``
-    (``UM-06``).
-    """
+    """An ``H`` with all its attachments: answer with ``welcome`` or ``fatal`` (``UM-06``)."""
 
     version: int
     payload: str
@@ -37,7 +35,7 @@ class HelloReceived:
 
 @dataclass(slots=True)
 class WelcomeReceived:
-    """A ``W`` arrived with all its attachments: the session is established (``UM-07``)."""
+    """A ``W`` with all its attachments: the session is established (``UM-07``)."""
 
     version: int
     payload: str
@@ -54,7 +52,7 @@ class FatalReceived:
 
 @dataclass(slots=True)
 class CallReceived:
-    """A ``C`` arrived: answer ``id`` with ``result`` or ``error`` (``UM-09``)."""
+    """A ``C``: answer ``id`` with ``result`` or ``error`` (``UM-09``)."""
 
     id: str
     payload: str
@@ -63,7 +61,7 @@ class CallReceived:
 
 @dataclass(slots=True)
 class CallbackReceived:
-    """A ``B`` arrived for a callback that is registered; it is answered like a call (``UM-11``)."""
+    """A ``B`` for a callback that is registered; it is answered like a call (``UM-11``)."""
 
     id: str
     callback: int
@@ -73,9 +71,7 @@ class CallbackReceived:
 
 @dataclass(slots=True)
 class ResultReceived:
-    """An ``R`` arrived, the answer to our call (``UM-10``); ``waiter`` is what the call was made
-    with.
-    """
+    """An ``R``, the answer to the call that was made with ``waiter`` (``UM-10``)."""
 
     number: int
     waiter: object
@@ -85,7 +81,7 @@ class ResultReceived:
 
 @dataclass(slots=True)
 class ErrorReceived:
-    """An ``E`` arrived: our call failed at the peer (``UM-09``)."""
+    """An ``E``: our call failed at the peer (``UM-09``)."""
 
     number: int
     waiter: object
@@ -94,7 +90,7 @@ class ErrorReceived:
 
 @dataclass(slots=True)
 class CallExpired:
-    """No answer came in time (``UM-20``); one that comes later is ignored."""
+    """A call of ours without an answer in time (``UM-20``); one that comes later is ignored."""
 
     number: int
     waiter: object
@@ -102,7 +98,7 @@ class CallExpired:
 
 @dataclass(slots=True)
 class TopicUpdated:
-    """A ``T`` arrived for a topic to which we subscribed (``UM-12``)."""
+    """A ``T`` for a topic to which we subscribed (``UM-12``)."""
 
     topic: int
     payload: str
@@ -111,23 +107,21 @@ class TopicUpdated:
 
 @dataclass(slots=True)
 class TopicClosed:
-    """A ``D`` arrived: the publisher ended the topic; it is forgotten (``UM-13``)."""
+    """A ``D``: the publisher ended the topic; it is forgotten (``UM-13``)."""
 
     topic: int
 
 
 @dataclass(slots=True)
 class TopicUnsubscribed:
-    """A ``U`` arrived for a topic that we publish: it is closed, ``D`` is on its way
-    (``UM-14``).
-    """
+    """A ``U`` for a topic that we publish: it is closed, ``D`` is on its way (``UM-14``)."""
 
     topic: int
 
 
 @dataclass(slots=True)
 class AttributeSet:
-    """An ``S`` arrived: the peer's attribute has a value now (``UM-15``)."""
+    """An ``S``: the peer's attribute has a value now (``UM-15``)."""
 
     name: str
     value: str
@@ -136,7 +130,7 @@ class AttributeSet:
 
 @dataclass(slots=True)
 class AttributeUnset:
-    """An ``X`` arrived: the peer's attribute is gone (``UM-16``); it may never have been there."""
+    """An ``X``: the peer's attribute is gone (``UM-16``); it may never have been there."""
 
     name: str
 
@@ -150,15 +144,13 @@ Message = (
     | TopicUpdated
     | AttributeSet
 )
-"""Events that can have attachments."""
 
 STREAMABLE: Final = (CallReceived, CallbackReceived, ResultReceived, TopicUpdated)
-"""Messages whose attachments may be had one by one (``UM-19``)."""
 
 
 @dataclass(slots=True)
 class AttachmentsAnnounced:
-    """``message`` will have ``count`` attachments, and is returned when they are there.
+    """The news that ``message`` will have ``count`` attachments; it comes when they are there.
 
     Call the machine's ``stream(message)`` now to have it at once, and then one
     :class:`AttachmentArrived` for each.
@@ -170,7 +162,7 @@ class AttachmentsAnnounced:
 
 @dataclass(slots=True)
 class AttachmentArrived:
-    """An attachment, or its failure, arrived for a message that is streamed (``UM-19``)."""
+    """An attachment, or its failure, of a message that is streamed (``UM-19``)."""
 
     message: Message
     index: int
@@ -179,14 +171,14 @@ class AttachmentArrived:
 
 @dataclass(slots=True)
 class CallsSafe:
-    """The sink has made these calls safe: they may be answered now."""
+    """Calls that the sink has made safe: they may be answered now."""
 
     calls: Sequence[CallReceived | CallbackReceived]
 
 
 @dataclass(slots=True)
 class KeptTooMuch:
-    """A ``what`` of the peer (a call, an attribute, a log-in) was refused: the process keeps too
+    """The refusal of the peer's ``what`` (a call, an attribute, a log-in): the process keeps too
     much, and this session more than its share.
     """
 

@@ -46,16 +46,12 @@ LIMITS: Final = (
     Limit("attributes", 256, "attributes", "of the peer (UM-20)", 1),
     Limit("attributes-octets", 1 << 20, "octets", "names, values, attachments of these", 1),
 )
-"""Both sides have these limits (``UM-19``, ``UM-20``)."""
 
 HELLO_CHARACTERS: Final = 1 << 16
-"""The text of H is not longer (``UM-20``)."""
 
 HELLO_ATTACHMENTS: Final = 4
-"""H has no more attachments: nobody is authorised yet (``UM-06``)."""
 
 HELLO_ATTACHMENT_OCTETS: Final = 1 << 16
-"""None of them is larger."""
 
 FILL_SECONDS: Final = 45.0
 """An attachment of ours that is not filled by then is sent as - (``UM-04``)."""
@@ -64,42 +60,41 @@ CLOSING_SECONDS: Final = 60.0
 """Late updates of a topic that we left are dropped silently for this long (``UM-14``)."""
 
 CLOSING_TOPICS: Final = 1024
-"""Above this many such topics the oldest is forgotten."""
 
 
 # ── What happens, beside the peer's frames ──────────────────────────────────────────────────────
 
 
 class HelloSent:
-    """We said ``H``."""
+    """Our ``H``."""
 
 
 class HelloCompleted:
-    """The last attachment of the peer's ``H`` is there."""
+    """The last attachment of the peer's ``H``."""
 
 
 class WelcomeSent:
-    """We said ``W``."""
+    """Our ``W``."""
 
 
 class CommandSent:
-    """We send a command of the open session."""
+    """A command of ours in the open session."""
 
 
 class FatalSent:
-    """We said ``F``."""
+    """Our ``F``."""
 
 
 class Faulted:
-    """The peer broke the protocol; we said ``F``."""
+    """A fault of the peer, and our ``F``."""
 
 
 class ConnectionLost:
-    """The connection is gone."""
+    """The end of the connection."""
 
 
 class ClientState(State):
-    """A client is in one of these states."""
+    """The states of a client."""
 
     START = auto()
     AWAITING_WELCOME = auto()
@@ -108,7 +103,7 @@ class ClientState(State):
 
 
 class ServerState(State):
-    """A server is in one of these states."""
+    """The states of a server."""
 
     AWAITING_HELLO = auto()
     RECEIVING_HELLO = auto()  # H's attachments are on their way
@@ -131,7 +126,6 @@ _SESSION: Final = (
     wire.Attachment,
     CommandSent,
 )
-"""What may happen while a session is open."""
 
 
 def _ends(closed: Any) -> dict[type, Any]:
@@ -181,7 +175,7 @@ SERVER: Final[Table[ServerState]] = {
 
 @dataclass(slots=True)
 class Counters:
-    """Counts what a machine has seen, as plain integers."""
+    """What a machine has seen, as plain integers."""
 
     calls: int = 0
     calls_refused: int = 0
@@ -193,4 +187,3 @@ class Counters:
     unknown_topics: int = 0
     attachments: int = 0
     attachments_failed: int = 0
-    attachments_discarded: int = 0
