@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import socket
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -99,37 +96,21 @@ def typed_session() -> list[tuple[str, bytes]]:
     return turns
 
 
-@pytest.mark.parametrize("tool", ["socket", "nc"])
-def test_the_session_of_the_documents(launch: Launcher, tool: str) -> None:
-    # SA-01, SA-02, SA-06, SA-28: typed with a plain TCP tool, line ends as a terminal sends them
-    if tool == "nc" and shutil.which("nc") is None:
-        pytest.skip("no nc on this machine")
+def test_the_session_of_the_documents(launch: Launcher) -> None:
+    # SA-01, SA-02, SA-06, SA-28: typed, line ends as a terminal sends them
     _, tcp, _ = serve(launch, "--lenient")
     host, port = tcp.removeprefix("tcp:").split(":")
     turns = typed_session()
     assert [kind for kind, _ in turns] == ["typed", "answered"] * 3
     session = b""
-    process = None
-    if tool == "nc":
-        process = subprocess.Popen(
-            ["nc", host, port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        write, output = process.stdin.write, process.stdout.fileno()
-        read = lambda: os.read(output, 4096)  # noqa: E731
-    else:
-        connection = socket.create_connection((host, int(port)), timeout=30)
-        write, read = connection.sendall, lambda: connection.recv(4096)
-    try:
-        came = b""
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
         for kind, text in turns:
             if kind == "typed":
-                write(text.replace(b"SESSION", session))
-                came = b""
+                connection.sendall(text.replace(b"SESSION", session))
                 continue
+            came = b""
             while not came.endswith(b"\0"):
-                octets = read()
+                octets = connection.recv(4096)
                 assert octets, came
                 came += octets
             if not session:
@@ -137,17 +118,7 @@ def test_the_session_of_the_documents(launch: Launcher, tool: str) -> None:
                 assert len(session) >= 22  # SA-09: 128 bits and more
             shown = came.replace(b"\r\n", b"\n").replace(session, b"SESSION") + b"\n"
             assert shown == text
-        if process is not None and process.stdin is not None:
-            process.stdin.close()  # some nc stay until nobody can type any more
-        assert read() == b""
-    finally:
-        if process is not None:
-            process.kill()
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
-        else:
-            connection.close()
+        assert connection.recv(4096) == b""
 
 
 @pytest.mark.parametrize(

@@ -332,15 +332,6 @@ class Reconnecting(Case):
         self.exchange()
         self.assertEqual(self.successResultOf(again).body, b"y")
 
-    def test_a_refusal_is_not_repeated(self):
-        """SA-16."""
-        self.start()
-        asked = self.service.request(b"x", safe=True)
-        self.exchange()
-        self.server.asked[0][1].errback(Refused("no", 499))
-        self.exchange()
-        self.failureResultOf(asked, Refused)
-
     def test_waiting_requests_are_bounded(self):
         """SA-27."""
         waiting = [self.service.request(b"x") for _ in range(3)]
@@ -350,21 +341,3 @@ class Reconnecting(Case):
             self.failureResultOf(asked, CancelledError)
         self.start()
         self.assertEqual(self.server.asked, [])
-
-    def test_a_request_in_a_session_can_be_cancelled(self):
-        """SA-16."""
-        self.start()
-        asked = self.service.request(b"x", safe=True)
-        self.exchange()
-        asked.cancel()
-        self.failureResultOf(asked, CancelledError)
-        self.come_back()
-        self.assertEqual(self.server.asked, [])
-
-    def test_a_safe_request_ends_when_the_service_does(self):
-        """SA-16."""
-        self.start()
-        asked = self.service.request(b"x", safe=True)
-        self.exchange()
-        self.stop()
-        self.failureResultOf(asked, ConnectionClosed)

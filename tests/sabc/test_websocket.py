@@ -20,8 +20,6 @@ from tests.tools.certificates import Authority
 from tests.tools.sinks import SafeSink
 from twisted_msgproto.core.errors import ConnectionClosed, Refused
 from twisted_msgproto.sabc import (
-    SabcClient,
-    SabcClientFactory,
     SabcServer,
     SabcServerFactory,
     connect,
@@ -219,22 +217,6 @@ class Served(TestCase):
         self.assertEqual(code, 1009)
         self.assertEqual(seen, [])
 
-    async def test_browser_pages_of_other_origins_are_refused(self):
-        """FAULTS: allowedOrigins."""
-        await self.listen(origins=["https://example.org"])
-
-        def talk():
-            async def client(origin):
-                try:
-                    async with websockets.connect(self.ws, proxy=None, origin=origin):
-                        return 101
-                except websockets.InvalidStatus as refused:
-                    return refused.response.status_code
-
-            return [asyncio.run(client(o)) for o in ("https://example.org", "https://evil.example")]
-
-        self.assertEqual(await deferToThread(talk), [101, 403])
-
     async def test_what_is_no_websocket_server(self):
         """SA-25: the client hears that no session came about."""
 
@@ -270,32 +252,6 @@ class Served(TestCase):
         connecting.cancel()
         await self.assertFailure(connecting, CancelledError)
         await gone
-
-    async def test_a_server_pushes_over_websocket(self):
-        """SA-16, SA-25."""
-        factory = await self.listen()
-
-        class Listening(SabcClient):
-            def requestReceived(self, message):
-                return b"got " + message.body
-
-        clients = SabcClientFactory("me", clock=reactor)
-        clients.protocol = Listening
-        await self.join(self.ws, factory=clients)
-        self.assertEqual((await factory.push("me", b"news")).body, b"got news")
-
-    async def test_disconnect_under_load_loses_nothing_that_was_answered(self):
-        """SA-12."""
-        sink = SafeSink()
-        await self.listen(sink=sink)
-        for where in (self.tcp, self.ws):
-            sink.batches.clear()
-            client = await self.join(where)
-            asked = [client.request(b"%d" % n) for n in range(1000)]
-            await client.disconnect()
-            answered = [(await a).body[::-1] for a in asked]
-            self.assertEqual(answered, [b"%d" % n for n in range(1000)])
-            self.assertEqual([m.body for m in sink.messages], answered)
 
 
 class Encrypted(TestCase):

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from twisted.application.service import IServiceMaker
-from twisted.plugin import getPlugins
 from websockets.asyncio.client import connect
 
 from tests.tools.browser import Page, needs_browser, start_browser
@@ -167,21 +165,6 @@ def test_wss_with_a_foreign_client(launch, certificate):
     talk(launch, conversation, "--tls", str(certificate[1]), ssl=context)
 
 
-def test_wss_with_our_client(launch, certificate):
-    """The issue: both sides over real sockets with wss; a wrong name or authority is refused."""
-    authority, pem = certificate
-    endpoint = f"ssl:0:interface=127.0.0.1:privateKey={pem}:certKey={pem}"
-    server = launch("umq", "-e", endpoint, module="twisted")
-    port = server.port("umq")
-    ca = ("--tls-ca", authority)
-    sent = launch.run("send", "umq", f"wss://localhost:{port}/", *ca, "--count", "500", "--json")
-    assert json.loads(sent.stdout)["acknowledged"] == 500, sent.stderr
-    sent = launch.run("send", "umq", f"tls:localhost:{port}", *ca, stdin="one\ntwo\n")
-    assert "acknowledged 2" in sent.stdout, sent.stderr
-    refused = launch.run("send", "umq", f"wss://localhost:{port}/", stdin="x\n")
-    assert refused.returncode != 0 and "Traceback" not in refused.stderr
-
-
 def test_the_server_as_a_process_with_a_queue(launch, tmp_path):
     """The issue, 5 and 6: twistd umq, msgproto send and recv; what is answered is on disk."""
     server = launch(
@@ -215,18 +198,6 @@ def test_the_server_as_a_process_with_a_queue(launch, tmp_path):
     assert [row["offset"] for row in rows] == list(range(len(rows)))
     assert len(rows) >= 304 and all(row["kind"] == "call" for row in rows)
     assert {row["destination"] for row in rows} == {None, "subscribe", "publish", "methods"}
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["--origin", "nonsense"], ["--limit", "attachments=x"], ["-e", "nonsense"], ["--auth", "x:y"]],
-)
-def test_usage_errors_of_the_server_are_one_line(words):
-    """An operator's fault is one clear line, never a traceback."""
-    with pytest.raises(SystemExit) as ended:
-        (maker,) = [plugin for plugin in getPlugins(IServiceMaker) if plugin.tapname == "umq"]
-        maker.options().parseOptions(words)
-    assert len(str(ended.value).splitlines()) == 1
 
 
 websockets = pytest.importorskip("websockets")
@@ -309,25 +280,5 @@ def test_a_browser_page_calls_draws_and_shows_updates(launch: Launcher) -> None:
             assert await page.value(FAULTY.replace("URL", umq)) == "clean: true"
             await page.open("about:blank")
             assert await page.value(FOREIGN.replace("URL", umq)) == "kept out"
-
-    asyncio.run(asyncio.wait_for(visit(), 150))
-
-
-@pytest.mark.slow
-@needs_browser
-def test_a_page_says_so_when_its_server_is_gone(launch: Launcher) -> None:
-    """FC-08: what is asked for then waits, or fails in words."""
-    server = launch.command([sys.executable, str(EXAMPLE)])
-    url = server.line(r"^open (\S+)$")[1]
-    debugging = start_browser(launch)
-
-    async def visit() -> None:
-        async with connect(debugging, compression=None, max_size=None, origin=None) as socket:
-            page = Page(socket)
-            await page.open(url)
-            await page.shown("Hello, world!")
-            server.end()
-            await page.shown("down: ")
-            assert await page.value("document.getElementById('send').disabled")
 
     asyncio.run(asyncio.wait_for(visit(), 150))

@@ -108,12 +108,6 @@ class Calls(TestCase):
             "[AttachmentFailure(text='the attachment is not available'), b'2', b'3']",
         )
 
-    def test_an_attachment_which_never_comes_is_replaced_before_the_peer_gives_up(self):
-        """UM-04, UM-19."""
-        answered = self.answer("count", [Deferred()])
-        self.pair.advance(45.1)
-        self.assertIn("not there in time", self.successResultOf(answered).payload)
-
     def test_a_late_attachment_which_is_too_large_is_replaced(self):
         """UM-19."""
         late = Deferred()
@@ -137,19 +131,6 @@ class Callbacks(TestCase):
         answered = both.server.callback(id, "c")
         both.pump()
         self.assertEqual(self.failureResultOf(answered, CallFailed).value.code, 2)
-        both.close()
-
-    def test_a_callback_may_be_late_and_have_attachments(self):
-        """UM-11."""
-        both = pair()
-
-        async def job(request):
-            return Reply("done", request.attachments)
-
-        id = both.client.registerCallback(job)
-        answered = both.server.callback(id, "work", [b"tool"])
-        both.pump()
-        self.assertEqual(self.successResultOf(answered).attachments, [b"tool"])
         both.close()
 
 

@@ -1,7 +1,6 @@
 """A session's beginning and end on Twisted: authorisation, faults, coming back."""
 
 from twisted.cred.checkers import AllowAnonymousAccess, InMemoryUsernamePasswordDatabaseDontUse
-from twisted.cred.credentials import UsernamePassword
 from twisted.cred.portal import Portal
 from twisted.internet.defer import Deferred, inlineCallbacks, succeed
 from twisted.internet.task import Clock
@@ -47,30 +46,6 @@ class HandShake(TestCase):
             self.assertEqual(both.server.seen, [])
             self.assertTrue(both.ends["server"].gone)
             both.close()
-
-    def test_an_authorise_of_ones_own_asks_the_portal_through_the_same_door(self):
-        """UM-06, NB-04: its guesses wait and are counted, and its failures take the same time."""
-
-        class Tokens(Echo):
-            def authorise(self, hello):
-                credentials = UsernamePassword(b"alice", hello.payload[6:].encode())
-                asked = self.factory.authentication.login(credentials, self.address)
-                return asked.addCallback(lambda login: login.name.upper())
-
-        checker = InMemoryUsernamePasswordDatabaseDontUse(alice=b"secret")
-        portal = Portal(UmqRealm(), [checker])
-        both = pair(Tokens, portal=portal, hello="token=secret")
-        self.successResultOf(self.established(both))
-        self.assertEqual(both.server.clientId, "ALICE")
-        both.close()
-        both = pair(Tokens, portal=portal, hello="token=guess")
-        standing = self.established(both)
-        both.advance(0.9)
-        self.assertNoResult(standing)
-        both.advance(0.1)
-        self.failureResultOf(standing, SessionRefused)
-        self.assertEqual(both.server_factory.counters["login_failures"], 1)
-        both.close()
 
     def test_the_avatar_is_logged_out(self):
         """UM-06."""

@@ -113,19 +113,6 @@ class Topics(TestCase):
         both.pump()
         both.close()
 
-    def test_closing_sends_what_waits_first(self):
-        """UM-13, UM-21."""
-        both, subscription, updates = self.subscribed(full=100)
-        both.deaf.add("client")
-        for number in range(20):
-            both.server.topic.publish(f"update {number}")
-        both.server.topic.close()
-        both.deaf.clear()
-        both.pump()
-        self.assertEqual(len(updates), 20)
-        self.assertTrue(subscription.ended)
-        both.close()
-
     def test_a_subscriber_which_does_not_read_is_dropped_with_d(self):
         """UM-21: by messages and by octets; others are not disturbed."""
         for limits, text in (
