@@ -8,8 +8,8 @@ from typing import Any
 from tests.umq.sides import base36
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.umq import Client, Server, UmqServerFactory
+from twisted_msgproto.umq import terms as told
 from twisted_msgproto.umq.machine.attachments import Slot
-from twisted_msgproto.umq.terms import events as told
 
 Message = str | bytes
 

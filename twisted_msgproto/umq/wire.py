@@ -214,6 +214,14 @@ def is_id(text: str) -> bool:
     return len(text) <= DIGITS_MAX and not text.strip(_ALPHABET)
 
 
+def coded(payload: str) -> tuple[int | None, str]:
+    """Return the code that ``payload`` begins with, and the text behind it; None: all is text."""
+    digits, _, text = payload.partition(" ")
+    if digits.isascii() and digits.isdigit() and len(digits) < 10:
+        return int(digits), text
+    return None, payload
+
+
 def encode(frame: Frame) -> str:
     return command_text(type(frame), frame.id, frame.payload, frame.attachments)
 

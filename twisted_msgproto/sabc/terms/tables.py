@@ -172,6 +172,7 @@ CLIENT: Final[Table[Connecting]] = {
     },
     Connecting.CLOSED: {},
 }
+"""A server's CONNECT and DISCONNECT are in no row (``SA-05``)."""
 
 # ── What is refused, and how ────────────────────────────────────────────────────────────────────
 

@@ -9,7 +9,7 @@ from ...core.errors import Refused
 from ...core.message import Message
 from ..protocol.exchange import Stored
 from ..protocol.sides import UmqServer, UmqServerFactory
-from ..terms.events import CallbackReceived, CallReceived
+from ..terms import CallbackReceived, CallReceived
 from ..wire import Code
 from .hub import Hub
 from .methods import MethodRegistry

@@ -11,17 +11,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from sys import getsizeof
 from typing import Final
 
-from ..terms.events import (
+from ...core.kept import KEPT_WEIGHT_OCTETS
+from ..terms import (
     Attachment,
     AttachmentArrived,
     AttributeSet,
     AttributeUnset,
+    Event,
     Message,
     TopicClosed,
 )
-from .weights import attachment_octets, text_octets
 
 Ordered = Message | TopicClosed | AttributeUnset
 Key = tuple[str, int | str]
@@ -256,3 +258,41 @@ class Outgoing:
 
     def clear(self) -> None:
         self._slots = ()
+
+
+ATTACHMENT_OCTETS: Final = 48
+"""An attachment that is kept needs this much beside its octets: thousands may be empty."""
+
+
+def text_octets(text: str) -> int:
+    """Return what a text occupies: for one character beyond ASCII all can have four octets each."""
+    return len(text) if text.isascii() else getsizeof(text)
+
+
+def attachments_octets(attachments: Iterable[Attachment]) -> int:
+    return sum(map(attachment_octets, attachments))
+
+
+def attachment_octets(attachment: Attachment) -> int:
+    """Return what an attachment occupies: its octets, or the text that came in its place."""
+    return len(attachment) if isinstance(attachment, bytes) else text_octets(attachment.text)
+
+
+def event_octets(event: Event) -> int:
+    texts = [getattr(event, name, "") for name in ("payload", "name", "value")]
+    attachments = getattr(event, "attachments", ())
+    return KEPT_WEIGHT_OCTETS + sum(map(text_octets, texts)) + attachments_octets(attachments)
+
+
+@dataclass(slots=True)
+class PeerAttribute:
+    """The value of an attribute, with its attachments (``UM-15``).
+
+    ``octets`` are those of its name and value in UTF-8 and of its attachments, ``weight`` is what
+    it occupies here.
+    """
+
+    value: str
+    attachments: list[Attachment]
+    octets: int
+    weight: int

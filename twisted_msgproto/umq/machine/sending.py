@@ -17,14 +17,14 @@ from ...core.limits import Limits
 from ...core.machine import IllegalTransition, Machine, State, Table
 from ...core.pending import Pending
 from .. import wire
-from ..terms.events import Event
-from ..terms.states import (
+from ..terms import (
     CLOSING_SECONDS,
     CLOSING_TOPICS,
     FILL_SECONDS,
     LIMITS,
     CommandSent,
     Counters,
+    Event,
     FatalSent,
 )
 from ..wire import (

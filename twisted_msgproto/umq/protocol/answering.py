@@ -13,8 +13,8 @@ from ...core.errors import LimitExceeded, Refused
 from ...core.kept import KEPT_LIMIT
 from ...core.message import Message
 from ...net.authorising import CALL, refusal_text
-from ..machine.weights import attachment_octets
-from ..terms.events import (
+from ..machine.attachments import attachment_octets
+from ..terms import (
     Attachment,
     AttachmentArrived,
     AttachmentFailure,

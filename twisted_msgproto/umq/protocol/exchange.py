@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted.internet.defer import Deferred, fail, succeed
 
 from ...core.errors import ConnectionClosed, PeerError, Refused
-from ..machine.attachments import Slot
-from ..machine.weights import ATTACHMENT_OCTETS, attachment_octets
-from ..terms.events import Attachment, AttachmentFailure
+from ..machine.attachments import ATTACHMENT_OCTETS, Slot, attachment_octets
+from ..terms import Attachment, AttachmentFailure
+from ..wire import coded
 
 if TYPE_CHECKING:
     from .session import UmqSession
@@ -28,9 +28,8 @@ class CallFailed(Refused):
     """
 
     def __init__(self, payload: str) -> None:
-        digits, _, text = payload.partition(" ")
-        code = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else None
-        super().__init__(payload if code is None else text, code)
+        code, text = coded(payload)
+        super().__init__(text, code)
         self.payload = payload
 
 

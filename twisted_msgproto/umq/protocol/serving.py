@@ -13,7 +13,7 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred
 
 from ...net.turns import Turn
-from ..terms.events import CallbackReceived, CallReceived, CallsSafe
+from ..terms import CallbackReceived, CallReceived, CallsSafe
 from .answering import Answering
 
 SERVING: Final = "serving"

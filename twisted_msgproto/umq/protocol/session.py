@@ -21,8 +21,8 @@ from ...net.counters import Places
 from ...net.outbox import fail_all
 from ...net.session import SessionHooks
 from ...net.wires.websocket import WEBSOCKET_LIMITS
-from ..terms import states
-from ..terms.events import (
+from .. import terms
+from ..terms import (
     Attachment,
     AttachmentArrived,
     AttachmentsAnnounced,
@@ -53,7 +53,7 @@ SUBPROTOCOL: Final = "umq"
 LIMITS: Final = (
     *WEBSOCKET_LIMITS,
     *LOGIN_LIMITS,
-    *states.LIMITS,
+    *terms.LIMITS,
     Limit("call-seconds", 60.0, "s", "a call of ours is answered, or fails (UM-20)", 0.001),
     Limit("topic-queue-messages", 1000, "messages", "unread by a subscriber, then D (UM-21)"),
     Limit("topic-queue-octets", 1 << 20, "octets", "unread by a subscriber, then D (UM-21)"),
@@ -101,7 +101,7 @@ class UmqSession(Serving):
     """
 
     answerEvents = frozenset({ResultReceived, ErrorReceived, CallExpired})
-    counted = Places.of(states.Counters)
+    counted = Places.of(terms.Counters)
     noInputs: ClassVar[Any] = ()
     readsWhileDraining = True  # attachments of calls that came, and answers to ours
     timeFaults = frozenset({"hello-seconds"})

@@ -50,8 +50,13 @@ from ...net.wires.websocket import (
 )
 from ..application.methods import MethodRegistry
 from ..machine.sides import UNDECIDED, Client, Server
-from ..terms.events import HelloReceived, WelcomeReceived
-from ..terms.states import HELLO_ATTACHMENT_OCTETS, HELLO_CHARACTERS, SERVER
+from ..terms import (
+    HELLO_ATTACHMENT_OCTETS,
+    HELLO_CHARACTERS,
+    SERVER,
+    HelloReceived,
+    WelcomeReceived,
+)
 from ..wire import Code, UmqFault
 from .exchange import Reply
 from .session import LIMITS, SUBPROTOCOL, UmqSession

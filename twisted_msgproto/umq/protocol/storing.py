@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core.message import MessageBatch
-from ..terms.events import AttributeSet, CallbackReceived, CallReceived
+from ..terms import AttributeSet, CallbackReceived, CallReceived
 from ..wire import base36
 from .exchange import plain
 

@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from ...core.errors import ConnectionClosed, LimitExceeded
 from ...core.kept import KEPT_WEIGHT_OCTETS
 from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, Ending
-from ..machine.weights import ATTACHMENT_OCTETS, attachments_octets, text_octets
+from ..machine.attachments import ATTACHMENT_OCTETS, attachments_octets, text_octets
 from ..wire import base36
 from .exchange import NoSuchMethod, Reply, Stored, Update
 

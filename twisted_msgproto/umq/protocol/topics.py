@@ -11,8 +11,7 @@ from twisted.internet.interfaces import IConsumer
 from zope.interface import implementer
 
 from ...core.kept import KEPT_WEIGHT_OCTETS
-from ..machine.attachments import Slot
-from ..machine.weights import text_octets
+from ..machine.attachments import Slot, text_octets
 
 if TYPE_CHECKING:
     from .session import UmqSession
