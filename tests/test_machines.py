@@ -17,7 +17,7 @@ import pytest
 from tests.micromsg2 import streams
 from tests.mtl.broker import OPEN, control_peer, data_peer
 from tests.sabc import sides
-from tests.sabc.vectors import SESSION
+from tests.sabc.sides import SESSION
 from twisted_msgproto.core.connection import Connection, WorkLost
 from twisted_msgproto.core.errors import Fault, LimitExceeded
 from twisted_msgproto.core.machine import IllegalTransition
@@ -31,8 +31,8 @@ from twisted_msgproto.mtl.machine import Arrival, Channel, ClientFlow
 from twisted_msgproto.mtl.machine import Client as MtlClient
 from twisted_msgproto.mtl.machine import Server as MtlServer
 from twisted_msgproto.mtl.wire import control, data
-from twisted_msgproto.sabc.machine import Client as SabcClient
-from twisted_msgproto.sabc.machine import Server as SabcServer
+from twisted_msgproto.sabc import Client as SabcClient
+from twisted_msgproto.sabc import Server as SabcServer
 from twisted_msgproto.sabc.wire import Connect, Connected, Disconnect, encode
 from twisted_msgproto.umq.machine.attachments import Slot
 from twisted_msgproto.umq.machine.sides import Client as UmqClient

@@ -20,7 +20,8 @@ from tests.states.pairs import (
 from twisted_msgproto.core.connection import WorkLost
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.umq.machine.sides import Client, Server
-from twisted_msgproto.umq.terms.events import (
+from twisted_msgproto.umq.terms import (
+    LIMITS,
     CallExpired,
     CallReceived,
     CallsSafe,
@@ -29,7 +30,6 @@ from twisted_msgproto.umq.terms.events import (
     HelloReceived,
     ResultReceived,
 )
-from twisted_msgproto.umq.terms.states import LIMITS
 from twisted_msgproto.umq.wire import UmqFault
 
 
