@@ -1,4 +1,4 @@
-"""The server on a clock, and our writer against it, also on sockets: sink, timers, back-pressure."""
+"""The server on a clock, and our writer against it, also on sockets: sink, timers, pressure."""
 
 import random
 import struct

@@ -1,4 +1,4 @@
-"""The writer's machine: windows, acks, limits, time, what is given back; a foreign reader's acks."""
+"""The writer's machine: windows, acks, limits, time, what is given back; a foreign reader."""
 
 import random
 import tracemalloc
@@ -640,11 +640,11 @@ def test_an_ack_costs_the_same_however_many_windows_are_in_flight__NB_07():
         tracemalloc.stop()
 
 
-# ── The recorded answers of Beats' own library ──────────────────────────────────────────────────────
+# ── The recorded answers of Beats' own library ────────────────────────────────────────────────────
 
-# No package with a Lumberjack server could be had from npm, PyPI or Debian, so no foreign reader runs
-# live.  What the foreign writer of a recording sent, ours has to send, and what the foreign reader
-# answered, ours has to take for just these windows.
+# No package with a Lumberjack server could be had from npm, PyPI or Debian, so no foreign reader
+# runs live.  What the foreign writer of a recording sent, ours has to send, and what the foreign
+# reader answered, ours has to take for just these windows.
 
 CAPTURES = Path(__file__).parent.parent / "data" / "lumberjack"
 
