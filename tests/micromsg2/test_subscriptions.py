@@ -201,6 +201,7 @@ class Iteration(Subscribed):
         self.assertIn(ack(2), transport.value())
         again = self.successResultOf(client.subscribe("topic/a"))
         self.arrive(client, 3, b"c")
+        self.assertNotIn(ack(3), transport.value())  # it is held again
         taken, end = taking(again)
         self.assertEqual(taken, [b"a", b"b", b"c"])
         self.lose(client)
