@@ -192,6 +192,7 @@ class ForeignServers(ContractCase):
     [
         ({"extensions": ("flying",)}, "--extension: extension flying is offered but not known"),
         ({"extensions": ("batch-ack:max-count=0",)}, "--extension: max-count=0 is not between"),
+        ({"extensions": ("ack:max-count",)}, "--extension ack:max-count: 'max-count' has no value"),
         ({"extensions": ("ack", "ack")}, "--extension: extension ack is offered twice"),
         ({"window": 40_000}, "--window is at most 32767, not 40000"),
         ({"destination": "ü" * 200}, "--destination: "),

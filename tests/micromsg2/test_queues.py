@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.micromsg2.cases import Peers, Remote, numbered
-from tests.micromsg2.streams import encode_extension, message
+from tests.micromsg2.streams import ExtensionFrame, encode_extension, message
 from tests.micromsg2.test_topics import MATCHING, STORM, SUBSCRIBERS
 from twisted_msgproto.micromsg2 import STANDARD, Extension, Proposal
 
@@ -216,16 +216,19 @@ class Full(Peers):
     def test_a_consumer_to_whom_a_message_cannot_be_said_ends_alone__BK_02(self) -> None:
         """BK-02: encode before anything leaves the queue; its messages go to the next"""
         self.serve("q", proposal=Proposal(known=STANDARD.plus(Fragile)))
-        sender = self.sender("x-fragile")
+        sender = self.sender("x-fragile;dotnet")
         for number, note in ((1, b"good"), (2, b"bad"), (3, b"good")):
-            sender.write(encode_extension(1, note) + message(number, b"%d" % number, "q"))
+            said = encode_extension(1, note) + encode_extension(2, b"T")
+            sender.write(said + message(number, b"%d" % number, "q"))
         fragile = self.consumer("x-fragile;pub-sub;batch-ack:max-count=20")
         self.turns()
         self.assertTrue(fragile.closed)
         self.flushLoggedErrors(ZeroDivisionError)
         self.gone(fragile)
         self.assertTrue(sender.server.established)
-        self.assertEqual(self.counted(20).bodies, [b"1", b"2", b"3"])
+        typed = self.consumer("dotnet;pub-sub;batch-ack:max-count=20")
+        self.assertEqual(typed.bodies, [b"1", b"2", b"3"])
+        self.assertIn(ExtensionFrame(1, b"T"), typed.frames)
 
     def both(self, count: int, queue: str = "q", **limits: Any) -> Remote:
         """Who consumes what it sends."""

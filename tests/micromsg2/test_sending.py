@@ -125,6 +125,7 @@ class Sending(Case):
             self.failureResultOf(refused, LimitExceeded)
         self.failureResultOf(client.sendCommand("a", b="x" * 65536), LimitExceeded)
         self.failureResultOf(client.sendExtension("dotnet", bytes(65537)), LimitExceeded)
+        self.failureResultOf(client.sendExtension("json", b""), ValueError)  # was not agreed
         self.assertEqual(transport.value(), b"")
         client.dataReceived(ack(1))
         self.successResultOf(sent)

@@ -213,11 +213,11 @@ class Iteration(Subscribed):
         end.cancel()
         self.failureResultOf(end, CancelledError)
         subscription.unsubscribe()
-        for number in range(1, 41):
-            self.arrive(client, number, bytes(100_000))
-        self.assertIn(ack(40), transport.value())
+        for number in range(1, 301):
+            client.dataReceived(message(number, b"x" * 4000, "topic/a", b"a:T%08000d;" % number))
+        self.assertIn(ack(300), transport.value())
         taken, end = taking(subscription)
-        self.assertLess(len(taken), 12)
+        self.assertLess(len(taken), 100)
         self.lose(client)
 
 
@@ -258,6 +258,7 @@ class Renewing(Case):
 
     def come_back(self) -> None:
         self.sessions[-1][0].connectionLost(Failure(ConnectionDone()))
+        self.failureResultOf(self.service.subscribe("a", "n<=Tx"), ValueError)
         self.clock.advance(1.1)
 
     def arrive(self, number: int, body: bytes) -> None:

@@ -64,6 +64,9 @@ class Topics(Peers):
         self.turns(1)
         late.subscribe("topic/a")
         self.assertEqual((late.bodies, sender.acknowledged), ([], 1))
+        self.gone(late)
+        sender.send("topic/a", b"2")
+        self.assertEqual(self.factory.broker.snapshot()["topics_published"], 0)
 
     def test_messages_of_a_topic_wait_for_room(self) -> None:
         """MM-19, MM-26: the window of a consumer is never exceeded"""
