@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet import reactor as installed
-from twisted.internet.defer import Deferred, gatherResults, succeed
+from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from tests.tools.queues import rows
-from twisted_msgproto.core.broker import QueueName
-from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.micromsg2 import (
     MicroMsg2Client,
     MicroMsg2ClientFactory,
@@ -69,7 +67,7 @@ class Gateway:
         self.sink = DurableSink(directory, reactor)
         limits = {k.replace("_", "-"): v for k, v in options.pop("limits", {}).items()}
         self.factory = MicroMsg2ServerFactory(self.sink, limits=limits, **options)
-        self.factory.protocol = protocol  # type: ignore[assignment]
+        self.factory.protocol = protocol
         self.clients: list[Any] = []
         self.stopped = False
 
@@ -80,7 +78,7 @@ class Gateway:
 
     async def client(self, *offers: Offer) -> Any:
         factory = MicroMsg2ClientFactory(proposal=Proposal(required=offers))
-        factory.protocol = Reading  # type: ignore[assignment]
+        factory.protocol = Reading
         endpoint = clientFromString(reactor, f"tcp:127.0.0.1:{self.port.getHost().port}")
         client: Any = await endpoint.connect(factory)
         self.clients.append(client)
@@ -175,71 +173,3 @@ class Kept(TestCase):
         await again.subscribe("q")
         await again.until(1)
         self.assertEqual(again.bodies, [b"behind"])
-
-    async def test_bodies_above_the_memory_limit_are_read_back(self) -> None:
-        """BK-04: only places stay in memory"""
-        gateway = await self.start(
-            brokerQueues=["q"], limits={"broker_memory": 10_000, "queue_messages": 100_000}
-        )
-        sender = await gateway.client(Offer("batch-ack", {"max-count": "500"}))
-        bodies = [b"%d" % number * 20 for number in range(2000)]
-        await sender.sendMany("q", bodies)
-        self.assertLess(gateway.factory.queues.snapshot()["broker_memory"], 11_000)
-        reader = await gateway.client(Offer("batch-ack", {"max-count": "100"}), PUB_SUB)
-        await reader.subscribe("q")
-        await reader.until(2000)
-        self.assertEqual(reader.bodies, bodies)
-
-    async def test_a_queues_order_is_the_logs_also_behind_hooks(self) -> None:
-        """MM-27: whatever the application's hooks wait for"""
-        waits = [0.05, 0.0]
-
-        class Slow(MicroMsg2Server):
-            def batchReceived(self, batch: MessageBatch) -> Any:
-                stored = super().batchReceived(batch)
-                assert stored is not None
-                return stored.addCallback(lambda _: deferLater(reactor, waits.pop(0)))
-
-        gateway = await self.start(protocol=Slow, brokerQueues=["q"])
-        one, two = [await gateway.client(ACK) for _ in range(2)]
-        sent = one.send("q", b"first")
-        while not gateway.sink.writer.end:
-            await deferLater(reactor, 0.005)
-        await gatherResults([sent, two.send("q", b"second")])
-        reader = await gateway.client(ACK, PUB_SUB)
-        await reader.subscribe("q")
-        await reader.until(2)
-        self.assertEqual(reader.bodies, [b"first", b"second"])
-        places = [
-            each.place for each in gateway.factory.queues.peek(QueueName("micromsg2", "q"), 5)
-        ]
-        self.assertEqual(places, [])
-
-    async def test_tries_end_with_the_dead_letters_which_outlive_the_gateway(self) -> None:
-        """BK-07: NAME.dead is a queue like another"""
-        first = await self.start(brokerQueues=["q"], limits={"tries": 2})
-        sender = await first.client(ACK)
-        await sender.send("q", b"poison")
-        for _ in range(2):
-            reader = await first.client(ACK, PUB_SUB)
-            reader.holds = True
-            await reader.subscribe("q")
-            await reader.until(1)
-            await reader.leave()
-        while first.figures("q.dead") is None or not first.figures("q.dead").waiting:
-            await deferLater(reactor, 0.01)
-        await first.stop()
-        second = await self.start(brokerQueues=["q"])
-        reader = await second.client(ACK, PUB_SUB)
-        await reader.subscribe("q.dead")
-        await reader.until(1)
-        self.assertEqual(reader.bodies, [b"poison"])
-        self.assertEqual(second.figures("q").waiting, 0)
-
-    async def test_over_a_sink_without_offsets_queues_are_in_memory(self) -> None:
-        """MM-27: what is for a queue has no envelope then"""
-        from tests.tools.sinks import SafeSink
-
-        factory = MicroMsg2ServerFactory(SafeSink(), brokerQueues=["q"])
-        self.assertFalse(factory.queues.durable)
-        await succeed(None)
