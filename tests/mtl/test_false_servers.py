@@ -6,6 +6,7 @@ The server is in memory and none of ours (:mod:`.false_server`).
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -74,6 +75,51 @@ class Never(FalseCase):
         self.failureResultOf(summoned, TimedOut)
         self.assertIsInstance(self.successResultOf(ended), TimedOut)
         self.assertEqual(self.server.asked.count("Reader"), 4)
+
+
+class Away(FalseCase):
+    def away(self) -> Callable[[], None]:
+        """The server answers nothing from now on, until this is called."""
+        answers, obey = dict(self.server.answers), self.server.obey
+        self.server.answers = dict.fromkeys(answers, lambda body: [])
+        self.server.obey = lambda kind, sequence: []  # type: ignore[method-assign]
+
+        def back() -> None:
+            self.server.answers, self.server.obey = answers, obey  # type: ignore[method-assign]
+            self.server.asked.clear()
+
+        return back
+
+    def test_a_flow_that_was_lost_is_renewed_once_when_its_server_is_back__MT_28(self) -> None:
+        """It asked for a lease because it was lost, and got one because all was begun anew, too."""
+        client = self.ready()
+        writer, reader = self.got(client.writer(["a"])), self.got(client.reader(["b"]))
+        for seconds in (15, 18, 21, 24, 27, 30):
+            back = self.away()
+            self.wait(seconds)
+            back()
+            leases = self.server.leases
+            self.wait(8)
+            self.assertEqual(self.server.leases, leases + 2, self.server.asked)
+            self.assertEqual([flow.snapshot()["state"] for flow in (writer, reader)], ["OPEN"] * 2)
+
+    def test_a_flow_that_waits_to_be_renewed_takes_the_lease_that_another_brings__MT_28(
+        self,
+    ) -> None:
+        client = self.ready()
+        reader = self.got(client.reader(["a"]))
+        back = self.away()
+        while client.machine.counters["sockets_dropped"] < 3:
+            self.wait(0.25)
+        back()  # nothing is asked for a second now
+        lease = self.server.answers["Writer"]
+        self.server.answers["Writer"] = lambda body: (
+            lease(body) if "Open" in self.server.asked else [(401, {})]
+        )
+        self.got(client.writer(["b"]))
+        self.wait(8)
+        self.assertEqual(self.server.asked, ["Writer", "Open", "Profile", "Reader", "Writer"])
+        self.assertTrue(reader.stands)
 
 
 class Wrongly(FalseCase):

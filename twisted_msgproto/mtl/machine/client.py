@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol
 
 from ...core.connection import Connection, WorkLost
@@ -86,7 +86,6 @@ class _Task:
     began_anew: bool = False  # once, because of a 401
     cycle: SaslClient | None = None
     credentials: Credentials | None = None
-    mechanisms: Sequence[str] = field(default_factory=tuple)
 
 
 class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEvent]):
@@ -183,7 +182,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
     def renew(self, number: int, now: float) -> None:
         """The data flow of this lease is lost: ask for another lease in its place."""
         if number in self._leases:
-            self._waiting.append(_Task(number, self._leases[number], began_anew=False))
+            self._waiting.append(_Task(number, self._leases[number]))
             self._go_on(now)
 
     def release(self, number: int) -> None:
@@ -378,6 +377,8 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
             return
         assert number is not None
         self._leases[number] = task.request
+        # It may have been asked for twice: because its flow was lost, and because all was done anew.
+        self._waiting = deque(waiting for waiting in self._waiting if waiting.number != number)
         self._events.append(LeaseGranted(number, port, token))
         self._done(task, None)
 

@@ -307,6 +307,9 @@ class MtlClient(ClientLink):
         """A flow is over: its lease is not renewed any more."""
         self.machine.release(flow.number)
         self.flows.pop(flow.number, None)
+        self._cancelRenewal(flow)
+
+    def _cancelRenewal(self, flow: MtlFlow) -> None:
         renewal = self._renewals.pop(flow, None)
         if renewal is not None:
             renewal.cancel()
@@ -357,6 +360,7 @@ class MtlClient(ClientLink):
     def _leaseGranted(self, event: LeaseGranted) -> None:
         flow = self.flows.get(event.number)
         if flow is not None:
+            self._cancelRenewal(flow)
             flow.renew(event.port, event.token)
         else:
             self.machine.release(event.number)  # its flow has ended meanwhile
