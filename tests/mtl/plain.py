@@ -215,3 +215,13 @@ def let_in(address: str) -> bool:
         connection.sendall(greeting.ljust(64, b"\0"))
         with connection.makefile("rb") as stream:
             return stream.read(64 + 2 + 6).endswith(b"\x05READY")
+
+
+def dealer_from(client: Plain, source: str, address: str, identity: bytes = b"") -> Any:
+    """A socket which connects from this address of this machine."""
+    dealer = client.context.socket(zmq.DEALER)
+    dealer.set(zmq.RCVTIMEO, 20_000)
+    if identity:
+        dealer.set(zmq.IDENTITY, identity)
+    dealer.connect(f"tcp://{source}:0;{address}")
+    return dealer

@@ -372,19 +372,6 @@ def test_401_at_any_time_ends_the_leases_and_lets_the_client_authenticate_again(
     assert broker.server.withdraw(session, broker.now) == []
 
 
-def test_authenticating_again_ends_the_leases() -> None:
-    """MT-07, MT-30: and the time for it begins anew."""
-    broker = broker_in("PROFILED")
-    flow = broker.connect(broker.lease(PEER, "Writer"))
-    broker.wait(31)
-    broker.command(flow, data.Ping())
-    session = authorize(broker)
-    assert broker.command(flow, data.Content(5, "a")) == [data.Response(5, 403)]
-    broker.server.challenge(session, b"", broker.now)
-    broker.wait(29)
-    assert state_of(broker) == "CHALLENGED"
-
-
 def test_a_session_which_does_not_authenticate_in_time_ends() -> None:
     """MT-29"""
     for state in ("UNAUTHORIZED", "CHALLENGED", "AUTHORIZING"):
@@ -399,20 +386,6 @@ def test_a_session_which_does_not_authenticate_in_time_ends() -> None:
 
 
 # ── profiles and leases ─────────────────────────────────────────────────────────────────────────
-
-
-def test_another_profile_ends_the_leases() -> None:
-    """MT-09"""
-    broker = Broker()
-    peer = broker.session()
-    unused = broker.lease(peer, "Writer")
-    flow = broker.connect(broker.lease(peer, "Writer"))
-    assert broker.ask(peer, "Profile", {"profile": "nothing"})[0] == 400
-    assert broker.command(flow, data.Ping()) == [data.Pong()]
-    assert broker.server.snapshot()["writers"] == 1
-    assert broker.ask(peer, "Profile", {"profile": "ingest"})[0] == 200
-    assert broker.command(flow, data.Content(5, "a")) == [data.Response(5, 403)]
-    assert broker.command(data_peer(7), data.Lease(1, unused)) == [data.Response(1, 403)]
 
 
 @pytest.mark.parametrize(
@@ -556,14 +529,6 @@ def test_on_one_socket_control_and_data_share_an_identity() -> None:
     assert kinds == ["ContentReceived", "SessionEnded", "SessionOpened", "SessionEstablished"]
 
 
-@pytest.mark.parametrize("command", [data.Ping(), data.Lease(1, "0" * 40), data.Confirm(1)])
-def test_the_control_socket_takes_no_data_commands(command: data.DataCommand) -> None:
-    """MT-12"""
-    broker = Broker()
-    broker.receive(Channel.CONTROL, [PEER, *data.encode(command)])
-    assert broker.dropped == {"frames": 1}
-
-
 def test_what_a_session_may_not_use_is_no_lease__MT_12() -> None:
     broker = Broker(may=lambda session, reads, resource: reads)
     peer = broker.session()
@@ -607,27 +572,6 @@ def test_a_request_and_a_lease_that_is_shown_keep_a_session__MT_30() -> None:
     assert broker.ask(peer, "Reader", {"resources": ["a"], "confirm": FULL})[0] == 202
     broker.wait(302)
     assert broker.ask(peer, "Reader", {"resources": ["a"], "confirm": FULL})[0] == 401
-
-
-def log_in(broker: Broker, mechanism: str = "X") -> None:
-    session = authorize(broker, mechanism)
-    assert broker.events[-1].first  # type: ignore[union-attr]
-    broker.collect(broker.server.authorize(session, "user", broker.now))
-    assert broker.to(PEER)[0][1] == b"201"
-
-
-def test_who_logs_in_anew_may_use_another_mechanism_and_has_no_lease_of_before() -> None:
-    """MT-07, MT-11"""
-    broker = broker_in("UNAUTHORIZED")
-    log_in(broker, "X")
-    assert broker.ask(PEER, "Profile", {"profile": "queue"})[0] == 200
-    reader = broker.connect(broker.lease(PEER, "Reader"))
-    unused = broker.lease(PEER, "Reader")
-    assert broker.server.snapshot()["readers"] == 1
-    log_in(broker, "Y")
-    assert broker.server.snapshot()["readers"] == 0
-    assert broker.command(reader, data.Summon(2, "a")) == [data.Response(2, 403)]
-    assert broker.command(reader, data.Lease(3, unused)) == [data.Response(3, 403)]
 
 
 @pytest.mark.parametrize("answer", ["authorize", "refuse", "challenge", "withdraw"])

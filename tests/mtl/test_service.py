@@ -11,7 +11,6 @@ import zmq
 import zmq.auth
 from twisted.python import usage
 
-from tests.mtl.plain import Plain
 from tests.tools.processes import Launcher
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.mtl import zeromq
@@ -192,24 +191,6 @@ def test_send_and_recv_with_curve_and_a_password(launch: Launcher, tmp_path: Pat
     assert refused.stderr.splitlines()[-1].startswith("msgproto send: nothing was sent: ")
     dumped = launch.run("queue", "dump", "queue")
     assert {json.loads(line)["client_id"] for line in dumped.stdout.splitlines()} == {"me"}
-
-
-def test_recv_of_the_test_profile_gets_what_comes_later(launch: Launcher) -> None:
-    """MT-25: a plain writer, and our recv."""
-    server = launch("mtl", "-e", "tcp://127.0.0.1:*", module="twisted")
-    address = server.address("mtl")
-    recv = launch(
-        *("recv", "mtl", address, "--destination", "test-env/test/resource"),
-        *("--count", "3", "--json"),
-    )
-    with Plain(address) as client:
-        writer = client.ready("test").flow("Writer", ["resource"], "none")
-        while recv.process.poll() is None and len(recv.lines) < 3:
-            writer.content("", b"x")
-            assert writer.pong()
-            writer.quiet(0.02)
-    assert recv.wait() == 0, recv.output
-    assert [json.loads(line)["body"] for line in recv.lines[:3]] == ["x"] * 3
 
 
 def test_where_nobody_answers_send_fails_with_one_line(launch: Launcher) -> None:

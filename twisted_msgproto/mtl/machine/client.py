@@ -377,7 +377,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
             return
         assert number is not None
         self._leases[number] = task.request
-        # It may have been asked for twice: because its flow was lost, and because all was done anew.
+        # Its flow may have asked for another one, because it was lost before all began anew.
         self._waiting = deque(waiting for waiting in self._waiting if waiting.number != number)
         self._events.append(LeaseGranted(number, port, token))
         self._done(task, None)
