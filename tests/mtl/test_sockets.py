@@ -387,8 +387,7 @@ class Peers(MtlCase):
         for _ in range(100):
             await later(0)
         self.assertEqual(looked, [])
-        sink.at_once = True
-        sink.waiting[0].callback(None)
+        sink.release_all()
         await first
         await second
 
@@ -420,8 +419,8 @@ class Broken(MtlCase):
 
         flow, last = await deferToThread(write)
         await until(lambda: sum(batch.count for batch in sink.batches) == 5)
-        for held in sink.waiting:
-            held.errback(OSError("disk"))
+        while sink.waiting:
+            sink.fail(OSError("disk"))
         sink.at_once, sink.batches = True, []
 
         def go_on() -> None:
