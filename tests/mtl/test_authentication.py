@@ -33,8 +33,7 @@ class Authentication(MtlCase):
         return self.server(portal=portal_over([*checkers(), *more]), **options)
 
     @run
-    async def test_scram_plain_and_anonymous(self) -> None:
-        """MT-07, MT-08"""
+    async def test_scram_plain_and_anonymous__MT_07__MT_08(self) -> None:
         factory = self.authenticating(AllowAnonymousAccess())
         for credential, user in (
             (credentials("me", "secret"), "me"),
@@ -104,8 +103,7 @@ class Authentication(MtlCase):
         self.assertEqual(sink.batches[-1].client_id, "me")
 
     @run
-    async def test_a_broken_response_is_a_failed_attempt(self) -> None:
-        """MT-08"""
+    async def test_a_broken_response_is_a_failed_attempt__MT_08(self) -> None:
         factory = self.authenticating()
         for mechanism, response in (
             ("PLAIN", b""), ("PLAIN", b"a\0b"), ("PLAIN", b"other\0me\0secret"),
@@ -229,8 +227,7 @@ class Authentication(MtlCase):
         return list(client.machine.mechanisms)
 
     @run
-    async def test_plain_is_for_protected_transports_unless_forced(self) -> None:
-        """MT-08"""
+    async def test_plain_is_for_protected_transports_unless_forced__MT_08(self) -> None:
         portal = portal_over([*checkers(), AllowAnonymousAccess()])
         off: dict[str, Any] = {"listen": ["tcp://0.0.0.0:*"], "data": None, "insecure": True}
         with self.assertRaisesRegex(ConfigurationError, "no mechanism is left"):
@@ -243,8 +240,7 @@ class Authentication(MtlCase):
         ):
             self.assertEqual(await self.offered(self.server(portal=portal, **options)), names)
 
-    def test_clients_choose_the_strongest_and_reveal_nothing_unasked(self) -> None:
-        """MT-08"""
+    def test_clients_choose_the_strongest_and_reveal_nothing_unasked__MT_08(self) -> None:
         choose = credentials("me", "x")
         self.assertIsInstance(choose(["PLAIN", "SCRAM-SHA-256"]), sasl.ScramClient)
         self.assertIsNone(choose(["PLAIN", "ANONYMOUS"]))
@@ -264,8 +260,7 @@ class Authentication(MtlCase):
             scram.respond(None)
 
     @run
-    async def test_the_last_response_of_scram_is_empty(self) -> None:
-        """MT-08"""
+    async def test_the_last_response_of_scram_is_empty__MT_08(self) -> None:
         factory = self.authenticating()
         client = self.client(factory.addresses[0])
         await client.open("host")
@@ -282,8 +277,7 @@ class Authentication(MtlCase):
             await client.authorize(lambda names: Chatty())
 
 
-def test_a_response_of_plain_is_what_rfc_4616_says() -> None:
-    """MT-08"""
+def test_a_response_of_plain_is_what_rfc_4616_says__MT_08() -> None:
     assert base64.b64encode(sasl.PlainClient("tim", "tanstaaftanstaaf").respond(None)) == (
         b"AHRpbQB0YW5zdGFhZnRhbnN0YWFm"
     )
@@ -399,8 +393,7 @@ class Curve(MtlCase):
         self.server(listen=["tcp://0.0.0.0:*"], data=None, insecure=True)
 
     @run
-    async def test_a_lease_is_of_no_use_under_another_key(self) -> None:
-        """MT-11, MT-30"""
+    async def test_a_lease_is_of_no_use_under_another_key__MT_11__MT_30(self) -> None:
         server_keys, owner = self.keys()
         public, secret = zmq.curve_keypair()
         server_keys.authorized[public] = "thief"  # type: ignore[index]

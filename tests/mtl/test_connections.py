@@ -85,8 +85,7 @@ def test_a_session_whose_flows_ended_otherwise_ends_too() -> None:
         assert reasons(broker) == ["left"]
 
 
-def test_of_what_a_connection_sent_before_it_ended_only_contents_are_taken() -> None:
-    """MT-30"""
+def test_of_what_a_connection_sent_before_it_ended_only_contents_are_taken__MT_30() -> None:
     broker = Broker()
     writer = broker.flow("Writer", profile="ingest")
     token = broker.lease(broker.session("ingest"), "Writer")
@@ -380,8 +379,7 @@ class Limited(MtlCase):
         self.assertEqual(said, [text])
 
     @run
-    async def test_one_address_may_have_fewer(self) -> None:
-        """MT-29"""
+    async def test_one_address_may_have_fewer__MT_29(self) -> None:
         factory = self.server(limits={"connections-per-address": 1})
         address = factory.addresses[0].removeprefix("tcp://")
         request = [b"", b"Connection.Profile", b"{}"]

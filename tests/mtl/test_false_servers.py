@@ -421,8 +421,7 @@ class Reading(FalseCase):
         self.server.send(*(content(number, b"%d" % number) for number in numbers))
         self.pump()
 
-    def test_iteration_ends_with_the_flow_after_what_had_come(self) -> None:
-        """HO-08"""
+    def test_iteration_ends_with_the_flow_after_what_had_come__HO_08(self) -> None:
         reader, got = self.reader(), list[bytes]()
         self.arrive(1, 2)
         ended = reader.whenEnded()
@@ -432,8 +431,7 @@ class Reading(FalseCase):
         self.assertEqual(got, [b"1", b"2"])
         self.assertIsInstance(self.successResultOf(reader.whenEnded()), ConnectionClosed)
 
-    def test_iteration_raises_what_has_ended_the_flow_early(self) -> None:
-        """HO-08"""
+    def test_iteration_raises_what_has_ended_the_flow_early__HO_08(self) -> None:
         reader, got = self.reader(limits={"renewals": 1}), list[bytes]()
         taken, ended = self.taking(reader, got), reader.whenEnded()
         lost: list[Exception] = []
@@ -504,8 +502,7 @@ class ComingBack(ContractCase):
         world.wait(10)
         self.successResultOf(stopped)
 
-    def test_a_flow_of_ones_own_survives_the_server(self) -> None:
-        """MT-28"""
+    def test_a_flow_of_ones_own_survives_the_server__MT_28(self) -> None:
         world, service = self.standing()
         leased = service.writer(["events"])
         world.wait(1)

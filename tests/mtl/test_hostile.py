@@ -71,8 +71,7 @@ class Honest(MtlCase):
         self.assertEqual(factory.snapshot()["connections"], connections)
 
     @run
-    async def test_who_writes_at_full_rate_on_two_sockets_is_served(self) -> None:
-        """NB-02"""
+    async def test_who_writes_at_full_rate_on_two_sockets_is_served__NB_02(self) -> None:
         await self.serves()
 
     @run
@@ -84,8 +83,7 @@ class Honest(MtlCase):
         await self.serves(keys=zeromq.CurveClient(public, mine, hidden), curve=server)
 
     @run
-    async def test_who_writes_through_ipc_is_served_and_not_watched(self) -> None:
-        """NB-02"""
+    async def test_who_writes_through_ipc_is_served_and_not_watched__NB_02(self) -> None:
         looks: list[int] = []
         self.patch(unfinished.EveryUnfinished, "_look", lambda self: looks.append(1))
         sink = HeldSink()
@@ -196,18 +194,15 @@ class Hostile(MtlCase):
         await writer.send("a", b"y")
 
     @run
-    async def test_on_the_control_socket(self) -> None:
-        """NB-02"""
+    async def test_on_the_control_socket__NB_02(self) -> None:
         await self.cut_off(0, "json-octets")
 
     @run
-    async def test_on_the_data_socket(self) -> None:
-        """NB-02"""
+    async def test_on_the_data_socket__NB_02(self) -> None:
         await self.cut_off(1, "content-octets")
 
     @run
-    async def test_on_one_socket_for_both(self) -> None:
-        """NB-02"""
+    async def test_on_one_socket_for_both__NB_02(self) -> None:
         await self.cut_off(0, "content-octets", data=None)
 
 

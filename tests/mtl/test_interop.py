@@ -97,8 +97,7 @@ def test_confirmed_content_is_on_disk(address: str, directory: Path) -> None:
     assert [int(row["message_id"]) for row in found] == list(range(2, 52))
 
 
-def test_readers_of_a_queue_compete(address: str) -> None:
-    """MT-26"""
+def test_readers_of_a_queue_compete__MT_26(address: str) -> None:
     with Plain(address) as client:
         client.ready("queue")
         readers = [client.flow("Reader", ["jobs"]) for _ in range(2)]
@@ -130,8 +129,7 @@ def test_what_a_dead_reader_had_goes_to_another(address: str) -> None:
 # ── bad input, and the next client is served ────────────────────────────────────────────────────
 
 
-def test_identities_of_ones_own_are_turned_away(address: str) -> None:
-    """MT-30"""
+def test_identities_of_ones_own_are_turned_away__MT_30(address: str) -> None:
     with Plain(address, identity=b"me") as client:
         assert client.open()[0] == "401"
         # While its owner is there, libzmq does not listen to a second one of the same name.
@@ -145,8 +143,7 @@ def test_identities_of_ones_own_are_turned_away(address: str) -> None:
         client.ready("queue")
 
 
-def test_wrong_frame_counts_and_non_json_get_no_reply(address: str) -> None:
-    """MT-03, MT-13"""
+def test_wrong_frame_counts_and_non_json_get_no_reply__MT_03__MT_13(address: str) -> None:
     with Plain(address) as client:
         dealer = client._socket(zmq.DEALER)
         dealer.connect(address)

@@ -84,8 +84,7 @@ def test_every_command_in_every_state(
         assert broker.server.snapshot() == before
 
 
-def test_ill_formed_commands_are_dropped_and_change_nothing() -> None:
-    """MT-13"""
+def test_ill_formed_commands_are_dropped_and_change_nothing__MT_13() -> None:
     broker = Broker()
     writer, reader = broker.flow("Writer"), broker.reader()
     for peer in (writer, reader, data_peer(90)):
@@ -116,8 +115,7 @@ def test_a_lease_opens_one_data_connection_once() -> None:
     assert broker.command(owner, Summon(4, "a")) == [Response(4, 200)]
 
 
-def test_a_second_lease_on_one_connection_is_forbidden_and_changes_nothing() -> None:
-    """MT-11"""
+def test_a_second_lease_on_one_connection_is_forbidden_and_changes_nothing__MT_11() -> None:
     broker = Broker()
     peer = broker.reader()
     token = broker.lease(broker.session(), "Writer")
@@ -126,8 +124,7 @@ def test_a_second_lease_on_one_connection_is_forbidden_and_changes_nothing() -> 
     broker.connect(token)
 
 
-def test_commands_may_be_pipelined_behind_the_lease() -> None:
-    """MT-15"""
+def test_commands_may_be_pipelined_behind_the_lease__MT_15() -> None:
     broker = Broker()
     token = broker.lease(broker.session(), "Reader", ["a", "b"])
     peer = data_peer(70)
@@ -162,8 +159,7 @@ def test_a_silent_flow_is_pinged_and_a_dead_one_ends() -> None:
     assert broker.command(dead, Summon(9, "a")) == [Response(9, 403)]
 
 
-def test_any_traffic_proves_life_and_content_is_as_good_as_a_ping() -> None:
-    """MT-21"""
+def test_any_traffic_proves_life_and_content_is_as_good_as_a_ping__MT_21() -> None:
     broker = Broker()
     reader, writer = broker.reader(confirm=NONE), broker.flow("Writer")
     for number in range(1, 21):
@@ -175,8 +171,7 @@ def test_any_traffic_proves_life_and_content_is_as_good_as_a_ping() -> None:
     assert Ping() not in broker.got(reader)
 
 
-def test_silence_does_not_count_while_the_socket_is_not_read() -> None:
-    """MT-21"""
+def test_silence_does_not_count_while_the_socket_is_not_read__MT_21() -> None:
     broker = Broker(limits={"session-idle": 20})
     reader = broker.reader()
     broker.server.paused(broker.now)
@@ -250,8 +245,7 @@ def test_behind_a_content_that_could_not_be_read_sequences_rise__MT_13__MT_18() 
 # ── readers ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_resource_is_not_summoned_twice_without_dismiss() -> None:
-    """MT-16, MT-17"""
+def test_a_resource_is_not_summoned_twice_without_dismiss__MT_16__MT_17() -> None:
     broker = Broker()
     peer = broker.flow("Reader", ["a", "b"])
     steps: list[tuple[Any, str, int]] = [
@@ -288,8 +282,7 @@ def test_the_response_to_summon_precedes_content_and_none_follows_dismiss() -> N
 # ── confirmation from readers ───────────────────────────────────────────────────────────────────
 
 
-def test_confirming_is_for_confirmed_readers_only() -> None:
-    """MT-19"""
+def test_confirming_is_for_confirmed_readers_only__MT_19() -> None:
     broker = Broker()
     write(broker, 1)
     reader = broker.flow("Reader", confirm=NONE)
@@ -299,8 +292,7 @@ def test_confirming_is_for_confirmed_readers_only() -> None:
     assert broker.got(reader) == []
 
 
-def test_a_reader_holds_no_more_than_the_prefetch() -> None:
-    """MT-27"""
+def test_a_reader_holds_no_more_than_the_prefetch__MT_27() -> None:
     broker = Broker(limits={"prefetch": 3})
     reader = broker.reader()
     write(broker, *range(1, 11))
@@ -375,8 +367,7 @@ def test_unconfirmed_readers_get_bursts() -> None:
     broker.server.unblocked(b"nobody", broker.now)
 
 
-def test_sequences_to_a_reader_rise_and_begin_anew_for_each() -> None:
-    """MT-18"""
+def test_sequences_to_a_reader_rise_and_begin_anew_for_each__MT_18() -> None:
     broker = Broker()
     readers = [broker.reader(), broker.reader()]
     write(broker, 1, 2, 3, 4)

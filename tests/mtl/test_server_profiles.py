@@ -44,8 +44,7 @@ from twisted_msgproto.mtl.terms import events
 from twisted_msgproto.mtl.wire import data, fields
 
 
-def test_the_test_profile_fans_out_to_all_readers_of_its_virtual_host() -> None:
-    """MT-25"""
+def test_the_test_profile_fans_out_to_all_readers_of_its_virtual_host__MT_25() -> None:
     broker = Broker()
     test = {"resource": "resource", "confirm": NONE, "profile": "test"}
     readers = [broker.reader(**test) for _ in range(3)]  # type: ignore[arg-type]
@@ -67,8 +66,7 @@ def test_the_test_profile_fans_out_to_all_readers_of_its_virtual_host() -> None:
     assert broker.server.profiles["test"].snapshot() == {"missed": 1}
 
 
-def test_rejected_content_is_gone_and_recycled_content_comes_first() -> None:
-    """MT-19, MT-26"""
+def test_rejected_content_is_gone_and_recycled_content_comes_first__MT_19__MT_26() -> None:
     broker = Broker(limits={"prefetch": 3})
     reader = broker.reader()
     write(broker, 1, 2, 3, 4, 5)
@@ -83,8 +81,7 @@ def test_rejected_content_is_gone_and_recycled_content_comes_first() -> None:
     assert figures["broker_waiting"] + figures["broker_in_flight"] == 1
 
 
-def test_what_is_delivered_too_often_becomes_a_dead_letter() -> None:
-    """MT-26"""
+def test_what_is_delivered_too_often_becomes_a_dead_letter__MT_26() -> None:
     broker = Broker(limits={"deliveries": 2})
     write(broker, 1, 2)
     reader = broker.flow("Reader")
@@ -131,8 +128,7 @@ def test_writers_wait_for_confirm_while_the_queue_is_long() -> None:
     assert broker.got(writer) == [Confirm(7, True)]
 
 
-def test_queues_are_bounded_in_number_and_octets() -> None:
-    """MT-29"""
+def test_queues_are_bounded_in_number_and_octets__MT_29() -> None:
     broker = Broker(limits={"queues": 2, "queue-octets": 1000})
     writer = broker.flow("Writer", ["a", "b", "c"])
     broker.command(writer, *contents(1), *contents(2, resource="b"))
@@ -147,8 +143,7 @@ def test_queues_are_bounded_in_number_and_octets() -> None:
     assert (counters["contents_without_room"], counters["contents_refused"]) == (2, 2)
 
 
-def test_what_a_reader_had_goes_to_another_when_its_session_ends() -> None:
-    """MT-30"""
+def test_what_a_reader_had_goes_to_another_when_its_session_ends__MT_30() -> None:
     broker = Broker()
     session = broker.session()
     first = broker.connect(broker.lease(session, "Reader", ["a", "b"]))
@@ -209,8 +204,7 @@ def test_what_a_profile_does_not_take_is_counted_and_not_confirmed() -> None:
     assert broker.server.counters["contents_lost_by_profile"] == 2
 
 
-def test_room_in_one_queue_releases_only_who_writes_to_it() -> None:
-    """MT-27"""
+def test_room_in_one_queue_releases_only_who_writes_to_it__MT_27() -> None:
     broker = Broker(limits={"queue-contents": 1})
     writers = {resource: broker.flow("Writer", [resource]) for resource in ("a", "b")}
     for resource, writer in writers.items():
@@ -244,9 +238,7 @@ def test_room_in_a_queue_wakes_the_server__MT_27() -> None:
     assert woken
 
 
-def test_the_base_of_all_profiles_takes_everything() -> None:
-    """MT-26"""
-
+def test_the_base_of_all_profiles_takes_everything__MT_26() -> None:
     class Nothing(Profile):
         name = "nothing"
         bounded = True
@@ -264,8 +256,7 @@ def test_the_base_of_all_profiles_takes_everything() -> None:
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_a_withheld_confirm_is_sent_once_and_precedes_a_reject(lost: bool) -> None:
-    """MT-19, MT-27"""
+def test_a_withheld_confirm_is_sent_once_and_precedes_a_reject__MT_19__MT_27(lost: bool) -> None:
     broker = Broker(limits={"queue-contents": 2})
     writer = broker.flow("Writer")
     for number in (1, 2, 3, 4):
@@ -341,8 +332,7 @@ def test_a_profile_that_overrides_nothing_recycles_what_its_reader_leaves__MT_26
 
 
 @pytest.mark.parametrize("name", ["", "Test", "test"])
-def test_names_of_profiles_are_in_lower_case_and_unique(name: str) -> None:
-    """MT-04, MT-26"""
+def test_names_of_profiles_are_in_lower_case_and_unique__MT_04__MT_26(name: str) -> None:
     named = type("Named", (Profile,), {"name": name})
     with pytest.raises(ValueError, match="unique"):
         Broker([TestProfile(), named()])

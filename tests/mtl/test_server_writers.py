@@ -37,8 +37,7 @@ def ingest(broker: Broker, confirm: str = FULL, resources: tuple[str, ...] = ("a
     return broker.flow("Writer", resources, confirm, profile="ingest")
 
 
-def test_contents_of_one_read_are_one_event_with_columns() -> None:
-    """MT-18, MT-23"""
+def test_contents_of_one_read_are_one_event_with_columns__MT_18__MT_23() -> None:
     broker = Broker()
     one, two = ingest(broker), ingest(broker, resources=("a", "b"))
     table = fields.encode_table({"k": "v", "n": 1})
@@ -168,8 +167,7 @@ def test_a_content_for_which_there_is_no_room_is_rejected_or_answered_with_403__
         assert broker.command(writer, *contents(3)) == [answer]
 
 
-def test_content_for_a_resource_which_the_profile_has_not_gets_404() -> None:
-    """MT-18"""
+def test_content_for_a_resource_which_the_profile_has_not_gets_404__MT_18() -> None:
     broker = Broker()
     writer = broker.flow("Writer", [], NONE, profile="test")
     assert broker.command(writer, Content(5, "other")) == [Response(5, 404)]
@@ -268,8 +266,7 @@ def test_without_a_sequence_the_flow_ends_and_nothing_later_is_confirmed(octets:
     assert data.Response(4, 403) in got
 
 
-def test_an_unconfirmed_flow_drops_what_it_cannot_read() -> None:
-    """MT-13"""
+def test_an_unconfirmed_flow_drops_what_it_cannot_read__MT_13() -> None:
     broker = Broker()
     writer = broker.flow("Writer", profile="ingest", confirm="none")
     broker.receive(Channel.DATA, [writer, b"\5", b""], [writer, *frames(2)])
@@ -303,8 +300,7 @@ def test_what_a_profile_loses_is_rejected_first() -> None:
     assert isinstance(error, RuntimeError)
 
 
-def test_the_first_sequence_may_be_0() -> None:
-    """MT-18, MT-19"""
+def test_the_first_sequence_may_be_0__MT_18__MT_19() -> None:
     broker = Broker()
     writer = broker.flow("Writer", profile="ingest")
     broker.command(writer, *contents(0))

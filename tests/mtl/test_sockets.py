@@ -108,8 +108,7 @@ class Verbs(MtlCase):
             await client.close()
 
     @run
-    async def test_a_long_queue_to_an_unconfirmed_reader_goes_out_in_bursts(self) -> None:
-        """MT-27"""
+    async def test_a_long_queue_to_an_unconfirmed_reader_goes_out_in_bursts__MT_27(self) -> None:
         factory = self.server()
         client = await self.ready(factory, "queue")
         writer = await client.writer(["a"])
@@ -144,8 +143,7 @@ class Verbs(MtlCase):
 
 class Hooks(MtlCase):
     @run
-    async def test_hooks_of_a_session_in_order(self) -> None:
-        """MT-05, MT-18"""
+    async def test_hooks_of_a_session_in_order__MT_05__MT_18(self) -> None:
         called: list[str] = []
 
         class Telling(MtlServer):
@@ -275,8 +273,7 @@ class Hooks(MtlCase):
 
 
 class Addresses(MtlCase):
-    def test_ipc_takes_control_and_data(self) -> None:
-        """MT-12, MT-31"""
+    def test_ipc_takes_control_and_data__MT_12__MT_31(self) -> None:
         path = self.mktemp()
         factory = self.server(listen=[f"ipc://{path}"], data=None)
         self.assertEqual(factory.machine.data_port, 0)
@@ -289,16 +286,14 @@ class Addresses(MtlCase):
 
         return ensureDeferred(talk())  # type: ignore[return-value]
 
-    def test_an_address_in_use_is_the_operators_trouble(self) -> None:
-        """MT-24"""
+    def test_an_address_in_use_is_the_operators_trouble__MT_24(self) -> None:
         factory = self.server()
         other = MtlServerFactory()
         with self.assertRaisesRegex(ConfigurationError, "cannot listen on"):
             other.listen([factory.addresses[0]])
         self.successResultOf(other.drain())
 
-    def test_what_is_no_address_is_said_at_once(self) -> None:
-        """MT-24"""
+    def test_what_is_no_address_is_said_at_once__MT_24(self) -> None:
         for address in ("tcp:5049", "tcp://127.0.0.1", "tcp://:1", "tcp://h:99999", "udp://h:1",
                         "ipc://", "", "tcp://127.0.0.1:x"):  # fmt: skip
             with self.assertRaises(ConfigurationError):
@@ -392,8 +387,7 @@ class Peers(MtlCase):
         await second
 
     @run
-    async def test_on_ipc_the_peer_is_the_process(self) -> None:
-        """MT-31"""
+    async def test_on_ipc_the_peer_is_the_process__MT_31(self) -> None:
         sink = HeldSink()
         factory = self.server(sink, listen=[f"ipc://{self.mktemp()}"], data=None)
         client = await self.ready(factory, "ingest")
@@ -554,8 +548,7 @@ class Slices(MtlCase):
         self.assertEqual(factory.counters["dropped:frames"], 2)
 
     @run
-    async def test_a_client_throws_them_away_likewise(self) -> None:
-        """NB-07"""
+    async def test_a_client_throws_them_away_likewise__NB_07(self) -> None:
         with zmq.Context() as context, context.socket(zmq.ROUTER) as server:
             port = server.bind_to_random_port("tcp://127.0.0.1")
             client = self.client(f"tcp://127.0.0.1:{port}", limits={"request-timeout": 60})

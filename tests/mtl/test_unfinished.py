@@ -218,8 +218,7 @@ def test_a_router_that_never_comes_to_its_end_has_read_from_everybody_at_some_ti
     assert len(world.told) == 1
 
 
-def test_who_has_a_descriptor_next_begins_anew(world: World) -> None:
-    """NB-02, MT-30"""
+def test_who_has_a_descriptor_next_begins_anew__NB_02__MT_30(world: World) -> None:
     descriptor = world.join()
     world.unfinished.named(b"a", descriptor)
     world.came(descriptor, 2 * LARGEST)
@@ -408,8 +407,7 @@ def test_who_sends_more_frames_than_any_of_ours_is_taken_at_its_word_no_more__NB
 
 
 @needs_linux
-def test_the_system_says_what_came() -> None:
-    """NB-02"""
+def test_the_system_says_what_came__NB_02() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         near = socket.create_connection(listener.getsockname())
         far = listener.accept()[0]
