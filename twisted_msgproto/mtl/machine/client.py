@@ -148,7 +148,6 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         return self._lost_at is not None or (self._draining and not asking)
 
     def snapshot(self) -> dict[str, object]:
-        """The client's state as plain values."""
         return {
             "state": self.state.name,
             "waiting": len(self._waiting) + len(self._script) + (self._current is not None),
@@ -383,7 +382,6 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         self._done(task, None)
 
     def _done(self, task: _Task, reply: Reply | None) -> None:
-        """The request that was out is answered."""
         self._current = None
         if task is self._task:
             self._task = None
@@ -411,7 +409,6 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
     def advance(self, now: float) -> list[ClientEvent]:
-        """Do what is due at ``now``."""
         super().advance(now)
         return self._take_events()
 
