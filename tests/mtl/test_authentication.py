@@ -15,9 +15,9 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.threads import deferToThread
 from twisted.logger import formatEvent, globalLogPublisher
 
-from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, reactor, run, taking, until
+from tests.mtl.cases import LOOPBACK, HeldSink, MtlCase, run, taking, until
 from tests.mtl.plain import Flow, Plain
-from twisted_msgproto.core.errors import ConfigurationError, ConnectionClosed, Refused, TimedOut
+from twisted_msgproto.core.errors import ConfigurationError, Refused, TimedOut
 from twisted_msgproto.mtl import MtlServerFactory, zeromq
 from twisted_msgproto.net import sasl
 from twisted_msgproto.net.authentication import portal_over
@@ -127,40 +127,6 @@ class Authentication(MtlCase):
                 await client.authorize(lambda names, m=mechanism, r=response: Broken(m, r))
             self.assertEqual(caught.exception.code, 401)
             await client.close()
-
-    @run
-    async def test_a_login_which_comes_too_late_is_undone(self) -> None:
-        """MT-08: its session has ended meanwhile."""
-        waiting: list[Deferred[Any]] = []
-        undone: list[str] = []
-
-        class Slow(sasl.SaslMechanism):
-            name = "SLOW"
-
-            def begin(self, login: Any) -> Any:
-                class Cycle(sasl.SaslCycle):
-                    def respond(self, response: bytes) -> Any:
-                        waiting.append(Deferred())
-                        return waiting[-1]
-
-                return Cycle()
-
-        factory = self.server(portal=portal_over(checkers()), mechanisms=[Slow()])
-        client = self.client(factory.addresses[0])
-        await client.open("host")
-        cycle = sasl.AnonymousClient()
-        cycle.mechanism = "SLOW"  # type: ignore[misc]
-        asked = self.assertFailure(client.authorize(lambda names: cycle), ConnectionClosed)
-        await until(lambda: waiting)
-        (session,) = factory.machine.sessions()
-        factory.settle(factory.machine.peer_lost(session.peer, reactor.seconds()))
-        from twisted_msgproto.net.authentication import LoggedIn
-
-        login = LoggedIn("late", None, lambda: undone.append("late"))
-        waiting[0].callback(sasl.Authenticated(login))
-        self.assertEqual(undone, ["late"])
-        await client.close()
-        await asked
 
     @run
     async def test_a_mechanism_of_ones_own(self) -> None:

@@ -21,7 +21,7 @@ from twisted.logger import capturedLogs, formatEvent
 
 from tests.chaos.clients import GoodClients
 from tests.chaos.gateways import Five, most_resident, needs_proc
-from tests.mtl.cases import HeldSink, MtlCase, run, until
+from tests.mtl.cases import HeldSink, MtlCase, Recorded, run, until
 from tests.mtl.endless import GREETING, Endless, Leased, frame, join, needs_linux, until_cut_off
 from tests.mtl.plain import PATIENCE_MS, Plain
 from tests.tools.processes import Launched, Launcher, launching
@@ -101,12 +101,14 @@ class Honest(MtlCase):
         """NB-02, MT-27: what it has sent lies in libzmq, and is far more than one message."""
         looked = counting_looks(self)
         sink = HeldSink(at_once=False)
-        factory = self.server(sink, limits={**LIMITS, "unsafe-octets": SMALL})
+        recorded = Recorded()
+        limits = {**LIMITS, "unsafe-octets": SMALL}
+        factory = self.server(sink, limits=limits, sockets=recorded)
         patient: dict[str, object] = {"window": 1000, "liveness": 100, "heartbeat": 50}
         client = await self.ready(factory, "ingest", limits=patient)
         writer = await client.writer(["a"])
         first = writer.sendMany("a", [bytes(SMALL - 100)] * 10)
-        await until(lambda: factory._data._paused)
+        await until(lambda: recorded.paused)
         before = len(looked)
         await until(lambda: len(looked) > before + 4)
         done = writer.sendMany("a", [bytes(SMALL - 100)] * 490)
@@ -120,14 +122,11 @@ class Honest(MtlCase):
         self.assertEqual(factory.snapshot()["connections"], 2)
 
     async def beats(self, prepare: Callable[[Any], object], **options: Any) -> None:
-        factory = self.server(HeldSink(), **options)
+        recorded = Recorded()
+        factory = self.server(HeldSink(), sockets=recorded, **options)
         with Plain(factory.addresses[0], prepare=prepare) as plain:
-            dealer = plain._socket(zmq.DEALER)
-            dealer.set(zmq.HEARTBEAT_IVL, 1)
-            # By itself it would give up where the machine is busy for so long.
-            dealer.set(zmq.HEARTBEAT_TIMEOUT, 60_000)
-            dealer.connect(factory.addresses[1])
-            watching = factory._data.unfinished
+            _beats = plain.dealer(factory.addresses[1], heartbeats=1)
+            watching = recorded.routers[1].unfinished
             await until(lambda: watching.descriptors)
             (descriptor,) = watching.descriptors
             await until(lambda: unfinished.octets_of(descriptor).received > 2000)  # type: ignore[union-attr]

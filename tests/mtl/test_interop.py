@@ -133,9 +133,7 @@ def test_identities_of_ones_own_are_turned_away__MT_30(address: str) -> None:
     with Plain(address, identity=b"me") as client:
         assert client.open()[0] == "401"
         # While its owner is there, libzmq does not listen to a second one of the same name.
-        second = client._socket(zmq.DEALER)
-        second.set(zmq.IDENTITY, b"me")
-        second.connect(address)
+        second = client.dealer(address, identity=b"me")
         second.send_multipart([b"", b"Connection.Open", b"{}"])
         assert not second.poll(300)
         assert client.open()[0] == "401"
@@ -145,8 +143,7 @@ def test_identities_of_ones_own_are_turned_away__MT_30(address: str) -> None:
 
 def test_wrong_frame_counts_and_non_json_get_no_reply__MT_03__MT_13(address: str) -> None:
     with Plain(address) as client:
-        dealer = client._socket(zmq.DEALER)
-        dealer.connect(address)
+        dealer = client.dealer(address)
         for count in range(1, 101):
             dealer.send_multipart([b"x"] * count)
         dealer.send_multipart([b"", b"Connection.Open", b"{"])
@@ -175,7 +172,7 @@ def test_a_frame_of_300_mb_is_not_read(address: str, server: Launched) -> None:
     for kind, to_data in ((zmq.REQ, False), (zmq.DEALER, True)):
         with Plain(address) as client:
             port = client.ready("ingest").flow("Writer", ["x"]).socket.get(zmq.LAST_ENDPOINT)
-            socket = client._socket(kind)
+            socket = client.socket(kind)
             socket.connect(port.rstrip(b"\0").decode() if to_data else address)
             monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
             socket.send_multipart([b"Connection.Open", huge], copy=False)

@@ -153,17 +153,6 @@ def test_a_broker_counts_shows_and_answers_each_step__MT_13__MT_14__MT_18__MT_19
     assert told == [(n, expected, said) for n, (_, expected, said) in enumerate(steps)]
 
 
-def test_requests_are_counted_with_their_replies() -> None:
-    broker = Broker()
-    control = broker.session()
-    counters = broker.server.counters
-    before = dict(counters)
-    broker.ask_raw(control, b"", b"Connection.Nope", b"{}")
-    assert {name: n for name, n in counters.items() if before.get(name) != n} == {
-        "requests": 3, "replies:404": 1
-    }  # fmt: skip
-
-
 BOUND = "process-kept-octets"
 LIMIT = 1_000_000
 NAMES = [f"{number:03}" + "n" * 247 for number in range(250)]

@@ -115,15 +115,6 @@ def test_a_lease_opens_one_data_connection_once() -> None:
     assert broker.command(owner, Summon(4, "a")) == [Response(4, 200)]
 
 
-def test_a_second_lease_on_one_connection_is_forbidden_and_changes_nothing__MT_11() -> None:
-    broker = Broker()
-    peer = broker.reader()
-    token = broker.lease(broker.session(), "Writer")
-    assert broker.command(peer, Lease(9, token)) == [Response(9, 403)]
-    assert broker.command(peer, Dismiss(10, "a")) == [Response(10, 200)]
-    broker.connect(token)
-
-
 def test_commands_may_be_pipelined_behind_the_lease__MT_15() -> None:
     broker = Broker()
     token = broker.lease(broker.session(), "Reader", ["a", "b"])
@@ -282,16 +273,6 @@ def test_the_response_to_summon_precedes_content_and_none_follows_dismiss() -> N
 # ── confirmation from readers ───────────────────────────────────────────────────────────────────
 
 
-def test_confirming_is_for_confirmed_readers_only__MT_19() -> None:
-    broker = Broker()
-    write(broker, 1)
-    reader = broker.flow("Reader", confirm=NONE)
-    broker.command(reader, Summon(2, "a"))
-    broker.command(reader, Confirm(1), Reject(1, False, True))
-    assert broker.dropped == {"nothing-to-settle": 2}
-    assert broker.got(reader) == []
-
-
 def test_a_reader_holds_no_more_than_the_prefetch__MT_27() -> None:
     broker = Broker(limits={"prefetch": 3})
     reader = broker.reader()
@@ -299,17 +280,6 @@ def test_a_reader_holds_no_more_than_the_prefetch__MT_27() -> None:
     assert bodies(broker.got(reader)) == [b"1", b"2", b"3"]
     assert bodies(broker.command(reader, Confirm(2, True))) == [b"4", b"5"]
     assert bodies(broker.command(reader, Reject(3))) == [b"6"]
-
-
-def test_what_comes_after_a_dismissal_is_not_sent_to_that_reader__MT_16() -> None:
-    broker = Broker()
-    reader = broker.reader()
-    assert Response(3, 200) in broker.command(reader, Dismiss(3, "a"))
-    other = broker.reader()
-    write(broker, 1, 2)
-    assert bodies(broker.got(reader)) == []
-    assert bodies(broker.got(other)) == [b"1", b"2"]
-    assert broker.command(reader, Ping()) == [Pong()], "it may summon something else"
 
 
 SETTLED: list[tuple[DataCommand, list[int], int]] = [

@@ -66,21 +66,6 @@ def test_the_test_profile_fans_out_to_all_readers_of_its_virtual_host__MT_25() -
     assert broker.server.profiles["test"].snapshot() == {"missed": 1}
 
 
-def test_rejected_content_is_gone_and_recycled_content_comes_first__MT_19__MT_26() -> None:
-    broker = Broker(limits={"prefetch": 3})
-    reader = broker.reader()
-    write(broker, 1, 2, 3, 4, 5)
-    assert bodies(broker.got(reader)) == [b"1", b"2", b"3"]
-    assert bodies(broker.command(reader, Reject(1))) == [b"4"]
-    got = broker.command(reader, Reject(4, True, True))
-    assert bodies(got) == [b"2", b"3", b"4"]
-    assert [command.sequence for command in got] == [5, 6, 7]  # type: ignore[union-attr]
-    broker.command(reader, Confirm(7, True))
-    figures = broker.server.profiles["queue"].snapshot()
-    assert (figures["rejected"], figures["recycled"], figures["confirmed"]) == (1, 3, 3)
-    assert figures["broker_waiting"] + figures["broker_in_flight"] == 1
-
-
 def test_what_is_delivered_too_often_becomes_a_dead_letter__MT_26() -> None:
     broker = Broker(limits={"deliveries": 2})
     write(broker, 1, 2)
