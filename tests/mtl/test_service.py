@@ -13,15 +13,12 @@ from twisted.python import usage
 
 from tests.tools.processes import Launcher
 from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.mtl import zeromq
-from twisted_msgproto.mtl.command import destination
-from twisted_msgproto.mtl.service import Options, data_endpoint
+from twisted_msgproto.mtl import command, service, zeromq
 from twisted_msgproto.mtl.zeromq import curve as keys
-from twisted_msgproto.mtl.zeromq import data_beside
 
 
-def options(*words: str) -> Options:
-    read = Options()
+def options(*words: str) -> service.Options:
+    read = service.Options()
     read.read(list(words))
     return read
 
@@ -45,7 +42,7 @@ def test_the_defaults_are_on_this_machine__MT_12__MT_31() -> None:
     ],
 )
 def test_data_goes_to_the_next_port__MT_12(control: str, data: str | None) -> None:
-    assert data_endpoint([control]) == data
+    assert service.data_endpoint([control]) == data
     assert options("-e", control)["data-endpoint"] == data
     assert options("-e", control, "--one-socket")["data-endpoint"] is None
     other = "tcp://127.0.0.1:7"
@@ -54,13 +51,16 @@ def test_data_goes_to_the_next_port__MT_12(control: str, data: str | None) -> No
 
 def test_several_endpoints_share_a_data_port_which_is_none_of_theirs__HO_25__MT_12() -> None:
     both = ["tcp://127.0.0.1:6000", "tcp://127.0.0.2:6001"]
-    assert data_endpoint(both) == "tcp://127.0.0.1:6002"
-    assert data_endpoint([*both, "ipc:///tmp/x"]) is None
-    assert data_beside(both, "tcp://127.0.0.1:7") == ["tcp://127.0.0.1:7", "tcp://127.0.0.2:7"]
-    assert data_beside(both, "tcp://0.0.0.0:7") == ["tcp://0.0.0.0:7"]
-    assert data_beside(["tcp://*:6000", *both], "tcp://127.0.0.1:7") == ["tcp://*:7"]
-    assert data_beside(["tcp://[::1]:6000"], "tcp://[::1]:*") == ["tcp://[::1]:*"]
-    assert data_beside(both, "ipc:///tmp/x") == ["ipc:///tmp/x"]
+    assert service.data_endpoint(both) == "tcp://127.0.0.1:6002"
+    assert service.data_endpoint([*both, "ipc:///tmp/x"]) is None
+    assert zeromq.data_beside(both, "tcp://127.0.0.1:7") == [
+        "tcp://127.0.0.1:7",
+        "tcp://127.0.0.2:7",
+    ]
+    assert zeromq.data_beside(both, "tcp://0.0.0.0:7") == ["tcp://0.0.0.0:7"]
+    assert zeromq.data_beside(["tcp://*:6000", *both], "tcp://127.0.0.1:7") == ["tcp://*:7"]
+    assert zeromq.data_beside(["tcp://[::1]:6000"], "tcp://[::1]:*") == ["tcp://[::1]:*"]
+    assert zeromq.data_beside(both, "ipc:///tmp/x") == ["ipc:///tmp/x"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_which_addresses_only_this_machine_can_reach__MT_31(address: str, local:
     ],
 )
 def test_destinations(text: str | None, found: tuple[str, str, str]) -> None:
-    assert destination(text, "ingest") == found
+    assert command.destination(text, "ingest") == found
 
 
 # ── processes ───────────────────────────────────────────────────────────────────────────────────
