@@ -124,7 +124,8 @@ def test_what_is_no_json_is_dropped_and_what_is_no_good_request_gets_400(body: b
             assert json.loads(reply)["reason"]
 
 
-def test_a_command_which_is_no_text_is_dropped_silently__MT_03__MT_04() -> None:
+def test_a_command_which_is_no_text_is_dropped_silently() -> None:
+    """MT-03, MT-04"""
     for command in (b"\xff", b"a\0", b"x" * 256):
         broker = Broker()
         assert broker.ask_raw(PEER, b"", command, b"{}") == []
