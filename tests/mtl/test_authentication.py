@@ -263,7 +263,7 @@ def test_a_server_cannot_have_a_client_compute_for_ever_nor_too_little__NB_07(as
         assert cycle.respond(challenge).startswith(b"c=")
         return
     ours = rf"asks for {asked} rounds of SCRAM, scram_iterations allows 20000"
-    with pytest.raises(ValueError, match=ours if 20_000 < asked <= 10**7 else ""):
+    with pytest.raises(ValueError, match=ours if 20_000 < asked <= 10**7 else None):
         cycle.respond(challenge)
     assert not cycle.finished
 
