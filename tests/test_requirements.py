@@ -11,7 +11,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 PAGE = TESTS / "requirements.md"
-ID = re.compile(r"\b(?:LJ|MM|SA|UM|MT|HO|NB|BK|TB|FC|RD)[-_]\d\d\b")
+ID = re.compile(r"(?<![A-Za-z0-9])(?:LJ|MM|SA|UM|MT|HO|NB|BK|TB|FC|RD)[-_]\d\d(?!\d)")
 
 HEAD = """# Requirements and their tests
 
