@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import queue
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,19 @@ def offsets_of(reader: Any) -> list[int]:
     copy = pickle.loads(pickle.dumps(reader))
     batches = [rows for part in reader.partitions() for rows in copy.read(part)]
     return [offset for rows in batches for offset in rows.column("offset").to_pylist()]
+
+
+@pytest.fixture
+def command_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lets the command run in this process, whose signals are the test's again afterwards."""
+    monkeypatch.setattr(os, "setsid", lambda: None)
+    before = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    }
+    yield
+    for number, function in before.items():
+        signal.signal(number, function)
 
 
 Drain = Callable[..., Any]
