@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from tests.table.conftest import table_in
 from tests.tools.upkept import RUN, Gateway, again, expected, land, rows
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import SegmentLog
@@ -19,6 +20,11 @@ from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.rewind import rewind
 from twisted_msgproto.table.starting import consumer_name
 from twisted_msgproto.table.verify import verify
+
+
+@pytest.fixture(params=["local", "s3"])
+def table(request: pytest.FixtureRequest) -> Table:
+    return table_in(request)
 
 
 def delta(table: Table) -> DeltaTable:

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from tests.table.upkeep.conftest import table_in
+from tests.table.conftest import table_in
 from tests.tools.upkept import RUN, Gateway, again, create, expected, land, rows
 from twisted_msgproto.core.errors import Overtaken, TableError
 from twisted_msgproto.table import compact as compacting
