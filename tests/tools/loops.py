@@ -13,7 +13,7 @@ from tests.spark.conftest import identity
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.spark.gateways import Gateways
-from twisted_msgproto.spark.jobs import Runner, open_range
+from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.loop import Loop, Pace
 from twisted_msgproto.spark.marks import Marks
 from twisted_msgproto.spark.opening import open_queue
@@ -32,7 +32,7 @@ def loop_over(
     table: Table | Path,
     queues: Iterable[Path | str],
     *,
-    runner: Runner = run_here,
+    runner: Callable[[Target, Sequence[Sequence[Range]]], LandedRanges] = run_here,
     pace: Pace | None = None,
     start_begin: bool = False,
     say: Callable[[str], None] = print,
