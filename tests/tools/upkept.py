@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.tools.queues import batch, put
+from tests.tools.tables import TABLE_SCHEMA
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table.actions import DataFile, Run
-from twisted_msgproto.table.landing import TABLE_SCHEMA, Range, Target, land_ranges
+from twisted_msgproto.table.landing import Range, Target, land_ranges
 from twisted_msgproto.table.log import Table
 
 RUN = Run("5eed", "here", 17)

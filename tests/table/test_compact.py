@@ -15,12 +15,12 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from tests.table.upkeep.conftest import table_in
+from tests.table.conftest import table_in
 from tests.tools.upkept import RUN, Gateway, again, create, expected, land, rows
 from twisted_msgproto.core.errors import Overtaken, TableError
 from twisted_msgproto.table import compact as compacting
-from twisted_msgproto.table.actions import DataFile, Run
-from twisted_msgproto.table.compact import Compactions, choose, compact, compact_if_due
+from twisted_msgproto.table.actions import Run
+from twisted_msgproto.table.compact import Compactions, compact
 from twisted_msgproto.table.expire import expire
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.verify import verify
@@ -42,18 +42,25 @@ def fill(table: Table, *gateways: Gateway, batches: int = 4) -> None:
         land(table, *gateways)
 
 
-def file(octets: int, modified: int, day: str = "2026-01-31") -> DataFile:
-    return DataFile(f"{modified}.parquet", octets, {"day": day}, modified=modified)
-
-
-def test_small_files_are_grouped_by_partition_up_to_the_target() -> None:
-    files = [file(10, n) for n in range(7)] + [file(10, 20 + n, "2026-02-01") for n in range(2)]
-    files += [file(100, 40), file(10, 50, "2026-02-02")]
-    groups = choose(reversed(files), small=100, target=30)
-    assert [[f.modified for f in group] for group in groups] == [
-        [0, 1, 2],
-        [3, 4, 5],
-        [20, 21],
+def test_small_files_are_grouped_by_partition_up_to_the_target(local: Table, a: Gateway) -> None:
+    """In the order they were written; a large one, or one alone, stays as it is."""
+    for day, count in ((0, 7), (1, 2), (2, 1)):
+        for _ in range(count):
+            a.put(2, day=day)
+            land(local, a)
+    a.put(500, day=0)
+    [large] = land(local, a)
+    small = max(file.size for file in local.files() if file.path != large.path)
+    options = {"small": large.size, "target": small * 7 // 2}  # three fit, and not four
+    would = compact(local, RUN, dry_run=True, **options)
+    assert (would.small, would.removed, would.added) == (10, 8, 3)
+    compact(local, RUN, **options)
+    assert rows(local) == expected(a, 0, a.rows)
+    days = [(file.partition["day"], file.rows) for file in local.files()]
+    assert sorted(days) == [
+        *(("2023-11-15", count) for count in (2, 6, 7, 500)),
+        ("2023-11-16", 4),
+        ("2023-11-17", 2),
     ]
 
 
@@ -218,34 +225,27 @@ def test_compaction_is_given_up_and_told_when_a_file_is_lost(table: Table, a: Ga
     assert "it is missing" in lines[0]
 
 
-def test_a_bridge_compacts_when_there_are_many_small_files(
-    table: Table, a: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compacting, "DUE_FILES", 4)
-    fill(table, a)
-    assert compact_if_due(table, RUN) is None
-    fill(table, a, batches=2)
-    done = compact_if_due(again(table), RUN)
-    assert done is not None
-    assert done.added == 2
-    assert rows(table) == expected(a, 0, a.rows)
-
-
 def test_a_bridge_compacts_every_ten_minutes_at_most(
     table: Table, a: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And only when there are many small files."""
     monkeypatch.setattr(compacting, "DUE_FILES", 3)
     lines: list[str] = []
     now = 0.0
     compactions = Compactions(RUN, lines.append, clock=lambda: now)
-    fill(table, a)
-    for moment in (0.0, 599.0, 600.0, 601.0):
+    fill(table, a, batches=3)
+    now = 600.0
+    compactions.begin(table)
+    compactions.wait(60)
+    assert lines == []
+    fill(table, a, batches=1)
+    for moment in (601.0, 1199.0, 1200.0, 1201.0):
         now = moment
         compactions.begin(table)
         compactions.wait(60)
-    assert lines == ["compaction made 2 files of 4 small ones"]
+    assert lines == ["compaction made 1 files of 3 small ones"]
     fill(table, a)
-    for moment in (1199.0, 1200.0):
+    for moment in (1799.0, 1800.0):
         now = moment
         compactions.begin(table)
         compactions.wait(60)
@@ -253,7 +253,7 @@ def test_a_bridge_compacts_every_ten_minutes_at_most(
     assert rows(table) == expected(a, 0, a.rows)
     table.storage.delete(table.files()[0].path)
     fill(table, a)
-    now = 1800.0
+    now = 2400.0
     compactions.begin(table)
     compactions.wait(60)
     assert len(lines) == 3

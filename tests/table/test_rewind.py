@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from tests.table.conftest import table_in
 from tests.tools.upkept import RUN, Gateway, again, expected, land, rows
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import SegmentLog
@@ -17,8 +18,12 @@ from twisted_msgproto.table import gaps
 from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.rewind import rewind
-from twisted_msgproto.table.starting import consumer_name
 from twisted_msgproto.table.verify import verify
+
+
+@pytest.fixture(params=["local", "s3"])
+def table(request: pytest.FixtureRequest) -> Table:
+    return table_in(request)
 
 
 def delta(table: Table) -> DeltaTable:
@@ -33,6 +38,11 @@ def fill(table: Table, *gateways: Gateway, batches: int = 3) -> list[list[DataFi
             gateway.put(10 - gateway.rows % 10)
         found.append(land(table, *gateways))
     return found
+
+
+def consumer(table: Table) -> str:
+    """The name of a bridge's mark."""
+    return f"spark-{table.table_id.replace('-', '')[:8]}"
 
 
 def trimmed(gateway: Gateway) -> None:
@@ -102,7 +112,7 @@ def test_a_queue_does_not_forget_what_has_to_land_again(
     local: Table, a: Gateway, name: str
 ) -> None:
     """The mark of the bridge lets it trim what is in the table: until it is taken out there."""
-    own = name or consumer_name(local.table_id)
+    own = name or consumer(local)
     a.reader.register(own)
     batches = fill(local, a)
     # The gateway has not trimmed yet: it ended before.
@@ -121,7 +131,7 @@ def test_a_queue_does_not_forget_what_has_to_land_again(
 def test_what_was_trimmed_while_the_rows_were_looked_for_stays_in_the_table(
     local: Table, a: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = consumer_name(local.table_id)
+    own = consumer(local)
     a.reader.register(own)
     batches = fill(local, a)
     a.reader.commit(own, 30)
@@ -170,19 +180,12 @@ def test_what_is_not_whole_needs_the_queue(local: Table, a: Gateway) -> None:
         rewind(local, RUN)
 
 
-def trim(gateway: Gateway, offset: int) -> None:
-    gateway.reader.register("test")
-    gateway.reader.commit("test", offset)
-    log = SegmentLog(gateway.directory)
-    log.trim()
-    log.close()
-    assert gateway.reader.begin() > 0
-
-
 def test_nothing_goes_below_the_begin_of_the_queue(local: Table, a: Gateway) -> None:
     batches = fill(local, a)
     local.storage.delete(batches[1][0].path)
-    trim(a, 20)
+    a.reader.register("test")
+    a.reader.commit("test", 20)
+    trimmed(a)
     before = local.version
     with pytest.raises(TableError, match=r"whole up to offset 10, and its queue begins at 20"):
         rewind(local, RUN, queues={a.id: a.reader})

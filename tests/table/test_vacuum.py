@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from deltalake import DeltaTable
 
+from tests.table.conftest import table_in
 from tests.tools.upkept import RUN, Gateway, expected, land, rows
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.table import vacuum as module
@@ -24,6 +25,11 @@ from twisted_msgproto.table.vacuum import vacuum
 from twisted_msgproto.table.verify import verify
 
 DAY = 86_400.0
+
+
+@pytest.fixture(params=["local", "s3"])
+def table(request: pytest.FixtureRequest) -> Table:
+    return table_in(request)
 
 
 def tomorrow() -> float:

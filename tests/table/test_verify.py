@@ -1,12 +1,19 @@
-"""``verify`` finds what is missing or twice, and proves up to where the rest is whole."""
+"""``verify`` finds what is missing or twice, and proves up to where the rest is whole; ``counts``
+tells what is in a table, from statistics where they suffice.
+"""
 
 from __future__ import annotations
 
 import itertools
+import json
+import random
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -14,27 +21,23 @@ from deltalake import DeltaTable
 
 from tests.spark.conftest import damage_record
 from tests.tools.loops import drain
-from tests.tools.upkept import RUN, Gateway, land
+from tests.tools.tables import rows_of
+from tests.tools.upkept import RUN, Gateway, create, land
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.queue.lineage import Landed
-from twisted_msgproto.queue.source import Queue, Rows
 from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.loop import Pace
+from twisted_msgproto.table import counts as counting
 from twisted_msgproto.table import gaps
 from twisted_msgproto.table.actions import DataFile
+from twisted_msgproto.table.counts import counts
 from twisted_msgproto.table.landing import LandedRanges, Range, Target, land_ranges, merged
 from twisted_msgproto.table.log import Table
-from twisted_msgproto.table.verify import GatewayReport, Report, verify
+from twisted_msgproto.table.verify import verify
 
 
-@pytest.fixture
-def table(local: Table) -> Table:
-    """What is looked at does not depend on where it stands: one table is enough."""
-    return local
-
-
-def of(report: Report, gateway: Gateway) -> GatewayReport:
+def of(report: Any, gateway: Gateway) -> Any:
     return report.gateways[gateway.id]
 
 
@@ -161,22 +164,20 @@ def test_a_bridge_notes_where_a_gateway_began_and_what_was_damaged(
 class Odd:
     """A queue whose rows at odd offsets a transform drops."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Any) -> None:
         self._queue = queue
         self.queue_id = queue.queue_id
 
-    def read(self, *words: Any, **options: Any) -> Rows:
+    def read(self, *words: Any, **options: Any) -> Any:
         rows = self._queue.read(*words, **options)
-        return Rows(
-            (batch.filter(pc.equal(pc.bit_wise_and(batch["offset"], 1), 0)) for batch in rows),
-            [],
-        )
+        even = (batch.filter(pc.equal(pc.bit_wise_and(batch["offset"], 1), 0)) for batch in rows)
+        return type(rows)(even, [])
 
 
 def run_and_drop(target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
     """Lands what a transform leaves which drops the rows at odd offsets."""
     landed = merged(
-        land_ranges(target, ranges, lambda part: cast(Queue, Odd(open_range(part))))
+        land_ranges(target, ranges, lambda part: cast(Any, Odd(open_range(part))))
         for ranges in tasks
     )
     landed.dropped = 1
@@ -231,19 +232,53 @@ def test_another_history_of_the_queue_is_a_finding(
 
 
 def test_a_table_without_the_columns_is_refused_in_one_line(tmp_path: Path) -> None:
-    import pyarrow as pa
-
     other = Table.create(tmp_path / "other", pa.schema([pa.field("x", pa.int64())]), ())
     with pytest.raises(TableError, match="has no column 'gateway'"):
         verify(other)
 
 
-def test_many_ranges_are_cut_in_the_lines_and_whole_in_the_report() -> None:
-    missing = [(n * 10, n * 10 + 1) for n in range(50)]
-    found = GatewayReport("g", Landed(500), 0, 450, [], missing, [], [], [], [])
-    report = Report("t", 1, 1, {"g": found})
+@pytest.mark.parametrize("seed", range(25))
+def test_what_is_missing_and_twice_is_so_however_rows_lie_in_files(table: Table, seed: int) -> None:
+    """Against sets of integers."""
+    chance = random.Random(seed)
+    seen: Counter[int] = Counter()
+    files = []
+    for number in range(12):
+        parts = []
+        for _ in range(chance.randrange(1, 4)):
+            lo = chance.randrange(60)
+            hi = lo + chance.randrange(1, 12)
+            parts.append(rows_of("g", lo, hi))
+            seen.update(range(lo, hi))
+        path = Path(table.location, f"{number}.parquet")
+        pq.write_table(pa.concat_tables(parts), path, row_group_size=chance.randrange(1, 30))
+        files.append(DataFile(path.name, path.stat().st_size, {"day": "2026-01-31"}))
+    begin = {f"{gaps.BEGIN_PREFIX}g": 0}
+    table.commit(files, {"g": Landed(50)}, before={}, run=RUN, notes=begin)
+    report = verify(table)
+    found = report.gateways["g"]
+    assert found.rows == seen.total()
+    assert offsets_in(found.missing) == set(range(50)) - seen.keys()
+    assert offsets_in(found.twice) == {offset for offset, count in seen.items() if count > 1}
+    assert offsets_in(found.above) == {offset for offset in seen if offset >= 50}
+    for ranges in (found.missing, found.twice, found.above, found.seen):
+        assert all(one[1] < other[0] for one, other in itertools.pairwise(ranges))
+
+
+def offsets_in(ranges: Any) -> set[int]:
+    return {offset for lo, hi in ranges for offset in range(lo, hi)}
+
+
+def test_many_ranges_are_cut_in_the_lines_and_whole_in_the_report(table: Table) -> None:
+    path = Path(table.location, "odd.parquet")
+    rows = rows_of("g", 0, 101)
+    pq.write_table(rows.filter(pc.equal(pc.bit_wise_and(rows["offset"], 1), 0)), path)
+    odd = DataFile(path.name, path.stat().st_size, {"day": "2026-01-31"})
+    table.commit([odd], {"g": Landed(101)}, before={}, run=RUN)
+    report = verify(table)
     lines = list(report.findings())
-    assert len(lines) == 21
+    assert (len(report.gateways["g"].missing), len(lines)) == (50, 21)
+    assert lines[0] == "missing: gateway g offsets 1 to 2 (1 rows)"
     assert lines[-1] == "missing: gateway g 30 more ranges (30 rows)"
 
 
@@ -254,3 +289,59 @@ def test_very_many_ranges_become_few_notes_which_cover_them() -> None:
     assert len(notes) == gaps.NOTES_MAX
     assert all(any(lo <= n < hi for lo, hi in covered) for n, _ in ranges)
     assert all(one[1] < other[0] for one, other in itertools.pairwise(covered))
+
+
+# -- counts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partition_by", [("day",), ("protocol", "day")])
+def test_rows_by_gateway_protocol_and_day(tmp_path: Path, partition_by: tuple[str, ...]) -> None:
+    table = create(tmp_path / "table", partition_by=partition_by)
+    a, b = Gateway(tmp_path / "a"), Gateway(tmp_path / "b")
+    a.put(10, protocol="umq")
+    b.put(4)
+    land(table, a, b)
+    b.put(3, day=1)
+    land(table, a, b)
+    found = counts(table)
+    assert (found.rows, found.files) == (19, len(table.files()))
+    of_a, of_b = found.gateways[a.id], found.gateways[b.id]
+    assert (of_a.landed, of_a.begin, of_a.rows) == (11, 0, 11)
+    assert of_a.protocols == {"lumberjack": 1, "umq": 10}
+    assert of_a.days == {"2023-11-15": 11}
+    assert of_b.protocols == {"lumberjack": 8}
+    assert of_b.days == {"2023-11-15": 5, "2023-11-16": 3}
+    assert of_b.files == 2
+
+
+def test_a_gateway_without_rows_is_named(tmp_path: Path) -> None:
+    table, a = create(tmp_path / "table"), Gateway(tmp_path / "a")
+    files = land(table, a)
+    table.replace(files, [], run=RUN, data_change=True)
+    found = counts(table).gateways[a.id]
+    assert (found.landed, found.begin, found.rows, found.files) == (1, None, 0, 0)
+
+
+def test_files_whose_statistics_suffice_are_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, a = create(tmp_path / "table"), Gateway(tmp_path / "a")
+    a.put(9)
+    [file] = land(table, a)
+    values = {"gateway": a.id, "offset": 0, "protocol": "lumberjack"}
+    statistics = {"numRecords": 10, "minValues": values, "maxValues": values | {"offset": 9}}
+    known = replace(file, path=file.path, statistics=json.dumps(statistics))
+    monkeypatch.setattr(table, "files", lambda: [known])
+    monkeypatch.delattr(counting, "read_footer")
+    found = counts(table).gateways[a.id]
+    assert (found.rows, found.begin, found.protocols) == (10, 0, {"lumberjack": 10})
+
+
+def test_a_lost_file_is_one_line(tmp_path: Path) -> None:
+    table, a = create(tmp_path / "table"), Gateway(tmp_path / "a")
+    [file] = land(table, a)
+    table.storage.delete(file.path)
+    with pytest.raises(TableError, match="it is missing; 'msgproto table verify'"):
+        known = [replace(file, statistics="")]
+        table.files = lambda: known  # type: ignore[method-assign]
+        counts(table)
