@@ -39,14 +39,11 @@ PROMPT = {
 
 
 class Clients:
-    """The verbs that :class:`GoodClients` asks for."""
-
     def __init__(self, reactor: Any) -> None:
         self._services: dict[str, Any] = {}
         self._sent = 0
 
     async def stand(self, name: str, port: int) -> list[float]:
-        """Have a client of this name at the port."""
         service = self._services[name] = PROMPT[name].make(port)
         service.startService()
         return []
@@ -72,14 +69,12 @@ class Clients:
         return latencies
 
     async def send_all(self, count: int, acknowledged: str) -> list[float]:
-        """Have every client send messages at the same time."""
         sending = [
             Deferred.fromCoroutine(self.send(name, count, acknowledged)) for name in self._services
         ]
         return [latency for one in await gatherResults(sending) for latency in one]
 
     async def connections(self, name: str) -> list[float]:
-        """How often the client has connected."""
         return [float(self._services[name].factory.counters["connections_total"])]
 
 
@@ -109,7 +104,6 @@ class Driver:
         return latencies
 
     def close(self) -> None:
-        """End the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -160,8 +154,6 @@ def answer(make_clients: Callable[[Any], Any]) -> None:
 
 
 class GoodClients:
-    """The process, asked from outside."""
-
     def __init__(self, directory: Path) -> None:
         self._driver = Driver(MODULE)
         self.acknowledged = directory / f"acknowledged-{id(self)}"
@@ -181,15 +173,12 @@ class GoodClients:
         return self._driver.ask("send_all", count, str(self.acknowledged))
 
     def connections(self, name: str) -> int:
-        """How often the client has connected so far."""
         return int(self._driver.ask("connections", name)[0])
 
     def told(self) -> set[bytes]:
-        """The bodies that were acknowledged."""
         return set(self.acknowledged.read_bytes().splitlines())
 
     def close(self) -> None:
-        """End the process."""
         self._driver.close()
 
 

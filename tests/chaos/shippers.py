@@ -89,7 +89,6 @@ class Shipper(threading.Thread):
                 self._progress.wait(min(left, 1.0))
 
     def finish(self) -> None:
-        """Stop sending, and wait for the thread."""
         self._stop_sending.set()
         self.join(60)
         assert self.error is None, self.error

@@ -56,7 +56,6 @@ def kills(chance: random.Random, long: bool) -> Iterator[Kill]:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A port that nobody else uses while the gateway is down."""
     with reserved(1) as [one]:
         yield one
 

@@ -38,7 +38,6 @@ def umq_answer(message: str | bytes) -> str | None:
 
 
 def sabc_answer(message: str | bytes) -> str | None:
-    """What an sABC server says to a client's frame."""
     text = message if isinstance(message, str) else message.decode()
     if text.startswith("CONNECT\r\n"):
         return "CONNECTED\r\nsession-id::s\r\n\r\n\0"

@@ -298,7 +298,6 @@ def test_a_method_which_the_server_has_not_is_told_with_a_status_of_its_own__HO_
 
 
 def shell(launch: Launcher, command: str) -> subprocess.CompletedProcess[str]:
-    """Run ``command`` in a shell, as an operator would."""
     return subprocess.run(
         ["bash", "-c", command],
         cwd=launch.directory,

@@ -38,7 +38,6 @@ class Callbacks:
         self.successResultOf(sent)
 
     def fired(self: Any, sent: list[Any]) -> list[int]:
-        """How often each of them fires."""
         times = [0] * len(sent)
         for number, one in enumerate(sent):
 

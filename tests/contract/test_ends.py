@@ -65,8 +65,6 @@ class Draining:
 
 
 class Ending:
-    """Ends of one connection."""
-
     @only(*STREAMS)
     def test_who_shuts_its_sending_side_still_gets_its_answer(self: Any) -> None:
         """HO-06"""
@@ -213,7 +211,6 @@ class Ending:
         return sent
 
     def counted_at_the_end(self: Any, world: Any, peer: Any) -> dict[str, int]:
-        """What has a count other than 0 once the connection is gone."""
         peer.cut()
         return {name: count for name, count in world.factory.counters.items() if count}
 

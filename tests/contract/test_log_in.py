@@ -43,8 +43,6 @@ class Checker:
 
 
 class LogIn:
-    """A server with a portal."""
-
     def guarded(self: Any, **options: Any) -> Any:
         checker = Checker(silent=options.pop("silent", False))
         return self.world(SafeSink(), portal=self.case.portal([checker]), **options), checker

@@ -26,15 +26,11 @@ class Silent(Protocol):
 
 
 class Closing(Protocol):
-    """Closes as soon as it has read anything."""
-
     def dataReceived(self, data: bytes) -> None:
         self.transport.loseConnection()
 
 
 class WebServer(Protocol):
-    """Speaks another protocol."""
-
     def dataReceived(self, data: bytes) -> None:
         self.transport.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
 
@@ -53,8 +49,6 @@ class PartSink(SafeSink):
 
 
 class FailingSink(SafeSink):
-    """A disk which fails after a few messages."""
-
     def __init__(self, most: int) -> None:
         super().__init__()
         self.most = most
@@ -66,8 +60,6 @@ class FailingSink(SafeSink):
 
 
 class SendTo:
-    """Each row is a kind of server."""
-
     def test_an_honest_server_acknowledges_all(self: Any) -> None:
         sink = SafeSink()
         sent = Sent(self, self.world(sink)).settle()

@@ -56,7 +56,6 @@ class Naming:
 
     @only(*BOTH_WAYS)
     def test_one_of_them_is_sent_to(self: Any) -> None:
-        """The newest, and nobody else."""
         world = self.world(SafeSink())
         got: list[list[bytes]] = []
         for _ in range(3):

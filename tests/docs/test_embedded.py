@@ -13,7 +13,6 @@ SHOWING = [page for page in PAGES if shown(page)]
 
 @pytest.mark.parametrize("page", SHOWING, ids=lambda page: page.stem)
 def test_a_page_shows_the_files_as_they_are(page: Path) -> None:
-    """Renew them with ``python -m tests.docs.embedded``."""
     for name, text in shown(page).items():
         assert text == (PROJECT / name).read_text(), name
     assert filled(page.read_text()) == page.read_text()

@@ -31,7 +31,6 @@ FILTERS: list[Callable[[Letter], bool] | None] = [
 
 
 def named(wants: Callable[[Letter], bool] | None) -> str:
-    """Say which filter this is."""
     return f"filter {FILTERS.index(wants)}"
 
 
@@ -144,7 +143,6 @@ class BrokerWorld:
             self.watched.reject(peer, places, requeue)
 
     def lie(self) -> None:
-        """A consumer answers for places that it never got, or twice."""
         peer = self._peer()
         if peer is not None and self.watched.disk:
             places = self.source.choices(list(self.watched.disk), k=3)

@@ -50,7 +50,6 @@ def everything_held_was_tried() -> AbstractContextManager[object]:
 
 
 def anybody_acknowledges() -> AbstractContextManager[object]:
-    """An acknowledgement counts, whoever holds the letter."""
     release = Broker._release
 
     def releasing(self: Broker, subscriber: Subscriber, places: list[int]) -> Released:
@@ -120,8 +119,6 @@ def passes_what_is_not_read() -> AbstractContextManager[object]:
 
 
 def memory_is_not_freed() -> AbstractContextManager[object]:
-    """What is dropped from memory stays counted."""
-
     def drop(self: BrokerQueue, places: Any) -> int:
         return sum(letter.octets for place in places if (letter := self.letters.pop(place, None)))
 
@@ -139,7 +136,6 @@ def away_is_not_counted_off() -> AbstractContextManager[object]:
 
 
 def written_too_early() -> AbstractContextManager[object]:
-    """A letter is noted as done with when it is delivered."""
     carry_out = Broker._carry_out
 
     def carrying(self: Broker, queue: BrokerQueue, hands: Any, unwanted: Any) -> None:
@@ -170,8 +166,6 @@ def senders_wait_for_ever() -> AbstractContextManager[object]:
 
 
 def more_than_there_is_room() -> AbstractContextManager[object]:
-    """The first consumer in turn gets everything."""
-
     def dealing(letters: list[Any], rooms: list[int]) -> list[list[Any]]:
         return [letters, *([] for _ in rooms[1:])]
 

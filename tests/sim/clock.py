@@ -15,8 +15,6 @@ from zope.interface import implementer
 
 @implementer(IDelayedCall)
 class Call:
-    """One delayed call, with the face of Twisted's DelayedCall."""
-
     __slots__ = ("_clock", "arguments", "call", "live", "time")
 
     def __init__(self, clock: HeapClock, time: float, call: Callable[..., Any], arguments: Any):
@@ -88,7 +86,6 @@ class HeapClock:
         return False
 
     def waiting(self) -> list[Call]:
-        """Every call which would still come."""
         return [call for time, _, call in self._heap if call.live and call.time == time]
 
 
@@ -138,8 +135,6 @@ class ProcessClock:
     def callInThreadWithCallback(
         self, told: Callable[[bool, Any], None], call: Callable[..., Any], *args: Any, **kw: Any
     ) -> None:
-        """Do some work in a thread, and tell how it ended."""
-
         def work() -> None:
             try:
                 result = call(*args, **kw)

@@ -36,11 +36,9 @@ class Consumer:
 
     @property
     def landed(self) -> int:
-        """Offsets below this are in the table."""
         return self.intents[self.finished][1] if self.finished >= 0 else 0
 
     def rows(self) -> list[dict[str, Any]]:
-        """The table, in the order of its batches."""
         return [row for batch in sorted(self.table) for row in self.table[batch]]
 
     def run(self) -> None:
@@ -57,7 +55,6 @@ class Consumer:
                 self.batch()
 
     def batch(self) -> None:
-        """Register, read, write, commit."""
         world = self._world
         reader = QueueReader(DIRECTORY, disk=world.disk)
         if not self.registered:
@@ -85,7 +82,6 @@ class Consumer:
         return end > self.landed
 
     def read(self, reader: QueueReader, start: int, end: int) -> list[dict[str, Any]]:
-        """The rows of a batch."""
         return rows_of(reader, start, end)
 
     def write(self, batch: int, rows: list[dict[str, Any]]) -> None:

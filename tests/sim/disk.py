@@ -170,7 +170,6 @@ class SimulatedDisk:
         return path in self._unreadable
 
     def can_read(self) -> None:
-        """Everything can be read again."""
         self._unreadable.clear()
 
     @contextmanager
@@ -181,7 +180,6 @@ class SimulatedDisk:
         self._unreadable = unreadable
 
     def mend(self) -> None:
-        """Room again, and no fault is to come."""
         self.capacity = None
         self._faults.clear()
         self.can_read()
@@ -203,7 +201,6 @@ class SimulatedDisk:
         return max(0, self.capacity - self.used())
 
     def used(self) -> int:
-        """Octets in all files."""
         return sum(
             len(content.octets) for names in self._names.values() for content in names.values()
         )
@@ -238,7 +235,6 @@ class SimulatedDisk:
         return bytes(self._content(path).octets)
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or directory of this name."""
         directory, name = split(path)
         return path in self._names or name in self._names.get(directory, {})
 
@@ -249,7 +245,6 @@ class SimulatedDisk:
         content.unsynced.clear()
 
     def paths(self) -> list[str]:
-        """All files."""
         return sorted(
             os.path.join(directory, name)
             for directory, names in self._names.items()

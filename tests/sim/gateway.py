@@ -56,7 +56,6 @@ class Turns:
         self._wrote: deque[set[str]] = deque([set()], maxlen=3)
 
     def submitted(self, batch: MessageBatch, octets: int) -> None:
-        """A batch comes into the queue."""
         session = str(batch.session)
         self._wrote[-1].add(session)
         if session not in self._known:
@@ -65,7 +64,6 @@ class Turns:
                 self._new.append(batch)
 
     def taken(self, batches: list[MessageBatch]) -> None:
-        """A group is taken."""
         if (len(set().union(*self._wrote)) + 1) * QUANTUM_OCTETS <= GROUP_OCTETS:
             taken = set(map(id, batches))
             if any(id(batch) not in taken for batch in self._new):
@@ -96,12 +94,16 @@ class SimulatedWriter:
         self._waiting: FairQueue[Entry] = FairQueue()
         self._turns = Turns(unfair)
         self._busy = False
+        self._failing: OSError | None = None  # what has failed and was not told yet
 
     def broker(self, **options: Any) -> BrokerState:
         """As the real one: what brokers keep is on the simulated disk, too."""
         return BrokerState(self._log, report=lambda line: None, **options)
 
     def submit(self, batch: MessageBatch, callback: Callback) -> None:
+        if self._failing is not None:  # a session has no gaps
+            callback(self._failing, None)
+            return
         entry, octets = (batch, callback), self._weigh(batch)
         self._turns.submitted(batch, octets)
         self._waiting.add(batch.session, entry, batch.count, octets)
@@ -125,8 +127,9 @@ class SimulatedWriter:
             if self._log.disk.is_unreadable(failure.filename):  # it is tried again
                 self._clock.callLater(RETRY_SECONDS, self._commit, group)
                 return
-            # What was submitted behind it goes with it: a session has no gaps.
-            error = failure
+            # As a sink of a user's may.  What was submitted behind it goes with it.
+            self._failing = error = failure
+            self._clock.callLater(0.0, self._told)
             behind = self._waiting.clear()
             self._turns.taken([batch for batch, _ in behind])
             group += behind
@@ -137,10 +140,11 @@ class SimulatedWriter:
         self._busy = False
         self._look()
 
+    def _told(self) -> None:
+        self._failing = None
+
 
 class GatewayProcess:
-    """One life of the gateway, from its start to its crash."""
-
     def __init__(
         self,
         clock: Any,
@@ -169,11 +173,9 @@ class GatewayProcess:
             raise
 
     def end(self) -> Deferred[Any]:
-        """The process ends in order."""
         keeping = self.sink.keeping
         drained: Deferred[Any] = self.factory.drain()
         return drained if keeping is None else drained.addCallback(lambda _: keeping.close())
 
     def kill(self) -> None:
-        """The process ends at once: nothing of it ever runs again."""
         self.clock.kill()

@@ -24,8 +24,6 @@ FRAGMENTS_MAX = 5
 
 @implementer(ITransport, IPushProducer)
 class End:
-    """One end of a pipe: what a protocol gets as its transport."""
-
     def __init__(self, pipe: Pipe, clock: Any, port: int) -> None:
         self._pipe = pipe
         self._clock = clock

@@ -9,8 +9,6 @@ from tests.sim.disk import SimulatedDisk
 
 
 class SimulatedTableDisk:
-    """Is a :class:`twisted_msgproto.table.disk.TableDisk`."""
-
     def __init__(self, disk: SimulatedDisk) -> None:
         self._disk = disk
 

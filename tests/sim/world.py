@@ -78,8 +78,6 @@ class Client(Protocol):
 
 
 class Adapter(Protocol):
-    """One protocol in the world."""
-
     name: str
 
     def make_server(self, world: World, sink: Any, clock: ProcessClock) -> Any:
@@ -192,7 +190,6 @@ class World:
     # ── what adapters use ───────────────────────────────────────────────────────────────────────
 
     def endpoint(self, clock: ProcessClock) -> Way:
-        """What a client connects through."""
         return Way(self, clock)
 
     def listening_factory(self) -> Any:
@@ -204,7 +201,6 @@ class World:
         return int(batch.octets) if self._crowd == 1 else int(batch.count) * WEIGHT_OCTETS
 
     def acknowledged(self, body: bytes) -> None:
-        """A client says that this event was acknowledged."""
         if body in self.acks:
             raise Violation(f"{body!r} was acknowledged twice")
         self.acks.add(body)
@@ -212,13 +208,11 @@ class World:
             self._on_acknowledged(body)
 
     def handed_over(self, body: bytes) -> None:
-        """A subscriber got this event from the gateway."""
         if body not in self.sent:
             raise Violation(f"{body!r} was never sent")
         self.handed_on.add(body)
 
     def queue_exists(self) -> bool:
-        """Whether a queue can be read."""
         return self.gateway is not None
 
     # ── the run ─────────────────────────────────────────────────────────────────────────────────
@@ -389,7 +383,6 @@ class World:
             raise Violation(f"{connection._delivery.unsafe_octets} octets wait, and it is read")
 
     def durable(self) -> list[dict[str, Any]]:
-        """What the table has, and what the queue holds beyond it."""
         with self.disk.seen_whole():
             return self._durable()
 
