@@ -215,31 +215,24 @@ def test_a_cluster_lands_each_offset_once_whatever_dies(
     assert landed(table) == expected(sites)
 
 
+@pytest.mark.long
 def test_a_cluster_lands_on_s3(
     launch: Launcher,
     spark_cluster: Cluster,
     sites: list[Site],
     s3: Store,
-    pytestconfig: pytest.Config,
 ) -> None:
-    """Each offset is in the table on S3 exactly once.
+    """Each offset is in the table on S3 exactly once, though the driver is killed.
 
-    In the long form the driver is killed between batches as well: the short one does so over S3
-    with a bridge on one machine (tests/spark/test_transform.py).
+    tests/spark/test_transform.py does so with a bridge on one machine, and the test above lands
+    with a cluster.
     """
-    land_on_s3(launch, spark_cluster, sites, s3, kill=pytestconfig.getoption("--long"))
-
-
-def land_on_s3(
-    launch: Launcher, spark: Cluster, sites: list[Site], store: Store, *, kill: bool
-) -> None:
-    table, storage = store.new_location(), store.options
+    table, storage = s3.new_location(), s3.options
     words = [word for key, value in storage.items() for word in ("--storage", f"{key}={value}")]
-    start = Bridges.of_sites(launch, spark, sites, table, *words)
-    if kill:
-        bridge = start()
-        bridge.line(BATCH, seconds=START_SECONDS)
-        bridge.kill()
+    start = Bridges.of_sites(launch, spark_cluster, sites, table, *words)
+    bridge = start()
+    bridge.line(BATCH, seconds=START_SECONDS)
+    bridge.kill()
     for site in sites:
         site.finish()
     drained = start("--once")
