@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.chaos.shippers import Shipper
+from tests.chaos.clients import Shipper
 from tests.spark.conftest import messages, write
 from tests.tools import java_classes
 from tests.tools.certificates import Authority, Pair

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.chaos.shippers import Shipper
+from tests.chaos.clients import Shipper
 from tests.tools.dying import POINTS
 from tests.tools.endpoints import reserved
 from tests.tools.processes import Launched, Launcher, command_of, descendants, wait_gone

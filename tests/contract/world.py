@@ -6,19 +6,16 @@ protocol does not keep yet stands in :mod:`.expected`, as a strict expected fail
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.contract.cases import CASES, Case, Peer
-from tests.contract.expected import EXPECTED
 from tests.tools.memory_zeromq import Network
 from twisted_msgproto.net.counters import Counters
 
@@ -168,18 +165,5 @@ def over_all(namespace: dict[str, Any], *rows: type) -> None:
                     continue
                 if case.name not in getattr(test, "cases", (case.name,)):
                     members[name] = None
-                elif (reason := EXPECTED.get((name, case.name))) is not None:
-                    mark = pytest.mark.xfail(strict=True, reason=reason)
-                    members[name] = mark(_copied(test))
             made = type(f"{room.__name__}Of{case.title}", (room, ContractCase), members)
             namespace[made.__name__] = made
-
-
-def _copied(test: Any) -> Any:
-    """A function of its own, so that its mark is not everybody's."""
-
-    @functools.wraps(test)
-    def copied(self: Any) -> Any:
-        return test(self)
-
-    return copied

@@ -14,11 +14,9 @@ from unittest import mock
 from twisted.internet.defer import succeed
 from twisted.python.failure import Failure
 
-from tests.sim.clock import ProcessClock
-from tests.sim.consumer import Consumer
+from tests.sim.clock import End, ProcessClock
 from tests.sim.disk import SimulatedFile
-from tests.sim.gateway import DIRECTORY
-from tests.sim.pipe import End
+from tests.sim.gateway import DIRECTORY, Consumer
 from twisted_msgproto.core.errors import QueueFull
 from twisted_msgproto.core.gathered import Gathered
 from twisted_msgproto.core.window import ReceiveWindow

@@ -11,9 +11,8 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, gatherResults
 
-from tests.sim.accounts import count_each_octet
 from tests.sim.clock import ProcessClock
-from tests.sim.world import Adapter, Client, Way, World, in_order
+from tests.sim.world import Adapter, Client, Way, World, count_each_octet, in_order
 from twisted_msgproto.net.backpressure import OctetBudget
 
 CLIENTS = 3
