@@ -13,9 +13,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tests.sim.disk import Cut, CutDisk
+from tests.sim.disk import Cut, CutDisk, SimulatedTableDisk
 from tests.sim.gateway import DIRECTORY, make_identity
-from tests.sim.tabledisk import SimulatedTableDisk
 from tests.states.pairs import BEGIN, must
 from tests.tools.tables import TABLE_SCHEMA
 from twisted_msgproto.cli import consumers

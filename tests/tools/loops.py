@@ -24,7 +24,6 @@ from twisted_msgproto.table.log import Table
 
 
 def run_here(target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:
-    """Run the tasks one after the other in this process."""
     return merged(land_ranges(target, ranges, open_range) for ranges in tasks)
 
 
@@ -79,14 +78,12 @@ def loop_over(
 
 
 def finish(loop: Loop) -> None:
-    """What a bridge does at its end."""
     loop.marks.send()
     loop.marks.finish(10.0)
     assert not loop.marks.unsent()
 
 
 def drain(table: Table | Path, queues: Sequence[Path | str], **options: object) -> Loop:
-    """Lands what the queues hold, and has the marks sent."""
     loop = loop_over(table, queues, **options)  # type: ignore[arg-type]
     loop.run()
     finish(loop)
@@ -105,7 +102,6 @@ def landed_offsets(table: Path) -> dict[str, list[int]]:
 
 
 def places(table: Path) -> dict[str, Landed]:
-    """How far the table says that each gateway has landed."""
     return Table.open(table).landed()
 
 

@@ -22,7 +22,6 @@ SUMMARY = "validate a gateway.toml"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("file", metavar="FILE", type=Path, help="the gateway.toml")
     parser.add_argument(
         "--file-only",
@@ -105,7 +104,6 @@ def try_queue(directory: Path) -> None:
 
 
 def without_certificates(endpoints: list[str]) -> Iterator[str]:
-    """Yield a line for each endpoint that a start accepts, and that refuses every hand-shake."""
     from twisted_msgproto.net.endpoints import check_directory
 
     for description in endpoints:
@@ -116,7 +114,6 @@ def without_certificates(endpoints: list[str]) -> Iterator[str]:
 
 
 def unproven(configuration: Configuration) -> Iterator[str]:
-    """Yield a line for each server whose users are rules' business, and prove nothing."""
     assert configuration.access is not None
     for name, options in configuration.servers.items():
         doubt = options.doubtOfUsers()
