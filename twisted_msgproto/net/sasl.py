@@ -78,7 +78,7 @@ class SaslCycle:
 
 
 class SaslMechanism:
-    """Makes the exchanges of one mechanism of a server.
+    """One mechanism of a server, which makes its exchanges.
 
     Attributes:
         name: in upper case.
@@ -90,7 +90,6 @@ class SaslMechanism:
     reveals: ClassVar[bool] = False
 
     def begin(self, login: Login) -> SaslCycle:
-        """Return a new attempt of a client, whose credentials go to ``login``."""
         raise NotImplementedError
 
 
@@ -233,7 +232,6 @@ class ScramCredentials:
         self._final = final
 
     def checkPassword(self, password: bytes) -> bool:
-        """The proof was made with ``password``."""
         try:
             _, stored, server, _ = self._mechanism.make_auth_info(
                 _text(password), self._rounds, self._salt
@@ -263,7 +261,6 @@ def _scramp() -> Any:
 
 
 def _name(user: str) -> str:
-    """A user's name, if it is not too long to be remembered with its failures."""
     if len(user.encode()) > USER_OCTETS_MAX:
         raise SaslRefused(f"a user's name has at most {USER_OCTETS_MAX} octets")
     return user
@@ -280,7 +277,7 @@ def _text(octets: bytes) -> str:
 
 
 class Attempting(Hashable, Protocol):
-    """Describes who authenticates: a session of any protocol, the same for a whole exchange.
+    """Who authenticates: a session of any protocol, the same for a whole exchange.
 
     Attributes:
         address: its network address; failures are counted for it and for the user's name.
@@ -370,8 +367,6 @@ def mechanisms_for(portal: Portal, secret: bytes) -> list[SaslMechanism]:
 
 
 class PlainClient:
-    """Answers as a PLAIN client."""
-
     mechanism = Plain.name
     finished = True
 
@@ -386,20 +381,17 @@ class PlainClient:
 
 
 class AnonymousClient:
-    """Answers as an ANONYMOUS client."""
-
     mechanism = AnonymousAccess.name
     finished = True
 
     def respond(self, challenge: bytes | None) -> bytes:
-        """Return nothing; no challenge is expected."""
         if challenge is not None:
             raise ValueError("ANONYMOUS has no challenges")
         return b""
 
 
 class ScramClient:
-    """Answers as a SCRAM-SHA-256 client (``MT-08``).
+    """The client's side of SCRAM-SHA-256 (``MT-08``).
 
     Attributes:
         finished: whether the server has proved that it knows the password.
@@ -450,7 +442,6 @@ class ScramClient:
 
 
 SaslClient = PlainClient | AnonymousClient | ScramClient
-"""Any of our client mechanisms has this type."""
 
 
 def credentials(

@@ -18,7 +18,8 @@ from ...core.kept import KEPT_LIMIT
 from ...core.message import MessageBatch
 from ...net import sasl
 from ...net.delivery import tell_not_stored
-from ...net.link import Link, SteadyLogger
+from ...net.inherited import InheritedLink as Link
+from ...net.link import SteadyLogger
 from ...net.peerlog import Topic
 from ...net.wires import Wire
 from ..machine import Arrival, Channel, Server, Session
@@ -48,7 +49,7 @@ log = SteadyLogger(namespace="twisted_msgproto.mtl")
 
 @implementer(IAddress)
 class _AllPeers:
-    """Stands for the address at the other end of a ROUTER socket: there is none."""
+    """The address at the other end of a ROUTER socket: there is none."""
 
 
 class SocketPair(Wire):
@@ -67,7 +68,6 @@ class SocketPair(Wire):
         self.resumeProducing = data.resumeProducing  # type: ignore[method-assign]
 
     def write(self, outputs: tuple[list[list[bytes]], list[list[bytes]]]) -> None:
-        """Send what is for control and what is for data connections."""
         control, data = outputs
         if control:
             self._control.sendAll(control)
@@ -141,11 +141,9 @@ class BrokerLink(Link):
     def arrived(
         self, channel: Channel, messages: list[list[bytes]], peers: Mapping[bytes, Peer]
     ) -> None:
-        """One read of a socket brought ``messages``."""
         self.received(Arrival(channel, messages, peers))
 
     def blocked(self, peer: bytes, full: bool) -> None:
-        """Note that much waits for a peer, or nothing any more."""
         if full:
             self.machine.blocked(peer)
         else:

@@ -35,7 +35,7 @@ from ...net.broker.forms import fields_of
 from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
 from ...net.peerlog import Topic
-from ...net.session import SessionHooks
+from ...net.session import SessionHooks, hook, only_hooks
 from ..application import IngestProfile, QueueProfile, TestProfile
 from ..machine import Channel, Profile, Server, Session
 from ..machine.queues import SPACES, broker_limits
@@ -87,9 +87,14 @@ class MtlServer(SessionHooks):
     machineSession: Session
     session: str
     peer: str | None = None
+    messageCount = 0
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        only_hooks(cls, MtlServer)
 
     @property
-    def clientId(self) -> str | None:  # type: ignore[override]
+    def clientId(self) -> str | None:
         """Return the authenticated user; else the name of the client's key, where CURVE is on;
         or None.
         """
@@ -108,12 +113,10 @@ class MtlServer(SessionHooks):
 
     @property
     def established(self) -> bool:
-        """Whether the client was let in."""
         session = self.machineSession
         return not session.ended and session.state in (SessionState.READY, SessionState.PROFILED)
 
     def snapshot(self) -> Mapping[str, object]:
-        """Return where the session stands, as plain values without secrets."""
         return {
             "session": self.session,
             "peer": self.peer,
@@ -123,12 +126,15 @@ class MtlServer(SessionHooks):
 
     # ── hooks for subclasses; batchReceived and messageReceived come from SessionHooks ───────────
 
+    @hook
     def connectionMade(self) -> None:
         """A client has opened the session; it may have to authenticate still."""
 
+    @hook
     def sessionEstablished(self) -> None:
         """The client is authenticated, or need not be; called again when it was again."""
 
+    @hook
     def sessionLost(self, reason: Failure) -> None:
         """The session has ended; the reason's text says how."""
 
@@ -274,7 +280,6 @@ class MtlServerFactory(MsgprotoServerFactory):
         )
 
     def _may(self, session: Session, reads: bool, resource: str) -> bool:
-        """Return whether the client of a session may read or write a resource."""
         if self.authoriser is None:
             return True
         user = session.user or self.keyName(session.key)
@@ -427,7 +432,6 @@ class MtlServerFactory(MsgprotoServerFactory):
         )
 
     def _unread(self, address: str, octets: int) -> None:
-        """A client was cut off that does not read what it is sent."""
         self.counters["peers_lost"] += 1
         self._tellCutOff("unread", "process-held-octets", address, octets, "that it has not read")
 
@@ -504,7 +508,6 @@ class MtlServerFactory(MsgprotoServerFactory):
             super().connectionOpened(protocol, host)
 
     def connectionClosed(self, protocol: Any, reason: Failure = connectionDone) -> None:
-        """A session has ended."""
         if protocol in self.liveConnections:
             super().connectionClosed(protocol, reason)
 
@@ -512,7 +515,6 @@ class MtlServerFactory(MsgprotoServerFactory):
         """Sessions come and go; what is drained here are the sockets."""
 
     def snapshot(self) -> Mapping[str, object]:
-        """The broker's figures as plain values, for status pages."""
         return {
             "connections": 0 if self._door is None else len(self._door.connections),
             **self.machine.snapshot(),

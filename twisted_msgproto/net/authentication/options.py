@@ -50,10 +50,9 @@ def _look_for_file(description: str) -> str | None:
 
 
 class AuthenticationOptions(ServerOptions, AuthOptionMixin):
-    """Adds ``--auth``, ``--help-auth`` and ``--help-auth-type`` to a server's options."""
+    """A server's options with ``--auth``, ``--help-auth`` and ``--help-auth-type``."""
 
     unnamed: ClassVar[str] = "without auth no client has a user's name"
-    """This is what to know of users where nobody has to log in."""
 
     supportedInterfaces = (IUsernamePassword, IAnonymous)
 
