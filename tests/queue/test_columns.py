@@ -12,16 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tools.packing import packed_frames, packed_maps
+from tests.tools.queues import encode
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import LimitExceeded, QueueCorrupt
-from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.queue import columns
-from twisted_msgproto.queue.columns import RUNS, Assembly, Encoded, clean, encode
-from twisted_msgproto.queue.schema import (
-    BODY,
-    KNOWN_COLUMNS,
-    SCHEMA,
-    stored_schema,
-)
+from twisted_msgproto.queue import SCHEMA, columns
+from twisted_msgproto.queue.columns import RUNS, Assembly, Encoded, clean
+from twisted_msgproto.queue.schema import BODY, KNOWN_COLUMNS, stored_schema
 
 ROWS_MAX = 5
 

@@ -14,8 +14,7 @@ import pytest
 
 from tests.tools.queues import PATIENCE_SECONDS, batch
 from twisted_msgproto.core.errors import QueueFull
-from twisted_msgproto.queue import QueueReader, QueueWriter, recovery, verify
-from twisted_msgproto.queue.log import SegmentLog
+from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog, recovery, verify
 from twisted_msgproto.queue.verify import segments
 
 

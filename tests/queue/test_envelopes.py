@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tests.tools.queues import Results, batch, put, rows
-from twisted_msgproto.core.message import Message, MessageBatch
+from tests.tools.queues import Results, batch, encode, put, rows
+from twisted_msgproto import Message, MessageBatch
 from twisted_msgproto.core.packed import PackedOctets
 from twisted_msgproto.queue import SCHEMA, QueueWriter
-from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.schema import ENVELOPE, stored_schema
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from tests.sim.disk import SimulatedDisk
+from tests.tools.queues import HEAD_OCTETS, encode
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import QueueError
-from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import QueueReader, SegmentLog
-from twisted_msgproto.queue.columns import encode
-from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, Identity
+from twisted_msgproto.queue.format import Identity
 
 DIRECTORY = "/queue"
 SEGMENT = f"{DIRECTORY}/{0:020d}.segment"
@@ -108,7 +108,7 @@ def test_a_spoiled_octet_costs_a_reader_one_group_and_it_says_which(wrong: str |
         DISK.spoil(SEGMENT, WHOLE[:at] + bytes([new]) + WHOLE[at + 1 :])  # type: ignore[list-item]
         left = what_is_left(*read(DISK))
         lost = sorted(set(range(ENDS[-1])) - left)
-        if at < EMPTY_SEGMENT_OCTETS:
+        if at < HEAD_OCTETS:
             assert not lost, at
         else:
             group = next(number for number, end in enumerate(PLACES) if at < end)

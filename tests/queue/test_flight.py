@@ -20,11 +20,11 @@ import pytest
 
 from tests.tools.queues import batch, put
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
-from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter
+from twisted_msgproto.queue import OS_DISK, SCHEMA, QueueReader, QueueWriter
 from twisted_msgproto.queue import served as served_room
 from twisted_msgproto.queue.bridges import read_statuses, status_path
 from twisted_msgproto.queue.consumers import STANDS_STILL_SECONDS
-from twisted_msgproto.queue.disk import OS_DISK, OSDisk
+from twisted_msgproto.queue.disk import OSDisk
 from twisted_msgproto.queue.flight import QueueFlightServer
 from twisted_msgproto.queue.served import CONSUMERS_MAX, LINES_MAX, REQUEST_OCTETS_MAX
 from twisted_msgproto.queue.streams import (

@@ -9,10 +9,9 @@ from zlib import crc32
 import pytest
 
 from tests.sim.disk import SimulatedDisk, SimulatedFile
+from tests.tools.queues import FRAME_MARKER, SEGMENT_HEADER_OCTETS
 from twisted_msgproto.queue.format import (
     BLOCK_OCTETS,
-    FRAME_MARKER,
-    SEGMENT_HEADER_OCTETS,
     WINDOW_OCTETS,
     Damage,
     Identity,

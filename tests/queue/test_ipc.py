@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.queue import columns, ipc
 from twisted_msgproto.queue.schema import (
     ATTACHMENTS_GIVEN,
@@ -78,7 +78,7 @@ def test_lists_are_written_as_arrow_writes_them(case: tuple[int, dict[int, list[
 
 NO_PANDAS = r"""
 import sys, threading
-from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.queue import QueueReader, QueueWriter
 
 writer = QueueWriter(sys.argv[1], report=print)

@@ -11,14 +11,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.sim.disk import SimulatedDisk
-from tests.tools.queues import frame
+from tests.tools.queues import HEAD_OCTETS, frame
 from twisted_msgproto.core.errors import QueueError, QueueFull, QueueMismatch
-from twisted_msgproto.queue import QueueReader, SegmentLog
+from twisted_msgproto.queue import Landed, QueueReader, SegmentLog
 from twisted_msgproto.queue import lineage as lineage_room
-from twisted_msgproto.queue.format import (
-    EMPTY_SEGMENT_OCTETS,
-)
-from twisted_msgproto.queue.lineage import STARTS_MAX, Landed, Lineage, unsealed
+from twisted_msgproto.queue.lineage import STARTS_MAX, Lineage, unsealed
 
 DIRECTORY = "/queue"
 FILE = f"{DIRECTORY}/lineage"
@@ -396,7 +393,7 @@ def test_rows_which_were_lost_after_they_landed_are_still_this_history() -> None
     places = [a_reader(disk).place(offset) for offset in range(7)]
     segment = f"{DIRECTORY}/{0:020d}.segment"
     octets = disk.octets_of(segment)
-    disk.spoil(segment, octets[: EMPTY_SEGMENT_OCTETS + (len(octets) - EMPTY_SEGMENT_OCTETS) // 3])
+    disk.spoil(segment, octets[: HEAD_OCTETS + (len(octets) - HEAD_OCTETS) // 3])
     log = begun_again(disk, 22)
     assert (log.losses, log.end) == (1, 6)
     reader = a_reader(disk)
@@ -417,10 +414,10 @@ def test_a_row_whose_payload_is_damaged_is_still_known_by_its_header() -> None:
     place = a_reader(disk).place(2)
     segment = f"{DIRECTORY}/{0:020d}.segment"
     octets = bytearray(disk.octets_of(segment))
-    octets[EMPTY_SEGMENT_OCTETS + 60] ^= 1
+    octets[HEAD_OCTETS + 60] ^= 1
     disk.spoil(segment, bytes(octets))
     assert a_reader(disk).place(2) == place
-    octets[EMPTY_SEGMENT_OCTETS + 10] ^= 1
+    octets[HEAD_OCTETS + 10] ^= 1
     disk.spoil(segment, bytes(octets))
     assert a_reader(disk).place(2) == Landed(2, 11)
     a_reader(disk).check(place)

@@ -10,19 +10,17 @@ import pytest
 
 from tests.sim.disk import SimulatedDisk, SimulatedFile
 from tests.tools.descriptors import no_file_stays_open
-from tests.tools.queues import frame, ids, rows
+from tests.tools.queues import (
+    HEAD_OCTETS,
+    SEGMENT_HEADER_OCTETS,
+    frame,
+    ids,
+    rows,
+    sealed,
+)
 from twisted_msgproto.core.errors import QueueError, QueueMismatch
 from twisted_msgproto.queue import QueueReader, SegmentLog
-from twisted_msgproto.queue.format import (
-    BLOCK_READS_MAX,
-    EMPTY_SEGMENT_OCTETS,
-    SEGMENT_HEADER_OCTETS,
-    Identity,
-    Published,
-    Segment,
-    SegmentHeader,
-    seal,
-)
+from twisted_msgproto.queue.format import BLOCK_READS_MAX, Identity, Segment, SegmentHeader
 from twisted_msgproto.queue.verify import verify
 
 DIRECTORY = "/queue"
@@ -49,7 +47,7 @@ def frames(disk: SimulatedDisk, path: str = FIRST) -> list[tuple[int, int]]:
     segment = Segment(disk.open(path), identity.frame_seed, 0)
     return [
         (item.position, item.end_position)  # type: ignore[misc]
-        for item in segment.walk(EMPTY_SEGMENT_OCTETS, 0)
+        for item in segment.walk(HEAD_OCTETS, 0)
     ]
 
 
@@ -289,7 +287,7 @@ def test_a_damaged_last_record_with_the_rest_in_place_is_no_loss() -> None:
 
 def test_damage_in_an_older_segment_is_found_up_to_its_end() -> None:
     path = f"{DIRECTORY}/{2:020d}.segment"
-    for kept, more in ((EMPTY_SEGMENT_OCTETS, 0), (-1, 0), (EMPTY_SEGMENT_OCTETS, 300), (0, 0)):
+    for kept, more in ((HEAD_OCTETS, 0), (-1, 0), (HEAD_OCTETS, 300), (0, 0)):
         disk = SimulatedDisk()
         a_queue(disk, segment_bytes=1)
         disk.spoil(path, disk.octets_of(path)[:kept] + b"\0" * more)
@@ -488,7 +486,7 @@ def test_more_damage_later_is_told_with_its_own_range_only() -> None:
 def frames_of(octets: bytes | bytearray) -> list[int]:
     """Where frames of messages begin, by their marker alone."""
     places = []
-    place = octets.find(b"\x93MPF", EMPTY_SEGMENT_OCTETS)
+    place = octets.find(b"\x93MPF", HEAD_OCTETS)
     while place >= 0:
         places.append(place)
         place = octets.find(b"\x93MPF", place + 1)
@@ -584,7 +582,7 @@ def test_another_format_version_is_refused_in_one_line() -> None:
     disk.spoil(FIRST, header + disk.octets_of(FIRST)[64:])
     with pytest.raises(QueueError, match="format version 3; this program knows 1"):
         reopened(disk)
-    disk.spoil(f"{DIRECTORY}/identity", seal("msgproto-queue 4"))
+    disk.spoil(f"{DIRECTORY}/identity", sealed("msgproto-queue 4"))
     with pytest.raises(QueueError, match="format version 4; this program knows 1"):
         QueueReader(DIRECTORY, disk=disk)
 

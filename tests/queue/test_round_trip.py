@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter
 
 

@@ -10,11 +10,10 @@ from dataclasses import replace
 import pytest
 
 from tests.sim.disk import SimulatedDisk
-from tests.tools.queues import frame, ids, rows
+from tests.tools.queues import FRAME_HEADER_OCTETS, HEAD_OCTETS, frame, ids, rows
 from twisted_msgproto.core.errors import QueueAway, QueueMismatch
-from twisted_msgproto.queue import QueueReader, SegmentLog, consumers, damage, quarantine
-from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, FRAME_HEADER_OCTETS, Segment
-from twisted_msgproto.queue.lineage import Landed
+from twisted_msgproto.queue import Landed, QueueReader, SegmentLog, consumers, damage, quarantine
+from twisted_msgproto.queue.format import Segment
 from twisted_msgproto.queue.proven import proven
 
 DIRECTORY = "/queue"
@@ -32,7 +31,7 @@ def an_old_end(disk: SimulatedDisk) -> tuple[int, int]:
     log.close()
     disk.spoil(END, published)
     segment = Segment(disk.open(FIRST), log.identity.frame_seed, 0)
-    *_, last = segment.walk(EMPTY_SEGMENT_OCTETS, 0)
+    *_, last = segment.walk(HEAD_OCTETS, 0)
     return last.position, last.end_position
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import errno
 from dataclasses import replace
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 from tests.sim.disk import SimulatedDisk, SimulatedFile
 from tests.tools.descriptors import no_file_stays_open
-from tests.tools.queues import batch, frame
+from tests.tools.queues import batch, encode, frame
 from twisted_msgproto.queue import QueueReader, SegmentLog, damage
-from twisted_msgproto.queue.checksum import crc32
-from twisted_msgproto.queue.columns import Encoded, encode
+from twisted_msgproto.queue.columns import Encoded
 from twisted_msgproto.queue.format import Identity, SegmentHeader
 from twisted_msgproto.queue.verify import verify
 

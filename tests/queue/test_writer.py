@@ -21,13 +21,21 @@ import pytest
 from tests.sim.disk import SimulatedDisk, SimulatedFile
 from tests.tools.packing import packed_frames
 from tests.tools.processes import environment
-from tests.tools.queues import PATIENCE_SECONDS, Results, batch, ids, put, rows
+from tests.tools.queues import (
+    FRAME_HEADER_OCTETS,
+    HEAD_OCTETS,
+    PATIENCE_SECONDS,
+    Results,
+    batch,
+    ids,
+    put,
+    rows,
+)
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import QueueClosed, QueueLocked
-from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import writer as writer_room
 from twisted_msgproto.queue.consumers import Watch
-from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, FRAME_HEADER_OCTETS
 from twisted_msgproto.queue.writer import (
     IDLE_S,
     ROW_OCTETS,
@@ -738,7 +746,7 @@ def test_what_the_start_has_found_is_told_before_anything_else() -> None:
         damaged = writer.queue_id
     path = f"{DIRECTORY}/{0:020d}.segment"
     octets = bytearray(disk.octets_of(path))
-    octets[EMPTY_SEGMENT_OCTETS + FRAME_HEADER_OCTETS + 20] ^= 1
+    octets[HEAD_OCTETS + FRAME_HEADER_OCTETS + 20] ^= 1
     disk.spoil(path, bytes(octets) + b"torn")
     assert told == []
     with a_writer(disk, report=told.append) as writer:
@@ -754,7 +762,7 @@ def test_what_the_start_has_found_is_told_before_anything_else() -> None:
 
 FORKING = """
 import os, sys
-from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.queue import QueueWriter
 
 batch = MessageBatch("test", "json", 1, count=1, body=[b"x"], octets=1)

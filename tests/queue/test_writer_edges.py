@@ -13,8 +13,8 @@ import pytest
 from tests.queue.test_writer import DIRECTORY, a_writer, wait_until
 from tests.sim.disk import SimulatedDisk
 from tests.tools.queues import PATIENCE_SECONDS, Results, batch, frame, put
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import QueueClosed
-from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.net.status.store import queue_figures, read_figures
 from twisted_msgproto.net.status.verdict import safe_and_landing
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog

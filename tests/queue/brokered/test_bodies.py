@@ -8,15 +8,14 @@ import pytest
 
 from tests.queue.brokered.world import DIRECTORY, NAMES
 from tests.sim.disk import SimulatedDisk, SimulatedFile
+from tests.tools.queues import FRAME_MARKER, SEGMENT_HEADER_OCTETS, encode, segment_name
+from twisted_msgproto import MessageBatch
+from twisted_msgproto.core.broker import Letter, weight
 from twisted_msgproto.core.broker.envelopes import head
-from twisted_msgproto.core.broker.terms import Letter, weight
-from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue.brokered import bodies as module
 from twisted_msgproto.queue.brokered.bodies import Bodies
-from twisted_msgproto.queue.columns import Encoded, encode
-from twisted_msgproto.queue.format import FRAME_MARKER, SEGMENT_HEADER_OCTETS, segment_name
-from twisted_msgproto.queue.log import SegmentLog
+from twisted_msgproto.queue.columns import Encoded
 
 OWN = head("mtl", NAMES[0])
 COUNT = 3

@@ -5,19 +5,20 @@ from __future__ import annotations
 import struct
 from types import SimpleNamespace
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 from tests.queue.brokered.world import DIRECTORY, NAMES
 from tests.sim.disk import SimulatedDisk
+from tests.tools.queues import encode
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.errors import QueueCorrupt
-from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.queue.brokered import check, settled
 from twisted_msgproto.queue.brokered.frames import may_have_envelopes, read_frame
 from twisted_msgproto.queue.brokered.marks import Marks
-from twisted_msgproto.queue.checksum import crc32
-from twisted_msgproto.queue.columns import RUNS, encode
+from twisted_msgproto.queue.columns import RUNS
 from twisted_msgproto.queue.schema import BODY, ENVELOPE
 
 OWN, OTHER = head("mtl", NAMES[0]), head("umq", NAMES[1])

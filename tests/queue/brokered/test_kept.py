@@ -9,10 +9,10 @@ import pytest
 
 from tests.queue.brokered.world import DIRECTORY, NAMES
 from tests.sim.disk import SimulatedDisk
+from tests.tools.queues import HEAD_OCTETS, segment_name
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.queue.brokered.kept import Chunk, Copy, Kept
 from twisted_msgproto.queue.brokered.marks import Marks
-from twisted_msgproto.queue.format import EMPTY_SEGMENT_OCTETS, segment_name
 
 OWN = head("mtl", NAMES[0])
 QUEUE_ID = "5" * 32
@@ -96,7 +96,7 @@ def test_a_copy_that_was_written_again_in_the_next_segment_is_found_once() -> No
     put(kept, 11, 15)
     earlier, later = [f"{kept.log.directory}/{segment_name(first)}" for first in kept.log.firsts]
     kept.close()
-    copy = disk.octets_of(later)[EMPTY_SEGMENT_OCTETS:]
+    copy = disk.octets_of(later)[HEAD_OCTETS:]
     disk.spoil(earlier, disk.octets_of(earlier) + copy)
     again = opened(disk)
     assert [frame.first for _, frame in again.frames()] == [0, 2]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.queue.brokered.world import DIRECTORY, NAMES
 from tests.sim.disk import SimulatedDisk
-from twisted_msgproto.core.broker.terms import QueueName
+from twisted_msgproto.core.broker import QueueName
 from twisted_msgproto.queue.brokered import settled
 from twisted_msgproto.queue.brokered.marks import Marks, Moved
 

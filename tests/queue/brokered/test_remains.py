@@ -10,14 +10,13 @@ import pytest
 from tests.queue.brokered.test_faults import BROKER, a_world, reopened
 from tests.queue.brokered.world import DIRECTORY, NAMES, World
 from tests.sim.disk import CutDisk, SimulatedDisk
-from tests.tools.queues import batch
+from tests.tools.queues import FRAME_MARKER, batch, encode
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.broker.envelopes import head
-from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.queue.brokered import BrokerState, names, scan
 from twisted_msgproto.queue.brokered.kept import Kept
-from twisted_msgproto.queue.columns import encode
-from twisted_msgproto.queue.format import FRAME_MARKER, Segment
-from twisted_msgproto.queue.log import SegmentLog
+from twisted_msgproto.queue.format import Segment
 
 # -- remains, and what is read while it is written ------------------------------------------------
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.sim.disk import SimulatedDisk
 from tests.tools.descriptors import no_file_stays_open
+from twisted_msgproto.queue import OS_DISK
 from twisted_msgproto.queue.brokered import settled
 from twisted_msgproto.queue.brokered.marks import Marks
 from twisted_msgproto.queue.brokered.settled import (
@@ -18,7 +19,6 @@ from twisted_msgproto.queue.brokered.settled import (
     header,
     parsed,
 )
-from twisted_msgproto.queue.disk import OS_DISK
 
 QUEUE = "0" * 32
 PLACE = "/broker"

@@ -6,14 +6,17 @@ import random
 import struct
 from collections.abc import Sequence
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 from tests.queue.brokered.test_small_frames import DIRECTORY, IDENTITY, NAMES, one
 from tests.sim.disk import SimulatedDisk
+from tests.tools.queues import FRAME_HEADER_OCTETS, SEGMENT_HEADER_OCTETS, encode, segment_name
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.errors import QueueCorrupt
-from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.queue.brokered import small
 from twisted_msgproto.queue.brokered.frames import read_frame
 from twisted_msgproto.queue.brokered.small import (
@@ -21,17 +24,8 @@ from twisted_msgproto.queue.brokered.small import (
     SmallFrames,
     layout_of,
 )
-from twisted_msgproto.queue.checksum import crc32
-from twisted_msgproto.queue.columns import RUNS, encode
-from twisted_msgproto.queue.format import (
-    FRAME_HEADER_OCTETS,
-    SEGMENT_HEADER_OCTETS,
-    Record,
-    Segment,
-    pack_frame_header,
-    segment_name,
-)
-from twisted_msgproto.queue.log import SegmentLog
+from twisted_msgproto.queue.columns import RUNS
+from twisted_msgproto.queue.format import Record, Segment, pack_frame_header
 
 OWN = head("mtl", NAMES[0])
 

@@ -7,26 +7,20 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 from tests.queue.brokered.world import DIRECTORY, NAMES
 from tests.sim.disk import SimulatedDisk
+from tests.tools.queues import FRAME_HEADER_OCTETS, SEGMENT_HEADER_OCTETS, encode
+from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.broker.envelopes import head
-from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.queue.brokered import BrokerState, scan, small, state
 from twisted_msgproto.queue.brokered.small import Layout, SmallFrames, layout_of
-from twisted_msgproto.queue.checksum import crc32
-from twisted_msgproto.queue.columns import RUNS, encode
-from twisted_msgproto.queue.format import (
-    FRAME_HEADER_OCTETS,
-    SEGMENT_HEADER_OCTETS,
-    Identity,
-    Record,
-    Segment,
-    pack_frame_header,
-)
-from twisted_msgproto.queue.log import SegmentLog
+from twisted_msgproto.queue.columns import RUNS
+from twisted_msgproto.queue.format import Identity, Record, Segment, pack_frame_header
 from twisted_msgproto.queue.schema import ENVELOPE
 
 IDENTITY = Identity("0" * 32, b"\0" * 8)

@@ -13,16 +13,15 @@ from tests.queue.brokered.test_faults import BROKER, SETTLED, a_world, reopened
 from tests.queue.brokered.test_remains import copies, segment_of
 from tests.queue.brokered.world import DIRECTORY, NAMES, World
 from tests.sim.disk import SimulatedDisk, SimulatedFile
-from tests.tools.queues import batch
+from tests.tools.queues import batch, encode
+from twisted_msgproto import MessageBatch
+from twisted_msgproto.core.broker import QueueName
 from twisted_msgproto.core.broker.envelopes import head
-from twisted_msgproto.core.broker.terms import QueueName
-from twisted_msgproto.core.message import MessageBatch
+from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.queue.brokered import BrokerState
 from twisted_msgproto.queue.brokered import state as state_room
 from twisted_msgproto.queue.brokered.kept import Copy, Kept
 from twisted_msgproto.queue.brokered.marks import Marks
-from twisted_msgproto.queue.columns import encode
-from twisted_msgproto.queue.log import SegmentLog
 
 
 class Nothing(random.Random):

@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.sim.disk import Cut, CutDisk
+from tests.tools.queues import encode
+from twisted_msgproto import MessageBatch
+from twisted_msgproto.core.broker import QueueName
 from twisted_msgproto.core.broker.envelopes import head
-from twisted_msgproto.core.broker.terms import QueueName
-from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.queue import QueueReader
+from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue.brokered import BrokerState
-from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.queue.format import Identity
-from twisted_msgproto.queue.log import SegmentLog
 
 DIRECTORY = "/queue"
 NAMES = [QueueName("micromsg2", "a"), QueueName("micromsg2", "b"), QueueName("mtl/v/p", "c")]
