@@ -149,7 +149,9 @@ def frames_of(segment: bytes) -> list[Frame]:
     return found
 
 
-def frame_header(seed: bytes, payload: bytes, first: int, count: int, runs: int) -> bytes:
+def frame_header(
+    seed: bytes, payload: bytes | bytearray, first: int, count: int, runs: int
+) -> bytes:
     checked = struct.pack("<IIQII", crc32(payload), len(payload), first, count, runs)
     return FRAME_MARKER + struct.pack("<I", crc32(checked, crc32(seed))) + checked
 
