@@ -36,16 +36,9 @@ from tests.tools.queues import (
 )
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import QueueClosed, QueueLocked
-from twisted_msgproto.net.status.store import queue_figures, read_figures
-from twisted_msgproto.net.status.verdict import safe_and_landing
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import log as log_room
 from twisted_msgproto.queue import writer as writer_room
-from twisted_msgproto.queue.writer import (
-    IDLE_S,
-    ROW_OCTETS,
-    SILENT_CHECK_S,
-)
 from twisted_msgproto.testing import BrokenDisk
 
 DIRECTORY = "/queue"
@@ -199,7 +192,7 @@ def test_a_packed_batch_which_cannot_be_encoded_fails_alone() -> None:
     ("limits", "groups"),
     [
         ({"group_messages": 10}, [1, 10, 10, 10]),
-        ({"group_octets": 10 * (10 + ROW_OCTETS)}, [1, 10, 10, 10]),
+        ({"group_octets": 10 * (10 + writer_room.ROW_OCTETS)}, [1, 10, 10, 10]),
         ({"group_messages": 1}, [1] * 31),
         ({}, [1, 30]),
     ],
@@ -244,7 +237,10 @@ def test_with_a_commit_delay_what_comes_meanwhile_goes_along(
 
     def next_wait() -> float:
         """Return how long the thread means to wait when it waits next."""
-        while (seconds := waits.get(timeout=PATIENCE_SECONDS)) in (None, SILENT_CHECK_S):
+        while (seconds := waits.get(timeout=PATIENCE_SECONDS)) in (
+            None,
+            writer_room.SILENT_CHECK_S,
+        ):
             pass  # another thread's
         return seconds
 
@@ -256,12 +252,12 @@ def test_with_a_commit_delay_what_comes_meanwhile_goes_along(
     results = Results()
     for number in range(9):
         results.submit(writer, batch(number))
-        while (seconds := next_wait()) == IDLE_S:
+        while (seconds := next_wait()) == writer_room.IDLE_S:
             assert results.given == {}
-        assert seconds > IDLE_S
+        assert seconds > writer_room.IDLE_S
     assert results.given == {}
     results.submit(writer, batch(9, last))
-    assert next_wait() == IDLE_S
+    assert next_wait() == writer_room.IDLE_S
     assert results.wait(10) == [None] * 10
     assert writer.statistics()["groups"] == groups
     results.submit(writer, batch(9 + last))
@@ -638,7 +634,7 @@ def test_a_disk_error_while_idle_is_told_and_costs_nothing() -> None:
         patch.setattr(SegmentLog, "trim", trim)
         with a_writer(disk, report=told.append) as writer:
             wait_until(lambda: writer.statistics()["disk_errors"] == 2)
-            wait_until(lambda: len(told) == 2)
+            wait_until(lambda: len(told) >= 2)
             assert put(writer, batch(0)) == [None]
     assert ["checking" in told[0], "trimming" in told[1]] == [True, True]
 
@@ -851,9 +847,7 @@ def test_what_cannot_be_read_is_told_once_shown_and_read_again__RD_50(
         before = writer.statistics()["disk_errors"]
         wait_until(lambda: writer.statistics()["disk_errors"] > before + 20)
         assert [line for line in told if path in line] == told[-1:]
-        figures = queue_figures(writer, read_figures(writer.directory, 0.0))
-        assert path in figures["unreadable"]
-        assert "cannot be read" in safe_and_landing({**figures, "consumers": ()}).why
+        assert path in str(writer.unreadable)
         disk.heal()
         wait_until(lambda: writer.unreadable is None)
         assert len(told) == 2
