@@ -265,14 +265,6 @@ class Stock:
             self._withholding[queue] = None
         queue.withheld[call] = None
 
-    def no_longer_waits(self, name: QueueName, call: Callable[[], None]) -> None:
-        """Forget a call of :meth:`when_room`, because its sender is gone."""
-        queue = self._queues.get(name)
-        if queue is not None and call in queue.withheld:
-            del queue.withheld[call]
-            if not queue.withheld:
-                self._nobody_waits(queue)
-
     def _nobody_waits(self, queue: BrokerQueue) -> None:
         del self._withholding[queue]
         self._events.append(QueueRoom(queue.name))
