@@ -10,7 +10,9 @@ import pytest
 from tests.queue.brokered.test_faults import BROKER, a_world, reopened
 from tests.queue.brokered.world import DIRECTORY, NAMES, World
 from tests.sim.disk import CutDisk, SimulatedDisk
-from tests.tools.queues import FRAME_MARKER
+from tests.tools.queues import FRAME_MARKER, batch, encode
+from twisted_msgproto import MessageBatch
+from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.queue.brokered import BrokerState
 
@@ -184,6 +186,29 @@ def test_a_broker_that_ends_before_it_has_read_its_queues_settles_nothing() -> N
 
 
 # -- the broker's own log -------------------------------------------------------------------------
+
+
+def test_frames_of_another_kind_in_the_broker_s_own_log_are_passed_over() -> None:
+    """Without places, or without envelopes; what stands behind them is found."""
+    world = a_world()
+    world.consume()
+    for _ in range(2):
+        world.trim()
+        world.tend()
+    assert world.state.copied_messages
+    world.close()
+    log = SegmentLog(f"{BROKER}/log", disk=world.disk)
+    strange = MessageBatch("mtl", "content", 1, count=1, body=[b"x"])
+    strange.envelope = [head("mtl", NAMES[0])]
+    log.append([encode([strange]), encode([batch(1)])])
+    log.close()
+    world.open()
+    world.publish(6)
+    world.consume()
+    for _ in range(2):
+        world.trim()
+        world.tend()
+    world.crash(power=True)
 
 
 def copies(**options: int) -> World:
