@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from io import StringIO
+from pathlib import Path
 from typing import Any, Final, cast
 
 from twisted.logger import (
@@ -66,6 +68,18 @@ def line_of(event: LogEvent) -> str:
 
 def _is_field(name: str, source: str) -> bool:
     return source.startswith(PACKAGE) and not name.startswith(("log_", "_")) and name != "client"
+
+
+def forget_own_pid(parent: Any) -> None:
+    """Remove ``twistd``'s PID file if it names this process; ``parent`` are its options.
+
+    The process of that file was killed, and this one has got its number: the rule in a container,
+    where ``twistd`` would wait for itself to end.
+    """
+    path = (parent or {}).get("pidfile")
+    with suppress(OSError, ValueError):
+        if path and int(Path(path).read_text()) == os.getpid():
+            os.unlink(path)
 
 
 def twist_log(parent: Any, json: bool) -> None:
