@@ -69,6 +69,7 @@ def test_the_same_command_starts_again_after_a_kill(
     again = launch.command(command)
     again.line("lumberjack listening on unix:")
     assert acknowledged(directory / "s")
+    again.kill()  # unshare hands SIGTERM to nobody
 
 
 @pytest.mark.parametrize("lock", ["", ":lockfile=0"])
