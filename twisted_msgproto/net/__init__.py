@@ -3,12 +3,10 @@
 from .authorising import Access, IAuthoriser
 from .backpressure import OctetBudget, ReadControl
 from .counters import Counters
-from .delivery import Delivery
 from .factory import MsgprotoServerFactory, SessionFactory
-from .link import Link
-from .session import Session, SessionHooks
+from .link import Link, MachineTimer
+from .session import Delivery, Session, SessionHooks
 from .sink import DurableSink, IMessageSink
-from .timer import MachineTimer
 
 __all__ = [
     "Access",

@@ -313,7 +313,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             self._sockets = self._link = None
             raise
         wire = SocketPair(sockets, self._control, self._data, self._closed)
-        link.makeConnection(wire)  # type: ignore[no-untyped-call]
+        link.connect(wire)
         return self.addresses
 
     def checkAddresses(self, control: Sequence[str], data: str | None) -> bool:
@@ -337,8 +337,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             self._refused,
             self._roomFor,
         )
-        self._link = link = BrokerLink()
-        link.factory = self
+        self._link = link = BrokerLink(self)
         options: dict[str, Any] = {
             "lost": link.peerLost,
             "prepare": sockets.admit(self._door, self._curve, lambda: self._authorized),
