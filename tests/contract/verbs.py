@@ -343,11 +343,8 @@ INSIDE = frozenset(
         "renewFlow",
         "leasing",
         "renew",
-        "give",
-        "lineChanged",
-        "progressed",
-        "takeBack",
         "happened",
+        "progressed",
     }
 )
 """What links, wires, machines, flows and services say to each other."""

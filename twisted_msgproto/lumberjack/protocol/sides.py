@@ -1,17 +1,31 @@
-"""The writer's client on Twisted sends events over one connection and reports when they are safe.
+"""Both sides of one connection on Twisted move octets, and decide nothing.
+
+A server calls hooks; override them in a subclass::
+
+    class MyServer(LumberjackServer):
+        def messageReceived(self, message):      # None, or a Deferred that delays the ack
+            print(message.body)
+
+    factory = LumberjackServerFactory(sink)
+    factory.protocol = MyServer
+    endpoint.listen(factory)
+
+A client sends events and reports when they are safe::
 
     client = await endpoint.connect(LumberjackClientFactory())
     await client.send(b'{"message": "hello"}')          # fires when it is acknowledged
     await client.sendBatch(documents)                   # fires when the last of them is
 
-A connection that is lost fails what was not acknowledged; :class:`~.shipper.LumberjackShipper`
+A connection that is lost fails what was not acknowledged; :class:`~.reconnect.LumberjackShipper`
 keeps it, connects again and sends it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 from typing import Protocol as TypingProtocol
 
@@ -28,26 +42,172 @@ from ...core.errors import (
     Fault,
     LimitExceeded,
     MsgprotoError,
+    Refused,
 )
 from ...core.limits import Limit, Limits
 from ...core.machine import IllegalTransition
+from ...core.message import Fields, MessageBatch
+from ...net.authorising import PUBLISH, refusal_text
 from ...net.clients.client import ClientLink
-from ...net.factory import COMMON_LIMITS, SessionFactory
+from ...net.counters import Places
+from ...net.factory import COMMON_LIMITS, MsgprotoServerFactory, SessionFactory
 from ...net.link import FIRST_READ_OCTETS, SteadyLogger
 from ...net.outbox import ProducerControl, Ticket, fail_all
-from ...net.session import ClientSession
-from ..machine import Packer, Writer
+from ...net.session import ClientSession, Session, SessionLink
+from ..machine import Packer, Reader, Writer
 from ..terms import (
     COMPRESS_DEFAULT,
+    READER,
+    READER_LIMITS,
     WINDOW_DEFAULT,
     WRITER_LIMITS,
+    DataReceived,
     Event,
+    JsonReceived,
     KeptAlive,
     Parcel,
     PartAcknowledged,
     WindowAcknowledged,
     Writing,
 )
+
+PROTOCOL: Final = "lumberjack"
+
+READ_OCTETS: Final = 1 << 20
+"""One read returns at most this many octets.  Shippers send in bulk, and each read costs a turn
+and makes a batch for the queue; ``docs/benchmarks.md`` compares sizes.  The buffer lives for one
+read.
+"""
+
+
+NOT_ALLOWED: Final = "not-allowed"
+"""This is the reason of the fault of a writer that may not publish."""
+
+REFUSED_MAX: Final = 1000
+"""A factory remembers this many refused batches; it forgets the least recent first."""
+
+
+class ReaderLink(SessionLink):
+    """Delivers the events of one writer, and ends its connection when they are not allowed."""
+
+    log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.lumberjack")
+    factory: LumberjackServerFactory
+    machine: Reader
+    readOctets = READ_OCTETS
+    faultEnds = "closed without ack"
+    counted = Places(  # the factory counts its events already
+        {
+            "windows": "machine.counters.windows",
+            "acks": "machine.counters.acks",
+            "keepalives": "machine.counters.keepalives",
+            "trailing_octets": "machine.decoder.trailing_octets",
+            "invalid_texts": "machine.decoder.invalid_texts",
+        }
+    )
+    refusalEnds = "; closed without ack"
+
+    def makeMachine(self) -> Reader:
+        return Reader(self.factory.limits)
+
+    def transportSecured(self) -> None:
+        """The connection stands; on TLS the writer's certificate, if it has one, names it."""
+        certificate = getattr(self.transport, "getPeerCertificate", lambda: None)()
+        if certificate is not None:
+            self.clientId = _subject(certificate)
+        self.establish()
+
+    def _deliver(self, event: JsonReceived | DataReceived) -> None:
+        if self.factory.authoriser is not None and self.refuses(
+            PUBLISH, count=len(event.sequences)
+        ):
+            # The protocol has no word for it: the connection ends, and nothing is acknowledged.
+            self.factory.countFault(NOT_ALLOWED)
+            self.because(Refused(refusal_text(PUBLISH, "")))
+            self._end(fault=True)
+            return
+        pairs: Sequence[Fields] | None = None
+        bodies: Sequence[bytes] | None = None
+        if isinstance(event, JsonReceived):
+            kind, bodies = "json", event.bodies
+        else:
+            kind, pairs = "data", event.pairs
+        batch = MessageBatch(  # by place, down to the body: names cost half as much again
+            PROTOCOL,
+            kind,
+            self.factory.receivedAt(),
+            self.peer,
+            self.session,
+            self.clientId,
+            len(event.sequences),
+            event.octets,
+            event.sequences,
+            None,  # no destination
+            pairs,
+            bodies,
+        )
+        self.deliver(batch, event.place)
+
+    def peerFaulted(self, fault: Fault) -> None:
+        if fault.reason.endswith("-limit"):
+            times = self.factory.refused(self.address, fault)
+            if times > 1:
+                fault = replace(fault, text=f"{fault.text}; refused {times} times, it comes again")
+        super().peerFaulted(fault)
+
+    def _faulted(self, fault: Fault) -> None:
+        self.peerFaulted(fault)
+
+    actions: ClassVar = {Fault: _faulted, JsonReceived: _deliver, DataReceived: _deliver}
+
+
+class LumberjackServer(Session, link=ReaderLink):
+    """Serves the reader's side of one connection.
+
+    Attributes:
+        session: the public name of this session.
+        peer: the writer's transport address as text.
+        clientId: the subject of the writer's certificate, or None.
+        messageCount: how many events the writer has sent.
+        established: whether the connection can be used.
+    """
+
+    factory: LumberjackServerFactory
+    link: ReaderLink
+
+
+class LumberjackServerFactory(MsgprotoServerFactory):
+    """Builds a :class:`LumberjackServer` for each writer that connects."""
+
+    protocolName = PROTOCOL
+    LIMITS = READER_LIMITS
+    stateTable = READER
+    actions = frozenset({PUBLISH})
+    protocol = LumberjackServer  # type: ignore[assignment]
+
+    _refused: OrderedDict[tuple[str, str, str, bytes], int] | None = None
+
+    def refused(self, address: str, fault: Fault) -> int:
+        """Note that a batch of this host was above a limit; return how often the same one was.
+
+        A shipper sends a refused batch again for ever, so its owner should hear that.
+        """
+        if self._refused is None:
+            self._refused = OrderedDict()
+        batch = (address, fault.reason, fault.text, fault.octets)
+        times = self._refused.pop(batch, 0) + 1
+        self._refused[batch] = times
+        if len(self._refused) > REFUSED_MAX:
+            self._refused.popitem(last=False)
+        return times
+
+
+def _subject(certificate: Any) -> str:
+    """Return a certificate's subject as one text, most specific part last: ``O=Example,CN=web-1``.
+
+    Each part is written as RFC 4514 has it: a comma within a value cannot pass for a further part.
+    """
+    return ",".join(part.rfc4514_string() for part in certificate.to_cryptography().subject.rdns)
+
 
 CLIENT_LIMITS: Final = (
     *COMMON_LIMITS,
@@ -70,7 +230,6 @@ class Sent(Ticket[None]):
     """
 
     def __init__(self, withdraw: Callable[[Parcel], object]) -> None:
-        """``withdraw(parcel)`` is called for each when the caller cancels."""
         super().__init__(self._cancelled)
         self._withdraw = withdraw
         self.parcels: dict[Parcel, None] = {}
@@ -80,12 +239,10 @@ class Sent(Ticket[None]):
             self._withdraw(parcel)
 
     def add(self, parcel: Parcel) -> None:
-        """Wait for one more parcel."""
         parcel.token = self
         self.parcels[parcel] = None
 
     def acknowledged(self, parcel: Parcel) -> None:
-        """``parcel`` is safe."""
         del self.parcels[parcel]
         if not self.parcels:
             self.done(None)
@@ -152,7 +309,6 @@ class WriterLink(ClientLink):
         self.look()
 
     def endNow(self) -> None:
-        """What is not acknowledged by now fails."""
         self._abort()
 
     def retire(self) -> None:
@@ -214,7 +370,6 @@ class WriterLink(ClientLink):
         self._progress = max(self._progress, 0)
 
     def peerFaulted(self, fault: Fault) -> None:
-        """The reader broke the protocol or fell silent: one line, a counter, and the end."""
         self.because(self.peerError(fault))
         self._tell(fault, self.faultEnds)
         self._abort()
@@ -395,7 +550,6 @@ class LumberjackClientFactory(SessionFactory, ClientFactory):
         self.liveConnections.add(protocol)
 
     def connectionClosed(self, protocol: Any, reason: Failure = connectionDone) -> None:
-        """A connection is lost."""
         self.liveConnections.discard(protocol)
         super().connectionClosed(protocol, reason)
 
@@ -406,6 +560,5 @@ class LumberjackClientFactory(SessionFactory, ClientFactory):
     def buildProtocol(  # type: ignore[override]
         self, addr: IAddress | None
     ) -> LumberjackClient | None:
-        """Return a protocol for a new connection."""
         built: Any = super().buildProtocol(addr)
         return built  # type: ignore[no-any-return]

@@ -50,7 +50,7 @@ from ...core.limits import Limit, Limits
 from ...net.comeback import COMEBACK_LIMITS, ClientComeback, Comeback, ComebackState
 from ...net.outbox import ProducerControl, fail_all
 from ..terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event, Parcel
-from .client import (
+from .sides import (
     CLIENT_LIMITS,
     LumberjackClient,
     LumberjackClientFactory,
@@ -73,8 +73,6 @@ log: Final = Logger(namespace="twisted_msgproto.lumberjack")
 
 @implementer(IStreamClientEndpoint)
 class _InTurn:
-    """Each attempt goes to the next of the hosts."""
-
     def __init__(self, hosts: Sequence[IStreamClientEndpoint]) -> None:
         self._hosts = itertools.cycle(hosts)
 
@@ -84,8 +82,6 @@ class _InTurn:
 
 
 class _Owned(Factory):
-    """Builds clients whose events belong to a line of a shipper."""
-
     noisy = False
 
     def __init__(self, line: _Line, factory: LumberjackClientFactory) -> None:
@@ -158,10 +154,9 @@ class _Line(ClientComeback[LumberjackClient]):
 
     def _change(self, state: ComebackState) -> None:
         super()._change(state)
-        self._shipper.lineChanged()
+        self._shipper._lineChanged()
 
     def disconnect(self) -> Deferred[Any]:
-        """Come back no more; fires when the connection is closed."""
         if self.running:
             Service.stopService(self)
         self._closing = True
@@ -170,7 +165,7 @@ class _Line(ClientComeback[LumberjackClient]):
     # What a connection says to its owner.
 
     def clientWants(self, link: WriterLink) -> None:
-        self._shipper.give(link)
+        self._shipper._give(link)
 
     def clientProgressed(self, count: int) -> None:
         if count:
@@ -185,7 +180,7 @@ class _Line(ClientComeback[LumberjackClient]):
             # A reader on TLS 1.3 looks at our certificate when our side stands already.
             self._error = error
             self._change(ComebackState.CONNECTING)
-        self._shipper.takeBack(parcels)
+        self._shipper._takeBack(parcels)
         self._shipper.connectionEnded(error, stood)
 
 
@@ -225,7 +220,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         ``endpoints``: client endpoints or their strings, in order of preference.  One connection is
         open at a time and each attempt goes to the next host (failover); with ``loadBalance`` one
         connection to each, and events go to any that has space.  ``random`` returns numbers from 0
-        to 1.  The rest is as for :class:`~.client.LumberjackClientFactory`; ``limits`` may also
+        to 1.  The rest is as for :class:`~.sides.LumberjackClientFactory`; ``limits`` may also
         change ``backoff-first`` and ``backoff-most``.  ``factory`` replaces the settings before it.
         ``comebackLimits`` change the limits, and ``options`` are ``retryPolicy`` and
         ``stopWhenRefused``, as :class:`~twisted_msgproto.net.comeback.Comeback` has them.
@@ -264,7 +259,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
     def send(self, event: Event) -> Deferred[None]:
         """Send one event; fires when it is acknowledged, however many connections that takes.
 
-        It does what :meth:`.client.LumberjackClient.send` does; it fails with ConnectionClosed only
+        It does what :meth:`.sides.LumberjackClient.send` does; it fails with ConnectionClosed only
         when the service stops before the event is acknowledged, and with Refused when every reader
         refuses the connection.
         """
@@ -323,8 +318,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         for line in self._lines:
             line.startService()
 
-    def lineChanged(self) -> None:
-        """The state of a line has changed: the best of all is ours."""
+    def _lineChanged(self) -> None:
         lines = self._lines
         up = next((line for line in lines if line.state is ComebackState.UP), None)
         if up is not None:
@@ -382,7 +376,6 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         self._left(result)
 
     def _failQueue(self, error: MsgprotoError) -> None:
-        """No event will be sent that waits now; each callback may do more."""
         parcels = list(self._queue)
         self._queue.clear()
         self._unsentOctets = 0
@@ -420,7 +413,6 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         self._unsentOctets -= parcel.octets
 
     def _withdraw(self, parcel: Parcel) -> None:
-        """The Deferred was cancelled: forget what is not written yet."""
         missing = parcel.missing
         if parcel in self._queue:
             self._dequeue(parcel)
@@ -433,7 +425,6 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         self._lookEmpty()
 
     def _look(self) -> None:
-        """Let connections with space send what is queued."""
         for client in list(self.factory.liveConnections):
             if not self._queue:
                 break
@@ -445,8 +436,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
 
     # ── what the connections say ────────────────────────────────────────────────────────────────
 
-    def give(self, link: WriterLink) -> None:
-        """Let a connection send as much as its next window can hold."""
+    def _give(self, link: WriterLink) -> None:
         writer = link.machine
         while self._queue and writer.wanted:
             parcel = next(iter(self._queue))
@@ -459,7 +449,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         self._lookProducer()
         self._lookEmpty()
 
-    def takeBack(self, parcels: list[Parcel]) -> None:
+    def _takeBack(self, parcels: list[Parcel]) -> None:
         """What was unacknowledged on a lost connection is sent first on another (``LJ-15``)."""
         for parcel in reversed(parcels):
             if parcel.token.called:  # cancelled while it was in flight
@@ -483,3 +473,23 @@ def _endpoint(reactor: Any, endpoint: IStreamClientEndpoint | str) -> IStreamCli
 
 def _unheard(failure: Failure) -> None:
     log.warn("an event was not sent: {text}", text=failure.getErrorMessage())
+
+
+class LumberjackClientService(LumberjackShipper):
+    """Sends events to one reader; see :class:`~twisted_msgproto.net.comeback.Comeback`.
+
+    Events are kept until they are acknowledged, however many connections that takes; they wait for
+    a connection without a limit of time, up to ``unsent-events`` and ``unsent-octets``.  For
+    several readers there is :class:`~.LumberjackShipper`.
+    """
+
+    def __init__(
+        self, endpoint: IStreamClientEndpoint, factory: LumberjackClientFactory, **options: Any
+    ) -> None:
+        """``options`` are ``retryPolicy``, ``stopWhenRefused``, ``random`` and ``limits``, as
+        :class:`~twisted_msgproto.net.comeback.Comeback` has them.
+        """
+        changes = options.pop("limits", {})
+        super().__init__(
+            factory.clock, [endpoint], factory=factory, comebackLimits=changes, **options
+        )
