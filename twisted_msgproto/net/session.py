@@ -270,12 +270,10 @@ class OrderlyLink(Link):
 
     @property
     def established(self) -> bool:
-        """Whether the session stands."""
         return self._established and not self._ended
 
     @property
     def closing(self) -> bool:
-        """``close()`` was called."""
         return self._lateness is not None
 
     def close(self) -> Deferred[None]:
@@ -301,7 +299,6 @@ class OrderlyLink(Link):
             self.endInOrder()
 
     def _late(self) -> None:
-        """The time for what is in flight is over."""
         self.because(ConnectionClosed("the connection was closed before everything was answered"))
         self._lateness = self.factory.clock.callLater(GOODBYE_SECONDS, self._abort)
         if not self._ended:
@@ -485,7 +482,6 @@ class SessionLink(OrderlyLink):
         return permissions.refuses(action, name, count)
 
     def establish(self) -> None:
-        """The session stands: the wire and the application are told."""
         super().establish()
         if self.factory.sessionLog is not None:
             self.factory.sessionLog.began(self)
@@ -527,7 +523,6 @@ class SessionLink(OrderlyLink):
         return bool(self._delivery.unsafe_batches) or super().owes
 
     def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone: the application is told of a session that stood."""
         if self._established:
             self._established = False
             if self.factory.sessionLog is not None:
