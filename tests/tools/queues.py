@@ -34,7 +34,6 @@ def batch(first: int, count: int = 1, *, octets: int = 0) -> MessageBatch:
 
 
 def frame(first: int, count: int = 1, *, octets: int = 0) -> Encoded:
-    """The same, encoded."""
     return encode([batch(first, count, octets=octets)])
 
 
@@ -90,7 +89,6 @@ def rows(
     disk: Disk = OS_DISK,
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """The queue's messages as the table's rows."""
     reader = QueueReader(directory, disk=disk)
     lo = reader.begin() if lo is None else lo
     hi = reader.end() if hi is None else hi

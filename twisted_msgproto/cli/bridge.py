@@ -20,7 +20,6 @@ SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``msgproto bridge``."""
     add = parser.add_argument
     add(
         "--queue",

@@ -26,7 +26,6 @@ OPENSSL = Path(__file__).parent.parent / "queue" / "openssl.cnf"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``msgproto flight``."""
     add = parser.add_argument
     add("--queue", metavar="DIR", required=True, help="the queue's directory")
     add(

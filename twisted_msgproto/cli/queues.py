@@ -19,7 +19,6 @@ ELSEWHERE = ("grpc://", "grpc+tls://")
 
 
 def queue_options(parser: argparse.ArgumentParser) -> None:
-    """Declare where the queue is, as ``arguments.directory``, and what its gateway wants."""
     add = parser.add_argument
     add(
         "directory",

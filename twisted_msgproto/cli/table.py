@@ -31,7 +31,6 @@ AGE = re.compile(r"(\d{1,6})\s*(h|d|hours?|days?)")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     actions = parser.add_subparsers(
         dest="action", metavar="counts|verify|compact|vacuum|expire|rewind", required=True
     )
@@ -137,7 +136,6 @@ def read_age(option: str, text: str) -> timedelta:
 
 
 def read_before(arguments: argparse.Namespace, today: date) -> date:
-    """The first day that stays, as ``--before`` or ``--keep`` says."""
     if arguments.keep is not None:
         age = read_age("--keep", arguments.keep)
         if age.seconds:

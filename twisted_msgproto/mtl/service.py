@@ -14,10 +14,10 @@ from twisted.python import usage
 from ..core.errors import ConfigurationError
 from ..net.authentication import AuthenticationOptions
 from ..net.broker.options import BrokerOptions
+from ..net.endpoints import Held
 from ..net.gateway import Gateway, announce, standalone
 from ..net.options import ServerOptions
 from ..net.reloading import Change
-from ..net.trying import BindingReactor
 from ..registry import PROTOCOLS
 from .machine.queues import ALIASES
 from .protocol.link import PROTOCOL
@@ -145,7 +145,6 @@ class MtlService(Service):
         self._data = data
 
     def startService(self) -> None:
-        """Listen; SystemExit with one line if that cannot be."""
         super().startService()  # type: ignore[no-untyped-call]
         try:
             addresses = self.factory.listen(self._control, self._data)
@@ -156,7 +155,7 @@ class MtlService(Service):
         for address in addresses[len(self._control) :]:
             self._reactor.callWhenRunning(announce, f"{PROTOCOL} data", address)
 
-    def refusals(self, reactor: BindingReactor) -> Iterator[str]:
+    def refusals(self, held: Held) -> Iterator[str]:
         """Yield a line for each address that cannot be listened on."""
         try:
             self.factory.checkAddresses(self._control, self._data)
@@ -164,16 +163,14 @@ class MtlService(Service):
             yield f"{PROTOCOL}: {error}"
             return
         data = [] if self._data is None else data_beside(self._control, self._data)
-        yield from (f"{PROTOCOL}: {why}" for why in try_addresses([*self._control, *data], reactor))
+        yield from (f"{PROTOCOL}: {why}" for why in try_addresses([*self._control, *data], held))
 
     def stopService(self) -> Deferred[None]:
-        """Confirm what arrived, then close the sockets."""
         super().stopService()  # type: ignore[no-untyped-call]
         return self.factory.drain()
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
-    """Return the MTL server as a child of ``gateway``, which has the sink."""
     options = cast(Options, options)
     curve = options.curve()
     factory = gateway.makeFactory(
@@ -191,5 +188,4 @@ def serve(options: ServerOptions, gateway: Gateway) -> IService:
 
 
 def makeService(options: ServerOptions) -> IService:
-    """Return what twistd calls."""
     return standalone(options, serve)

@@ -281,7 +281,7 @@ class SessionFactory:
 
     def logSessions(self) -> None:
         """Write a line when a session begins and one when it ends."""
-        self.sessionLog = SessionLog(self)
+        self.sessionLog = SessionLog(self.protocolName, self.clock.seconds, self.writeOf)
 
     def countFault(self, reason: str, limit: str = "") -> None:
         """A peer broke the protocol; ``limit`` names the limit that it met, if there is one."""

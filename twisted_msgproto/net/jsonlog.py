@@ -23,13 +23,12 @@ DEFAULT_FILE: Final = "twistd.log"
 
 @implementer(ILogObserver)
 class JsonLog:
-    """Writes each event of Twisted's log as one line to ``file``, a text stream or a LogFile."""
+    """An observer that writes each event as one line to ``file``, a text stream or a LogFile."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
 
     def __call__(self, event: LogEvent) -> None:
-        """Write one event; the log calls this."""
         try:
             self._file.write(line_of(event) + "\n")
             self._file.flush()
@@ -38,7 +37,6 @@ class JsonLog:
 
 
 def line_of(event: LogEvent) -> str:
-    """Return an event as a line of JSON."""
     source = str(event.get("log_namespace", "-"))
     fields = {name: value for name, value in event.items() if _is_field(name, source)}
     if "reason" in fields:

@@ -21,7 +21,6 @@ log = Logger(namespace="twisted_msgproto.net.proxied")
 Given = TypeVar("Given")
 
 FAULT: Final = "proxy"
-"""Faults of this kind are counted under this name."""
 
 
 HEADER_OCTETS_MAX: Final = 16 << 10
@@ -35,13 +34,12 @@ LENGTH: Final = slice(14, 16)
 
 
 class ProxiedConnection(HAProxyProtocolWrapper):
-    """Reads the header in front of one connection, and hands on what follows it."""
+    """The header in front of one connection; what follows it is handed on."""
 
     factory: Any
     transport: Any
 
     def dataReceived(self, data: bytes) -> None:
-        """Receive octets; the transport calls this."""
         if self._proxyInfo is not None:
             self.wrappedProtocol.dataReceived(data)
             return
@@ -67,7 +65,6 @@ class ProxiedConnection(HAProxyProtocolWrapper):
                 self._refuse()
 
     def _refuse(self) -> None:
-        """Count and tell that the header is none, and cut the connection."""
         sessions = self.factory.wrappedFactory
         if not isinstance(sessions, SessionFactory):  # WebSocket carries those of another one
             sessions = getattr(sessions, "sessions", None)

@@ -78,7 +78,7 @@ class SaslCycle:
 
 
 class SaslMechanism:
-    """Makes the exchanges of one mechanism of a server.
+    """One mechanism of a server, which makes its exchanges.
 
     Attributes:
         name: in upper case.
@@ -90,7 +90,6 @@ class SaslMechanism:
     reveals: ClassVar[bool] = False
 
     def begin(self, login: Login) -> SaslCycle:
-        """Return a new attempt of a client, whose credentials go to ``login``."""
         raise NotImplementedError
 
 
@@ -222,7 +221,6 @@ class ScramCredentials:
         self._final = final
 
     def checkPassword(self, password: bytes) -> bool:
-        """The proof was made with ``password``."""
         server, error = self._server, _scramp().ScramException
         try:
             _, server.stored_key, server.server_key, _ = self._mechanism.make_auth_info(
@@ -245,7 +243,6 @@ def _scramp() -> Any:
 
 
 def _name(user: str) -> str:
-    """A user's name, if it is not too long to be remembered with its failures."""
     if len(user.encode()) > USER_OCTETS_MAX:
         raise SaslRefused(f"a user's name has at most {USER_OCTETS_MAX} octets")
     return user
@@ -262,7 +259,7 @@ def _text(octets: bytes) -> str:
 
 
 class Attempting(Hashable, Protocol):
-    """Describes who authenticates: a session of any protocol, the same for a whole exchange.
+    """Who authenticates: a session of any protocol, the same for a whole exchange.
 
     Attributes:
         address: its network address; failures are counted for it and for the user's name.
@@ -351,8 +348,6 @@ def mechanisms_for(portal: Portal, secret: bytes) -> list[SaslMechanism]:
 
 
 class PlainClient:
-    """Answers as a PLAIN client."""
-
     mechanism = Plain.name
     finished = True
 
@@ -367,20 +362,17 @@ class PlainClient:
 
 
 class AnonymousClient:
-    """Answers as an ANONYMOUS client."""
-
     mechanism = AnonymousAccess.name
     finished = True
 
     def respond(self, challenge: bytes | None) -> bytes:
-        """Return nothing; no challenge is expected."""
         if challenge is not None:
             raise ValueError("ANONYMOUS has no challenges")
         return b""
 
 
 class ScramClient:
-    """Answers as a SCRAM-SHA-256 client (``MT-08``).
+    """The client's side of SCRAM-SHA-256 (``MT-08``).
 
     Attributes:
         finished: whether the server has proved that it knows the password.
@@ -431,7 +423,6 @@ class ScramClient:
 
 
 SaslClient = PlainClient | AnonymousClient | ScramClient
-"""Any of our client mechanisms has this type."""
 
 
 def credentials(

@@ -62,7 +62,6 @@ from .report import (
 from .session import SCHEDULING_JAVA, first_line, spark_context, within
 
 LOG_SOURCE = "twisted_msgproto.bridge"
-"""Lines of ``--json-log`` say that they come from here."""
 
 TRIGGER_SECONDS = 1.0
 """At least this time lies between two batches, unless the operator sets another."""
@@ -71,10 +70,8 @@ PRIVATE = "_bridge"
 """The bridges' own directory below a table; readers and vacuum pass over such names."""
 
 TEMPORARY = "bridge"
-"""A bridge's folder has this name in this user's own temporary directory."""
 
 LOOK_SECONDS = 0.1
-"""The main thread checks this often for signals and for the end of the loop."""
 
 GRACE_SECONDS = 2.0
 """After SIGTERM the running batch may last this long; then it is cancelled and lands next time."""
@@ -138,7 +135,6 @@ class BridgeOptions:
 
     @property
     def access(self) -> Access:
-        """Return what opens the queues of other machines."""
         return Access(self.token_file, self.authority)
 
     @property
@@ -156,7 +152,7 @@ class BridgeOptions:
 
 
 class Ending:
-    """Counts the signals to end: one means after the batch, two mean now."""
+    """Signals to end so far: one means after the batch, two mean now."""
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -266,12 +262,13 @@ class Bridge:
                 runner = SparkRunner(context, scratch / "spark.log")
                 self._drive(table, gateways, runner, runner, TABLE_SCHEMA)
             return
+        from .transform import Transform, load_function
+
+        load_function(self.options.transform)  # a wrong one is told before Java starts
         # The table's columns are the function's, which only Spark can say.
         with self._scratch() as scratch, self._spark(scratch) as context:
-            from .transform import Transform
-
             spark_runner = SparkRunner(context, scratch / "spark.log")
-            transform = Transform(spark_runner, self.options.transform, self.options.access)
+            transform = Transform(spark_runner, self.options.transform)
             table = self._open_table(transform.schema)
             with self._prepared(table, gateways):
                 self._drive(table, gateways, spark_runner, transform, transform.schema)
@@ -318,7 +315,6 @@ class Bridge:
         remove_halves(lock.parent, f"{consumer}.json.")
 
     def _more(self, known: Collection[str]) -> Iterator[str]:
-        """Yield the queues that have come since: their consumer is ours now."""
         if self._growing is None:
             return
         try:
@@ -534,7 +530,7 @@ def check_answers(gateways: Gateways, landed: Mapping[str, Landed], ending: Endi
 
 
 class OpenedMarks:
-    """Opens the queues of the gateways that answer once more, for the marks' threads."""
+    """Queues of the gateways that answer, opened once more for the marks' threads."""
 
     def __init__(self, gateways: Gateways, options: BridgeOptions) -> None:
         self._gateways = gateways
@@ -557,7 +553,7 @@ class OpenedMarks:
 
 
 class Maintenance:
-    """Works between two batches: on checkpoints, the log's cleanup and compaction.
+    """Work between two batches: checkpoints, the log's cleanup and compaction.
 
     Compaction has a thread of its own; rows do not wait for it.  An error in it is reported and
     does not end the bridge, because the bridge's own batches do not depend on it.

@@ -7,7 +7,6 @@ from ..queue.source import Queue
 from .options import Access
 
 REMOTE = ("grpc://", "grpc+tls://")
-"""A location on another machine begins with one of these."""
 
 PATIENCE_SECONDS = 20.0
 """A task waits this long for rows of a gateway, before its batch is planned without it."""

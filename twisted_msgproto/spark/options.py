@@ -39,7 +39,6 @@ OPTIONS = (
     "tlsCa",
     "ranges",
 )
-"""The options of the source, as ``docs/data-source.md`` has them; their case does not matter."""
 
 MISSPELT = 0.8
 """From this likeness on, of 1, a name that is no option's is taken for a misspelt one."""
@@ -47,15 +46,12 @@ MISSPELT = 0.8
 EARLIEST, LATEST = "earliest", "latest"
 
 NAMED_OFFSETS = {-2: EARLIEST, -1: LATEST}
-"""These two numbers stand for names in a JSON of offsets, as in Spark's Kafka source."""
 
 SECONDS_OF = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Access(NamedTuple):
-    """Names the files that open the queues of other machines: they hold the token and the
-    authority.
-    """
+    """Files that open the queues of other machines: they hold the token and the authority."""
 
     token_file: str | None = None
     authority: str | None = None
@@ -63,7 +59,7 @@ class Access(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Says where reading begins or ends, according to the options.
+    """Where reading begins or ends, according to the options.
 
     Attributes:
         everywhere: ``earliest`` or ``latest``, for queues that are not named.
@@ -79,7 +75,6 @@ class Edge:
 
     @property
     def named(self) -> set[str]:
-        """Return the queues that the options name."""
         return {*self.offsets, *self.times}
 
 
@@ -235,7 +230,6 @@ def whole(given: Mapping[str, str], name: str) -> int | None:
 
 
 def truth(given: Mapping[str, str], name: str, default: bool) -> bool:
-    """Return whether an option is true."""
     text = given.get(name.lower())
     if text is None:
         return default

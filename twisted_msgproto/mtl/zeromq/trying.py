@@ -7,28 +7,24 @@ from collections.abc import Iterator, Sequence
 import zmq
 
 from ...core.reasons import cannot_listen
-from ...net.trying import BindingReactor
+from ...net.endpoints import Held
 
 
 class BoundSockets:
-    """Binds sockets of ZeroMQ and holds them until it is closed."""
-
     def __init__(self) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
 
     def bind(self, address: str) -> None:
-        """Bind one more; raises ZMQError."""
         self._context.socket(zmq.ROUTER).bind(address)
 
     def close(self) -> None:
-        """Let go of all addresses."""
         self._context.destroy(linger=0)
 
 
-def try_addresses(addresses: Sequence[str], reactor: BindingReactor) -> Iterator[str]:
-    """Bind every address until ``reactor`` is closed, and yield a line for each refusal."""
+def try_addresses(addresses: Sequence[str], held: Held) -> Iterator[str]:
+    """Bind every address until ``held`` is closed, and yield a line for each refusal."""
     bound = BoundSockets()
-    reactor.hold(bound)
+    held.hold(bound)
     for address in addresses:
         try:
             bound.bind(address)

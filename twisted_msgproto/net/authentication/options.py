@@ -47,10 +47,9 @@ def _look_for_file(description: str) -> str | None:
 
 
 class AuthenticationOptions(ServerOptions, AuthOptionMixin):
-    """Adds ``--auth``, ``--help-auth`` and ``--help-auth-type`` to a server's options."""
+    """A server's options with ``--auth``, ``--help-auth`` and ``--help-auth-type``."""
 
     unnamed: ClassVar[str] = "without auth no client has a user's name"
-    """This is what to know of users where nobody has to log in."""
 
     supportedInterfaces = (IUsernamePassword, IAnonymous)
 
@@ -86,7 +85,6 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
 
     @property
     def checkers(self) -> list[ICredentialsChecker]:
-        """Return the checkers that were asked for, in order."""
         checkers: list[Any] = list(self.get("credCheckers", ()))
         for checker in checkers:
             if isinstance(checker, InMemoryUsernamePasswordDatabaseDontUse):

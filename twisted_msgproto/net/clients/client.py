@@ -23,7 +23,6 @@ from ..outbox import Waiters
 from ..session import OrderlyLink
 
 UNSENT_OCTETS: Final = 64 << 20
-"""A server may leave this much of what a client has to say unread."""
 
 UNSENT_LIMITS: Final = (
     Limit(

@@ -34,7 +34,6 @@ class BoundedChannel(HTTPChannel):
     transport: Any
 
     def connectionMade(self) -> None:
-        """Begin."""
         super().connectionMade()  # type: ignore[no-untyped-call]
         self.site.opened(self)
 
@@ -46,18 +45,15 @@ class BoundedChannel(HTTPChannel):
         self.transport.abortConnection()
 
     def allContentReceived(self) -> None:
-        """A whole request is here; the channel calls this."""
         self.answering = True
         super().allContentReceived()  # type: ignore[no-untyped-call]
 
     def requestDone(self, request: Request) -> None:
-        """The request was answered."""
         self.answering = False
         self.site.rested(self)
         super().requestDone(request)  # type: ignore[no-untyped-call]
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End."""
         self.site.closed(self)
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
@@ -84,7 +80,6 @@ class ControlSite(Site):
         return super().buildProtocol(addr)  # type: ignore[no-untyped-call]
 
     def _make_room(self) -> bool:
-        """Close the connection that has waited longest without a whole request."""
         for channel in self.connections:
             if not channel.answering:
                 self.closed(channel)
@@ -93,7 +88,6 @@ class ControlSite(Site):
         return False
 
     def opened(self, channel: BoundedChannel) -> None:
-        """Count a connection."""
         self.connections[channel] = None
 
     def rested(self, channel: BoundedChannel) -> None:
@@ -102,7 +96,6 @@ class ControlSite(Site):
             self.connections[channel] = None
 
     def closed(self, channel: BoundedChannel) -> None:
-        """Count the connection no more."""
         self.connections.pop(channel, None)
 
     def acceptableProtocols(self) -> list[bytes]:
