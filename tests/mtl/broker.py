@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.mtl import IngestProfile, Profile, QueueProfile, Server, TestProfile
+from twisted_msgproto.mtl import IngestProfile, Profile, QueueProfile, Server, TestProfile, machine
 from twisted_msgproto.mtl.machine import peers, sessions
-from twisted_msgproto.mtl.terms import events, limits
+from twisted_msgproto.mtl.terms import limits
 from twisted_msgproto.mtl.wire import data
 
 # The words of MTL's machines, for all tests of them.
@@ -65,22 +65,22 @@ class Broker:
             **options,
         )
         self.now = 1000.0
-        self.events: list[events.ServerEvent] = []
+        self.events: list[machine.ServerEvent] = []
         self.sent: dict[bytes, list[list[bytes]]] = {}
         self.known: dict[bytes, Peer] = {}
         self._peers = itertools.count(1)
 
-    def collect(self, found: Sequence[events.ServerEvent] = ()) -> list[events.ServerEvent]:
+    def collect(self, found: Sequence[machine.ServerEvent] = ()) -> list[machine.ServerEvent]:
         self.events += found
         for messages in self.server.outputs():
             for peer, *frames in messages:
                 self.sent.setdefault(peer, []).append(frames)
         return list(found)
 
-    def receive(self, channel: Channel, *messages: list[bytes]) -> list[events.ServerEvent]:
+    def receive(self, channel: Channel, *messages: list[bytes]) -> list[machine.ServerEvent]:
         return self.collect(self.server.receive(Arrival(channel, messages, self.known), self.now))
 
-    def leave(self, *peers: bytes) -> list[events.ServerEvent]:
+    def leave(self, *peers: bytes) -> list[machine.ServerEvent]:
         """These connections end, and there was nothing more to read of them."""
         for peer in peers:
             self.server.leaving(peer)

@@ -34,9 +34,8 @@ from tests.mtl.broker import (
 from tests.mtl.cases import IMPATIENT, HeldSink, MtlCase, run, until
 from tests.mtl.plain import CONTENT, RESPONSE, Plain, dealer_from, short
 from twisted_msgproto.core.errors import Refused, TimedOut
-from twisted_msgproto.mtl import zeromq
+from twisted_msgproto.mtl import machine, zeromq
 from twisted_msgproto.mtl.protocol import server
-from twisted_msgproto.mtl.terms import events
 from twisted_msgproto.mtl.wire import data
 from twisted_msgproto.mtl.zeromq import descriptors, door
 from twisted_msgproto.net import room
@@ -45,7 +44,7 @@ LEASE = {"resources": ["a"], "confirm": "full"}
 
 
 def reasons(broker: Broker) -> list[str]:
-    return [event.reason for event in broker.events if isinstance(event, events.SessionEnded)]
+    return [event.reason for event in broker.events if isinstance(event, machine.SessionEnded)]
 
 
 # ── the machine ─────────────────────────────────────────────────────────────────────────────────

@@ -137,7 +137,7 @@ class Mtl(Pairing):
         reports: list[Report] = []
         for event in events:
             match event:
-                case told.ContentReceived():
+                case machines.ContentReceived():
                     reports.append(Arrived(event.place, event.bodies, event.flow))
                 case told.ContentsConfirmed():
                     reports.append(Settled(self._released(event.numbers)))

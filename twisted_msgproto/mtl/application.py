@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .machine.flows import ReadingFlow, Stored, WritingFlow
-from .machine.profile import Profile
+from .machine.flows import Profile, ReadingFlow, Stored, WritingFlow
 from .machine.queues import QueueProfile
 
 TEST_RESOURCE: Final = "resource"

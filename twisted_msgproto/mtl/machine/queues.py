@@ -19,8 +19,7 @@ from ...core.broker.fields import Fields, no_fields
 from ...core.limits import Limits
 from ..letters import Heads, marked, own_of, table_of
 from ..terms.limits import SERVER_LIMITS
-from .flows import ReadingFlow, Stored, WritingFlow
-from .profile import Profile
+from .flows import Profile, ReadingFlow, Stored, WritingFlow
 
 ALIASES: Final[Mapping[str, str]] = {
     "broker-queues": "queues",

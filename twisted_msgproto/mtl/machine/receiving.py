@@ -9,13 +9,22 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-from ..terms.events import ContentReceived, ServerEvent
 from ..terms.states import FLOW, ContentLost
 from ..wire import data
 from ..wire.data import CONTENT_HEADER_OCTETS_MIN, SEQUENCE_OCTETS, IllFormed
 from ..wire.fields import EMPTY
-from .flows import NAMES_REMEMBERED, Flow, Slice, Stored, WritingFlow, name_weight
-from .sessions import Place, Sessions
+from .flows import (
+    NAMES_REMEMBERED,
+    ContentReceived,
+    Flow,
+    Place,
+    ServerEvent,
+    Slice,
+    Stored,
+    WritingFlow,
+    name_weight,
+)
+from .sessions import Sessions
 
 
 class Writers(Sessions):

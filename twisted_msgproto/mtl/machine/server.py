@@ -31,21 +31,18 @@ from typing import Any, Final
 from ...core.connection import WorkLost
 from ...core.kept import Kept
 from ...core.limits import Limits
-from ..terms.events import ServerEvent
 from ..terms.limits import BURST, SERVER_LIMITS
 from ..terms.states import FLOW, REFUSALS, FlowState, ReaderLeased, WriterLeased
 from ..wire import data
 from ..wire.data import PING, PONG, IllFormed
-from .flows import Flow, ReadingFlow, WritingFlow
+from .flows import Flow, Profile, ReadingFlow, ServerEvent, Session, WritingFlow
 from .peers import UNKNOWN
-from .profile import Profile
 from .sending import Readers
 from .sessions import (
     Arrival,
     Channel,
     May,
     Outputs,
-    Session,
     everything,
 )
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from twisted.internet.defer import Deferred, fail, gatherResults, succeed
 from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
 from ...net.clients.subscriptions import Backlog
+from ...net.factory import SessionFactory
 from ...net.link import Link, SteadyLogger
 from ...net.outbox import Tickets, Waiters
 from ..machine.client_flow import ClientFlow
@@ -33,9 +34,6 @@ from ..zeromq.hooks import guarded
 from .dealer import DealerWire
 from .renewing import Hurry
 
-if TYPE_CHECKING:
-    from .client import MtlClient, MtlClientFactory
-
 log = SteadyLogger(namespace="twisted_msgproto.mtl")
 
 
@@ -53,6 +51,29 @@ class Received:
     @property
     def properties(self) -> dict[str, Any]:
         return decode_table(self.table)
+
+
+class Owner(Protocol):
+    """What a flow needs of its client."""
+
+    clock: Any
+    peer: str
+
+    @property
+    def factory(self) -> SessionFactory:
+        """What has the limits."""
+
+    def dataSocket(self, received: Callable[[list[list[bytes]]], None], port: int) -> Any:
+        """Return a socket for a data flow, connected to the server's data port."""
+
+    def renewFlow(self, flow: MtlFlow) -> None:
+        """A flow has lost its place at the server: get another lease for it."""
+
+    def flowEnded(self, flow: MtlFlow) -> None:
+        """A flow is over: its lease is not renewed any more."""
+
+    def endIfAlone(self) -> None:
+        """End in order, if that is wanted and no flow is left."""
 
 
 UNREAD_TIMES: Final = 2
@@ -82,12 +103,12 @@ class MtlFlow(Link):
     readsWhileDraining: ClassVar = True
     answerEvents: ClassVar = frozenset({Responded, ContentsConfirmed, ContentsRefused})
 
-    factory: MtlClientFactory
+    factory: SessionFactory
     machine: ClientFlow
     wire: DealerWire
     number = 0
 
-    def __init__(self, client: MtlClient, confirm: bool) -> None:
+    def __init__(self, client: Owner, confirm: bool) -> None:
         self.factory = client.factory
         self.lost: Callable[[Exception], object] = _logLoss
         self._client = client
@@ -329,7 +350,7 @@ class MtlReader(MtlFlow):
 
     def __init__(
         self,
-        client: MtlClient,
+        client: Owner,
         confirm: bool,
         received: Callable[[Received], object] | None,
     ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from twisted.cred.error import LoginFailed
 from twisted.internet.defer import CancelledError
@@ -18,12 +18,12 @@ from ...core.kept import KEPT_LIMIT
 from ...core.message import MessageBatch
 from ...net import sasl
 from ...net.delivery import tell_not_stored
+from ...net.factory import MsgprotoServerFactory
 from ...net.link import Link, SteadyLogger
 from ...net.peerlog import Topic
 from ...net.wires import Wire
 from ..machine import Arrival, Channel, Server, Session
-from ..machine.peers import Peer
-from ..terms.events import (
+from ..machine.flows import (
     AuthenticationRequested,
     ContentReceived,
     KeptTooMuch,
@@ -33,10 +33,8 @@ from ..terms.events import (
     SessionOpened,
     SessionRefused,
 )
+from ..machine.peers import Peer
 from ..zeromq.hooks import guarded
-
-if TYPE_CHECKING:
-    from .server import MtlServer, MtlServerFactory
 
 PROTOCOL: Final = "mtl"
 
@@ -123,14 +121,21 @@ class BrokerLink(Link):
     """
 
     log: ClassVar[Logger] = log
-    factory: MtlServerFactory
+    factory: MsgprotoServerFactory
     machine: Server
     wire: SocketPair
     answerEvents: ClassVar = frozenset({SessionEnded})
     turns: ClassVar = (*Link.turns, "_refill")
 
+    def __init__(
+        self, factory: MsgprotoServerFactory, machine: Server, authenticator: sasl.Authenticator
+    ) -> None:
+        self.factory = factory
+        self._broker = machine
+        self._authenticator = authenticator
+
     def makeMachine(self) -> Server:
-        return self.factory.machine
+        return self._broker
 
     def connectionCounters(self) -> Mapping[str, int]:
         return {}
@@ -167,7 +172,8 @@ class BrokerLink(Link):
 
     def _sessionOpened(self, event: SessionOpened) -> None:
         session, factory = event.session, self.factory
-        server = session.application = factory.protocol()
+        kind: Any = factory.protocol
+        server = session.application = kind()
         server.factory, server.machineSession, server.session = factory, session, session.name
         server.peer = session.address or None
         factory.connectionOpened(server, session.address)
@@ -185,8 +191,8 @@ class BrokerLink(Link):
         guarded(event.session.application.sessionEstablished)
 
     def _sessionEnded(self, event: SessionEnded) -> None:
-        server: MtlServer = event.session.application
-        self.factory.authenticator.forget(event.session)
+        server = event.session.application
+        self._authenticator.forget(event.session)
         text = f"the session ended: {event.reason}"
         if self.factory.sessionLog is not None:
             self.factory.sessionLog.ended(server, ConnectionClosed(text))
@@ -197,7 +203,7 @@ class BrokerLink(Link):
     def _contentReceived(self, event: ContentReceived) -> None:
         flow = event.flow
         session = flow.session
-        server: MtlServer = session.application
+        server = session.application
         server.messageCount += len(event.sequences)
         shared = {
             "mtl-virtual-host": session.virtual_host,
@@ -224,9 +230,7 @@ class BrokerLink(Link):
 
     def _authenticationRequested(self, event: AuthenticationRequested) -> None:
         session = event.session
-        asked = self.factory.authenticator.respond(
-            session, event.mechanism, event.response, event.first
-        )
+        asked = self._authenticator.respond(session, event.mechanism, event.response, event.first)
         asked.addCallbacks(
             self._stepped, self._refused, callbackArgs=(session,), errbackArgs=(session,)
         )
@@ -237,7 +241,7 @@ class BrokerLink(Link):
             self.machine.challenge(session, step.octets, now)
             self._settle()
             return
-        self.factory.authenticator.forget(session)
+        self._authenticator.forget(session)
         events = self.machine.authorize(session, step.login.name, now)
         if session.user != step.login.name or session.ended:
             step.login.logout()  # it was too late
@@ -250,7 +254,7 @@ class BrokerLink(Link):
             log.failure("{session}: a checker failed", failure, session=session.name)
         if session.ended:
             return
-        self.factory.authenticator.forget(session)
+        self._authenticator.forget(session)
         self.machine.refuse(session, self._now())
         self._settle()
 

@@ -38,8 +38,8 @@ from ...net.peerlog import Topic
 from ...net.session import SessionHooks
 from ..application import IngestProfile, QueueProfile, TestProfile
 from ..machine import Channel, Profile, Server, Session
+from ..machine.flows import ServerEvent
 from ..machine.queues import SPACES, broker_limits
-from ..terms.events import ServerEvent
 from ..terms.limits import PEER_MESSAGES, SERVER_LIMITS
 from ..terms.states import SESSION, SessionState
 from ..zeromq import (
@@ -326,8 +326,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             self._refused,
             self._roomFor,
         )
-        self._link = link = BrokerLink()
-        link.factory = self
+        self._link = link = BrokerLink(self, self.machine, self.authenticator)
         options: dict[str, Any] = {
             "lost": link.peerLost,
             "prepare": sockets.admit(self._door, self._curve, lambda: self._authorized),

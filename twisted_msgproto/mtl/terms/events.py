@@ -1,101 +1,11 @@
-"""The machines of MTL report these events: the broker, a client's control flow, one of its data
-flows.
-"""
+"""The machines of a client report these events: its control flow, and one of its data flows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ..wire.control import Reply
-
-if TYPE_CHECKING:
-    from ..machine.flows import WritingFlow
-    from ..machine.sessions import Place, Session
-
-# ── The broker ────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(slots=True)
-class AuthenticationRequested:
-    """A response arrived; answer with ``challenge``, ``authorize`` or ``refuse`` (``MT-08``).
-
-    ``first`` is True where a new cycle begins.
-    """
-
-    session: Session
-    mechanism: str
-    response: bytes
-    first: bool
-
-
-@dataclass(slots=True)
-class SessionOpened:
-    """A client has opened a session; it may have to authenticate still."""
-
-    session: Session
-
-
-@dataclass(slots=True)
-class SessionRefused:
-    """A client wanted to open a session, above the limit of this name."""
-
-    limit: str
-
-
-@dataclass(slots=True)
-class KeptTooMuch:
-    """A client was refused ``what`` it wanted, because all sessions together keep too much for
-    their clients.
-    """
-
-    what: str
-
-
-@dataclass(slots=True)
-class SessionEstablished:
-    """The session's client is authenticated, or need not be."""
-
-    session: Session
-
-
-@dataclass(slots=True)
-class SessionEnded:
-    """The session is over; ``reason`` is a word for logs: ``reopened``, ``idle``, ``lost``, …"""
-
-    session: Session
-    reason: str
-
-
-@dataclass(slots=True)
-class ContentReceived:
-    """Contents of one writer arrived, as columns; answer ``place`` with ``made_safe`` or
-    ``not_safe``.
-
-    ``texts`` are the properties as texts, None where a content has none; ``envelopes`` what the log
-    keeps of contents for a broker's queues, None where there are none.
-    """
-
-    flow: WritingFlow
-    place: Place
-    sequences: list[int]
-    resources: list[str]
-    texts: list[dict[str, str] | None]
-    bodies: list[bytes]
-    octets: int
-    envelopes: list[bytes | None] | None = None
-
-
-ServerEvent = (
-    AuthenticationRequested
-    | SessionOpened
-    | SessionRefused
-    | KeptTooMuch
-    | SessionEstablished
-    | SessionEnded
-    | ContentReceived
-)
-
 
 # ── A client's control flow ───────────────────────────────────────────────────────────────────────
 
