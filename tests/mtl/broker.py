@@ -8,9 +8,10 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from tests.doubles import Queues
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.mtl import IngestProfile, Profile, QueueProfile, Server, TestProfile, machine
-from twisted_msgproto.mtl.machine import peers, sessions
+from twisted_msgproto.mtl.machine import peers, queues, sessions
 from twisted_msgproto.mtl.terms import limits
 from twisted_msgproto.mtl.wire import data
 
@@ -37,6 +38,13 @@ def data_peer(number: int) -> bytes:
     return connection_name(b"\0D" + number.to_bytes(3, "big"), 1_000_000 + number)
 
 
+def with_queues(profile: Profile, limits: Limits = SERVER_LIMITS) -> Profile:
+    """The profile, which has queues now if it wants any."""
+    if isinstance(profile, QueueProfile):
+        profile.serve(Queues(queues.broker_limits(limits)))
+    return profile
+
+
 class Broker:
     """A :class:`Server` with a clock of its own.
 
@@ -53,7 +61,8 @@ class Broker:
     ) -> None:
         self.limits = SERVER_LIMITS.replace(limits or {})
         if profiles is None:
-            profiles = [TestProfile(), QueueProfile(self.limits), IngestProfile()]
+            profiles = [TestProfile(), QueueProfile(), IngestProfile()]
+        profiles = [with_queues(profile, self.limits) for profile in profiles]
         names = itertools.count(1)
         self.server = Server(
             profiles,

@@ -14,7 +14,6 @@ from tests.mtl.broker import (
     CLIENT_LIMITS,
     FULL,
     NONE,
-    SERVER_LIMITS,
     Broker,
     Channel,
     Confirm,
@@ -28,7 +27,7 @@ from tests.mtl.broker import (
     bodies,
     contents,
 )
-from twisted_msgproto.mtl import ClientFlow, IngestProfile, QueueProfile, TestProfile, machine
+from twisted_msgproto.mtl import ClientFlow, IngestProfile, machine
 from twisted_msgproto.mtl.wire import data, fields
 
 
@@ -309,8 +308,7 @@ def test_the_first_sequence_may_be_0__MT_18__MT_19() -> None:
 
 def test_what_is_for_one_queue_too_many_is_rejected_before_the_sink_has_it__BK_05() -> None:
     """BK-05, HO-22, MT-27"""
-    limits = SERVER_LIMITS.replace({"queues": 1})
-    broker = Broker([QueueProfile(limits), TestProfile()])
+    broker = Broker(limits={"queues": 1})
     first = broker.flow("Writer", ["a"])
     second = broker.flow("Writer", ["b"])
     broker.command(first, *contents(2, resource="a"))

@@ -1,8 +1,7 @@
 """The queue profile has named queues with competing readers (``MT-26``, ``MT-27``).
 
 The broker (:mod:`twisted_msgproto.core.broker`) decides what each reader gets.  A factory hands
-the profile one that runs on a reactor and may keep its queues on disk; without that the profile has
-one in memory for itself, and is a machine like any other profile.
+the profile one that runs on a reactor, and may keep its queues on disk.
 """
 
 from __future__ import annotations
@@ -12,13 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from ...core.broker import DEAD, Broker, Letter, QueueName, TooManyQueues, weight
+from ...core.broker import DEAD, Broker, Letter, QueueName, TooManyQueues
 from ...core.broker import LIMITS as QUEUE_LIMITS
 from ...core.broker.envelopes import Opened
 from ...core.broker.fields import Fields, no_fields
 from ...core.limits import Limits
 from ..letters import Heads, marked, own_of, table_of
-from ..terms.limits import SERVER_LIMITS
 from .flows import Profile, ReadingFlow, Stored, WritingFlow
 
 ALIASES: Final[Mapping[str, str]] = {
@@ -30,9 +28,6 @@ ALIASES: Final[Mapping[str, str]] = {
 
 SPACES: Final = "mtl/"
 """Every space of a server has a name that begins with this, unless it is a shared one."""
-
-IN_MEMORY_SECONDS: Final = 0.0
-"""A broker without a clock is always called at this time."""
 
 
 def broker_limits(limits: Limits) -> Limits:
@@ -79,82 +74,6 @@ class Queues(Protocol):
 
     def snapshot(self) -> Mapping[str, int]:
         """Return figures for metrics."""
-
-
-class QueuesInMemory:
-    """A broker for one profile, in memory: what can be delivered is delivered at once."""
-
-    durable = False
-
-    def __init__(self, limits: Limits) -> None:
-        """``limits`` are the broker's."""
-        self.machine = Broker(limits)
-        self._place = 0
-        self._within = False
-
-    def declare(self, name: QueueName, *, kept: bool = False) -> None:
-        """Do what :class:`Queues` says."""
-        self.machine.declare(name, IN_MEMORY_SECONDS, kept=kept)
-
-    def reclaim(self, spaces: str) -> bool:
-        """Do what :class:`Queues` says."""
-        return self.machine.reclaim(spaces, IN_MEMORY_SECONDS)
-
-    def publish(self, rows: Sequence[tuple[QueueName, bytes, bytes]]) -> None:
-        """Do what :class:`Queues` says."""
-        for name, envelope, body in rows:
-            self._place += 1
-            octets = weight(envelope, body)
-            letter = Letter(self._place, octets, envelope, body, IN_MEMORY_SECONDS)
-            self._do(self.machine.publish, name, [letter], IN_MEMORY_SECONDS)
-
-    def when_accepted(self, names: Iterable[QueueName], accepted: Callable[[], None]) -> None:
-        """Do what :class:`Queues` says; profiles ask for one queue at a time."""
-        for name in names:
-            self.machine.when_room(name, accepted)
-
-    def subscribe(self, consumer: Any, name: QueueName) -> None:
-        """Do what :class:`Queues` says; call :meth:`ready` afterwards."""
-        self.machine.subscribe(consumer, name, IN_MEMORY_SECONDS)
-
-    def unsubscribe(self, consumer: Any, name: QueueName) -> bool:
-        """Do what :class:`Queues` says."""
-        return self.machine.unsubscribe(consumer, name, IN_MEMORY_SECONDS)
-
-    def settle(self, consumer: Any, places: Sequence[int]) -> None:
-        """Do what :class:`Queues` says."""
-        self._do(self.machine.settle, consumer, places)
-
-    def reject(self, consumer: Any, places: Sequence[int], *, requeue: bool) -> None:
-        """Do what :class:`Queues` says."""
-        self._do(self.machine.reject, consumer, places, requeue=requeue)
-
-    def ready(self, consumer: Any) -> None:
-        """Do what :class:`Queues` says."""
-        self._do(self.machine.ready, consumer)
-
-    def gone(self, consumer: Any, *, orderly: bool = False) -> None:
-        """Do what :class:`Queues` says."""
-        self._do(self.machine.gone, consumer, IN_MEMORY_SECONDS, orderly=orderly)
-
-    def snapshot(self) -> Mapping[str, int]:
-        """Do what :class:`Queues` says."""
-        return self.machine.snapshot()
-
-    def _do(self, call: Callable[..., None], *arguments: Any, **named: Any) -> None:
-        """Call the machine, and then let it deliver all that can be delivered.
-
-        A consumer that was called may call back; the outermost call continues with that.
-        """
-        within, self._within = self._within, True
-        try:
-            call(*arguments, **named)
-            while self.machine.unfinished and not within:
-                self.machine.go_on()
-        finally:
-            self._within = within
-        if not within:
-            self.machine.take_events()
 
 
 @dataclass(slots=True)
@@ -209,34 +128,23 @@ class QueueProfile(Profile):
     bounded = True
     enveloped = True
 
-    def __init__(
-        self,
-        limits: Limits | None = None,
-        broker: Queues | None = None,
-        *,
-        space: str | None = None,
-    ) -> None:
-        """Make a profile.
-
-        ``limits`` has at least :data:`.SERVER_LIMITS`; their defaults where it is None.  ``broker``
-        has the queues; None: they are in memory.  ``space`` names the shared namespace that its
-        queues are in; None: each virtual host has one of its own.
-        """
+    def __init__(self) -> None:
+        """Make a profile without queues: its server hands it what has them, by :meth:`serve`."""
         super().__init__()
-        limits = Limits.of(SERVER_LIMITS) if limits is None else limits
-        self._served = broker is not None
-        self._broker: Queues = QueuesInMemory(broker_limits(limits)) if broker is None else broker
-        self._space = space
+        self._broker: Queues
+        self._space: str | None = None
         self._heads = Heads()
         self._readers: dict[ReadingFlow, QueueReader] = {}
         self._full: set[QueueName] = set()
         self.foreign: Callable[[Opened], Fields] = no_fields
 
     def serve(self, broker: Queues, space: str | None = None) -> None:
-        """Have the queues in ``broker`` from now on, unless there is a broker already."""
-        if not self._served:
-            self._served = True
-            self._broker, self._space = broker, space
+        """Have the queues in ``broker``, before anything else is asked for.
+
+        ``space`` names the shared namespace that they are in; None: each virtual host has one of
+        its own.
+        """
+        self._broker, self._space = broker, space
 
     def queue(self, virtual_host: str, resource: str) -> QueueName:
         space = self._space

@@ -197,7 +197,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         """
         super().__init__(*arguments, **options)
         if profiles is None:
-            profiles = (TestProfile(), QueueProfile(self.limits), IngestProfile())
+            profiles = (TestProfile(), QueueProfile(), IngestProfile())
         self._profiles = tuple(profiles)
         self.queues = queues or broker_of(
             self.sink,
