@@ -10,21 +10,29 @@ from typing import Any
 
 from tests.doubles import Queues
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.mtl import IngestProfile, Profile, QueueProfile, Server, TestProfile, machine
-from twisted_msgproto.mtl.machine import peers, queues, sessions
-from twisted_msgproto.mtl.terms import limits
+from twisted_msgproto.mtl import (
+    IngestProfile,
+    Profile,
+    QueueProfile,
+    Server,
+    TestProfile,
+    application,
+    machine,
+    terms,
+)
+from twisted_msgproto.mtl.machine import flows
 from twisted_msgproto.mtl.wire import data
 
 # The words of MTL's machines, for all tests of them.
-Arrival, Channel = sessions.Arrival, sessions.Channel
-Peer, connection_name = peers.Peer, peers.connection_name
+Arrival, Channel = machine.Arrival, machine.Channel
+Peer, connection_name = flows.Peer, flows.connection_name
 Confirm, Content, Dismiss = data.Confirm, data.Content, data.Dismiss
 Lease, Ping, Pong = data.Lease, data.Ping, data.Pong
 Reject, Response, Summon = data.Reject, data.Response, data.Summon
 DataCommand = data.DataCommand
 
-CLIENT_LIMITS = Limits.of(limits.CLIENT_LIMITS)
-SERVER_LIMITS = Limits.of(limits.SERVER_LIMITS)
+CLIENT_LIMITS = Limits.of(terms.CLIENT_LIMITS)
+SERVER_LIMITS = Limits.of(terms.SERVER_LIMITS)
 
 OPEN = {"protocol": {"name": "MTL", "version": 1}, "virtual-host": "host"}
 FULL, NONE = "full", "none"
@@ -41,7 +49,7 @@ def data_peer(number: int) -> bytes:
 def with_queues(profile: Profile, limits: Limits = SERVER_LIMITS) -> Profile:
     """The profile, which has queues now if it wants any."""
     if isinstance(profile, QueueProfile):
-        profile.serve(Queues(queues.broker_limits(limits)))
+        profile.serve(Queues(application.broker_limits(limits)))
     return profile
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted_msgproto.mtl.machine.peers import Peer, connection_name
+from twisted_msgproto.mtl.machine.flows import Peer, connection_name
 
 
 class Network:
@@ -122,7 +122,7 @@ class Dealer(Socket):
 
 
 class Sockets:
-    """What :class:`twisted_msgproto.mtl.zeromq.Sockets` is to a server and to a client."""
+    """What :class:`twisted_msgproto.mtl.zeromq.sockets.Sockets` is to a server and to a client."""
 
     def __init__(self, network: Network, host: str) -> None:
         self._network = network

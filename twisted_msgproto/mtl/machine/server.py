@@ -31,13 +31,11 @@ from typing import Any, Final
 from ...core.connection import WorkLost
 from ...core.kept import Kept
 from ...core.limits import Limits
-from ..terms.limits import BURST, SERVER_LIMITS
-from ..terms.states import FLOW, REFUSALS, FlowState, ReaderLeased, WriterLeased
+from ..terms import BURST, FLOW, REFUSALS, SERVER_LIMITS, FlowState, ReaderLeased, WriterLeased
 from ..wire import data
 from ..wire.data import PING, PONG, IllFormed
-from .flows import Flow, Profile, ReadingFlow, ServerEvent, Session, WritingFlow
-from .peers import UNKNOWN
-from .sending import Readers
+from .content import Readers
+from .flows import UNKNOWN, Flow, Profile, ReadingFlow, ServerEvent, Session, WritingFlow
 from .sessions import (
     Arrival,
     Channel,

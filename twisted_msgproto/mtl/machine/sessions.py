@@ -18,8 +18,15 @@ from ...core.connection import Connection
 from ...core.deadlines import ManyDeadlines
 from ...core.kept import KEPT_LIMIT, Keeping, Kept
 from ...core.limits import Limits
-from ..terms.limits import LEASE_SECONDS, SESSION_LEASES
-from ..terms.states import SESSION, Challenged, Denied, Granted, SessionState
+from ..terms import (
+    LEASE_SECONDS,
+    SESSION,
+    SESSION_LEASES,
+    Challenged,
+    Denied,
+    Granted,
+    SessionState,
+)
 from ..wire import control
 from ..wire.control import (
     Authorize,
@@ -33,10 +40,12 @@ from ..wire.control import (
 )
 from ..wire.data import IllFormed
 from .flows import (
+    UNKNOWN,
     AuthenticationRequested,
     Flow,
     KeptTooMuch,
     LeaseGrant,
+    Peer,
     Profile,
     ServerEvent,
     Session,
@@ -45,9 +54,9 @@ from .flows import (
     SessionOpened,
     SessionRefused,
     by_name,
+    is_automatic,
     lease_weight,
 )
-from .peers import UNKNOWN, Peer, is_automatic
 
 TOKEN_OCTETS: Final = 20
 """A lease is 160 random bits, in hexadecimal digits (``MT-11``)."""

@@ -27,14 +27,14 @@ from ..machine.flows import (
     AuthenticationRequested,
     ContentReceived,
     KeptTooMuch,
+    Peer,
     ServerEvent,
     SessionEnded,
     SessionEstablished,
     SessionOpened,
     SessionRefused,
 )
-from ..machine.peers import Peer
-from ..zeromq.hooks import guarded
+from ..zeromq.bounded import guarded
 
 PROTOCOL: Final = "mtl"
 

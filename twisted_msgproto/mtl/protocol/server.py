@@ -36,17 +36,13 @@ from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
 from ...net.peerlog import Topic
 from ...net.session import SessionHooks
-from ..application import IngestProfile, QueueProfile, TestProfile
+from ..application import SPACES, IngestProfile, QueueProfile, TestProfile, broker_limits
 from ..machine import Channel, Profile, Server, Session
 from ..machine.flows import ServerEvent
-from ..machine.queues import SPACES, broker_limits
-from ..terms.limits import PEER_MESSAGES, SERVER_LIMITS
-from ..terms.states import SESSION, SessionState
+from ..terms import PEER_MESSAGES, SERVER_LIMITS, SESSION, SessionState
 from ..zeromq import (
     Bounds,
     CurveServer,
-    EveryUnfinished,
-    Sockets,
     check_address,
     data_beside,
     is_local,
@@ -54,9 +50,10 @@ from ..zeromq import (
     port_of,
     with_port,
 )
-from ..zeromq.descriptors import silent_seconds
-from ..zeromq.door import Door
-from ..zeromq.hooks import guarded
+from ..zeromq.bounded import guarded
+from ..zeromq.connections import Door, silent_seconds
+from ..zeromq.sockets import Sockets
+from ..zeromq.unfinished import EveryUnfinished
 from .link import PROTOCOL, BrokerLink, SocketPair
 
 CONTROL_OCTETS_OVER_JSON: Final = 1024

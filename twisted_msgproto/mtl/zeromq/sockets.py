@@ -16,11 +16,9 @@ from typing import Any, Final
 
 import zmq
 
-from .bounded import Bounded, Bounds
-from .connections import Connections, metadata
-from .curve import ZAP_DOMAIN, CurveClient, CurveServer, who_is_refused, zap_reply
-from .door import EVENT, EVENTS, Door
-from .routing import Routed, Routing
+from . import ZAP_DOMAIN, Bounds, CurveClient, CurveServer, who_is_refused, zap_reply
+from .bounded import Bounded, Routed, Routing
+from .connections import EVENT, EVENTS, Connections, Door, metadata
 from .unfinished import EveryUnfinished, Unfinished
 
 LINGER_MILLISECONDS: Final = 500
