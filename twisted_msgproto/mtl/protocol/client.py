@@ -290,7 +290,7 @@ class MtlClient(ClientLink):
         """
         if self._ended or flow in self._renewals:
             return
-        wait = flow.hurry.next(self._now())
+        wait = flow.renewals.next(self._now())
         if wait:
             self._renewLater(flow, wait)
         else:
@@ -390,7 +390,7 @@ class MtlClient(ClientLink):
 
     def _renewAgain(self, flow: MtlFlow) -> None:
         self._renewals.pop(flow, None)
-        flow.hurry.begun(self._now())
+        flow.renewals.begun(self._now())
         self._renewNow(flow)
 
 

@@ -154,7 +154,7 @@ STEADY_SECONDS: Final = 10.0
 """A lease that stood this long has not ended soon."""
 
 
-class Hurry:
+class RenewalBackoff:
     """How soon the leases of a flow end, and how long to wait for the next."""
 
     def __init__(self, random: Callable[[], float] = random_module.random) -> None:
@@ -250,7 +250,7 @@ class MtlFlow(Link):
         machine: decides everything; its ``snapshot()`` tells where the flow stands.
         number: the number of its lease at the client.
         lost: called with the error when the flow is over without ``close``; its verbs fail then.
-        hurry: says when a lease that was lost is to be renewed.
+        renewals: say when a lease that was lost is to be renewed.
     """
 
     log: ClassVar = log
@@ -277,7 +277,7 @@ class MtlFlow(Link):
         self._failed = False  # it has ended otherwise than by ``close`` or ``drain``
         self._leaving: Waiters[Exception] = Waiters()  # who waits for the end
         self._sending: Any = None  # the call that writes what verbs have queued
-        self.hurry = Hurry()
+        self.renewals = RenewalBackoff()
         limits = self.factory.limits
         self._unread_max = UNREAD_TIMES * (limits.integer("waiting") + limits.integer("window"))
 
@@ -365,7 +365,7 @@ class MtlFlow(Link):
             self._tickets.fail(event.number, error)
 
     def _confirmed(self, event: ContentsConfirmed) -> None:
-        self.hurry.used()
+        self.renewals.used()
         for number in event.numbers:
             self._tickets.done(number, None)
 
@@ -389,7 +389,7 @@ class MtlFlow(Link):
         self.fail(TimedOut(event.reason))
 
     def _received(self, event: ContentsReceived) -> None:
-        self.hurry.used()
+        self.renewals.used()
         self._contents(event)
 
     def _contents(self, event: ContentsReceived) -> None:
