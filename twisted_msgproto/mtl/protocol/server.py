@@ -51,7 +51,7 @@ from ..zeromq import (
     with_port,
 )
 from ..zeromq.bounded import guarded
-from ..zeromq.connections import Door, silent_seconds
+from ..zeromq.connections import ConnectionAdmission, silent_seconds
 from ..zeromq.sockets import Sockets
 from ..zeromq.unfinished import EveryUnfinished
 from .link import PROTOCOL, BrokerLink, SocketPair
@@ -229,7 +229,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._sockets: Any = None
         self._control: Any = None
         self._data: Any = None
-        self._door: Door | None = None
+        self._admission: ConnectionAdmission | None = None
         self._link: BrokerLink | None = None
         self._start(protected=True)
 
@@ -316,7 +316,7 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     def _bind(self, sockets: Any, control: Sequence[str], data: str | None) -> BrokerLink:
         limits = self.limits
-        self._door = Door(
+        self._admission = ConnectionAdmission(
             limits.integer("connections"),
             limits.integer("connections-per-address"),
             self.limitMet,
@@ -326,7 +326,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         self._link = link = BrokerLink(self, self.machine, self.authenticator)
         options: dict[str, Any] = {
             "lost": link.peerLost,
-            "prepare": sockets.admit(self._door, self._curve, lambda: self._authorized),
+            "prepare": sockets.admit(self._admission, self._curve, lambda: self._authorized),
             "leaving": self.machine.leaving,
             "left": link.peersLeft,
             "every": EveryUnfinished.of(self.budget, self.clock),
@@ -504,7 +504,7 @@ class MtlServerFactory(MsgprotoServerFactory):
 
     def snapshot(self) -> Mapping[str, object]:
         return {
-            "connections": 0 if self._door is None else len(self._door.connections),
+            "connections": 0 if self._admission is None else len(self._admission.connections),
             **self.machine.snapshot(),
             "counters": dict(self.counters),
         }

@@ -166,7 +166,7 @@ class Connections:
             ended(serial)
 
 
-# ── The door ──────────────────────────────────────────────────────────────────────────────────────
+# ── Admission ───────────────────────────────────────────────────────────────────────────────────────
 
 
 EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -174,7 +174,7 @@ EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAK
 EVENT: Final = struct.Struct("=Hi")
 
 
-class Door:
+class ConnectionAdmission:
     """The connections of one server, through all its sockets.
 
     Attributes:
