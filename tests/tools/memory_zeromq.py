@@ -135,7 +135,7 @@ class Sockets:
         self.made.append(Router(self._network, received, lost, leaving, left))
         return self.made[-1]  # type: ignore[no-any-return]
 
-    def admit(self, door: Any, curve: Any, keys: Any) -> None:
+    def admit(self, admission: Any, curve: Any, keys: Any) -> None:
         """Whoever comes may connect."""
 
     def dealer(self, received: Any, bounds: Any, curve: Any) -> Dealer:

@@ -434,7 +434,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
 
     timely: ClassVar = {"reply": _reply_missing}
 
-    # ── turned away ─────────────────────────────────────────────────────────────────────────────────
+    # ── turned away ───────────────────────────────────────────────────────────────────────────────
 
     def turned_away(self, reason: str, now: float) -> list[ClientEvent]:
         """The server will not have us: nobody answers on this socket, however long we wait.

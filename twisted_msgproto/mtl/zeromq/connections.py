@@ -166,7 +166,7 @@ class Connections:
             ended(serial)
 
 
-# ── Admission ───────────────────────────────────────────────────────────────────────────────────────
+# ── Admission ─────────────────────────────────────────────────────────────────────────────────────
 
 
 EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL

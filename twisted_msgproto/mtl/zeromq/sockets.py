@@ -222,8 +222,8 @@ class Sockets:
     ) -> Callable[[Any], None]:
         """Let in only who may connect; what to do with each ROUTER before it listens.
 
-        Connections go through ``admission`` and get their serials here.  With ``curve`` they need one of
-        ``keys()``, which in Z85 becomes the connection's User-Id.
+        Connections go through ``admission`` and get their serials here.  With ``curve`` they need
+        one of ``keys()``, which in Z85 becomes the connection's User-Id.
         """
         monitors: list[Any] = []
         routers: list[Any] = []
