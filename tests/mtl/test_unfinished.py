@@ -454,7 +454,7 @@ class Given:
         self.backlogs: dict[bytes, unfinished.Backlog] = {}
         self.acknowledged: dict[int, int] = {}
         self.cut: list[bytes] = []
-        self.every = unfinished.EveryUnread(
+        self.every = unfinished.SendBacklogs(
             self.clock, self.budget, self.backlogs, self._cut, self._octets
         )
         self._number = 100
@@ -463,17 +463,17 @@ class Given:
         acknowledged = self.acknowledged.get(descriptor)
         return None if acknowledged is None else unfinished.Octets(0, acknowledged, 0)
 
-    def _cut(self, peer: unfinished.Unread, octets: int) -> None:
+    def _cut(self, peer: unfinished.SendBacklog, octets: int) -> None:
         self.cut.append(peer.name)
         self.every.forget(peer)
 
-    def join(self, name: bytes, told: bool = True) -> unfinished.Unread:
+    def join(self, name: bytes, told: bool = True) -> unfinished.SendBacklog:
         self._number += 1
         if told:
             self.acknowledged[self._number] = 5000  # the hand-shake
-        return unfinished.Unread(self.every, name, self._number)
+        return unfinished.SendBacklog(self.every, name, self._number)
 
-    def give(self, peer: unfinished.Unread, octets: int, piece: int = MIB) -> bool:
+    def give(self, peer: unfinished.SendBacklog, octets: int, piece: int = MIB) -> bool:
         """Give libzmq so much for this peer, in pieces, as a ROUTER does; False: it was full."""
         for _ in range(0, octets, piece):
             if peer.passed >= peer.check_at and not peer.has_room():
@@ -481,7 +481,7 @@ class Given:
             peer.passed += piece
         return peer.has_room()
 
-    def read(self, peer: unfinished.Unread, octets: int) -> None:
+    def read(self, peer: unfinished.SendBacklog, octets: int) -> None:
         self.acknowledged[peer.descriptor] += octets
 
     def wait(self, seconds: float) -> None:

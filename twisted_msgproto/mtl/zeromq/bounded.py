@@ -31,9 +31,9 @@ from .unfinished import (
     FRAME_OCTETS,
     Backlog,
     EveryUnfinished,
-    EveryUnread,
+    SendBacklog,
+    SendBacklogs,
     Unfinished,
-    Unread,
 )
 
 log = Logger(namespace="twisted_msgproto.mtl")
@@ -424,9 +424,9 @@ class Routing:
         )
         self._tellUnread = unread
         self._frame_octets = FRAME_OCTETS + (CURVE_OCTETS if curve else 0)  # beside its own
-        self._unread: dict[bytes, Unread] = {}  # by name, of connections that stand
+        self._unread: dict[bytes, SendBacklog] = {}  # by name, of connections that stand
         super().__init__(factory, received, bounds, **options)  # type: ignore[call-arg]
-        self._everyUnread = EveryUnread(
+        self._sendBacklogs = SendBacklogs(
             factory.reactor, budget or OctetBudget(), self._backlogs, self._cutOff
         )
 
@@ -477,7 +477,7 @@ class Routing:
                 self.unfinished.named(name, descriptor)
                 self._names[serial] = name
                 self._identities[name] = identity
-                self._unread[name] = Unread(self._everyUnread, name, descriptor)
+                self._unread[name] = SendBacklog(self._sendBacklogs, name, descriptor)
             else:
                 self._end(name)
         return name
@@ -500,9 +500,9 @@ class Routing:
         self._backlogs.pop(name, None)
         unread = self._unread.pop(name, None)
         if unread is not None:
-            self._everyUnread.forget(unread)
+            self._sendBacklogs.forget(unread)
 
-    def _cutOff(self, peer: Unread, octets: int) -> None:
+    def _cutOff(self, peer: SendBacklog, octets: int) -> None:
         """End a connection for what its peer has not read; the monitor tells when it has ended."""
         self._forget(peer.name)
         self.unfinished.end(peer.descriptor, octets, self._tellUnread)
@@ -547,7 +547,7 @@ class Routing:
         super()._wait(peer, backlog, parts)  # type: ignore[misc]
         unread = self._unread.get(peer)
         if unread is not None:
-            self._everyUnread.waits(unread, backlog)
+            self._sendBacklogs.waits(unread, backlog)
 
     def _deliver(self, messages: list[list[bytes]]) -> None:
         self.unfinished.read(messages)
@@ -555,7 +555,7 @@ class Routing:
 
     def shutdown(self) -> None:
         self.unfinished.shutdown()
-        self._everyUnread.shutdown()
+        self._sendBacklogs.shutdown()
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None

@@ -12,7 +12,7 @@ at its word; from others nothing large is honest, so their octets weigh as much 
 
 Only TCP on Linux tells what came: connections of ipc, and those on other systems, are not watched.
 
-:class:`EveryUnread` bounds what libzmq holds for peers that do not read.  libzmq does not say how
+:class:`SendBacklogs` bounds what libzmq holds for peers that do not read.  libzmq does not say how
 much that is.  But the system says how many octets of a connection the other end has acknowledged,
 and ZeroMQ's framing says how many octets a message becomes at least: what was passed to libzmq and
 is not acknowledged is held by it and the kernel.  It is entered in the ledger of the process as
@@ -460,7 +460,7 @@ class Backlog:
         self.full = False  # the caller knows that there should be no more now
 
 
-class Unread:
+class SendBacklog:
     """What one peer has not read yet, as the ledger's holder.
 
     Attributes:
@@ -485,7 +485,7 @@ class Unread:
         "waiting",
     )
 
-    def __init__(self, every: EveryUnread, name: bytes, descriptor: int) -> None:
+    def __init__(self, every: SendBacklogs, name: bytes, descriptor: int) -> None:
         self._every = every
         self.name = name
         self.descriptor = descriptor
@@ -525,7 +525,7 @@ class Unread:
         self._every.chosen(self)
 
 
-class EveryUnread:
+class SendBacklogs:
     """What the peers of one ROUTER have not read, as the ledger has it."""
 
     def __init__(
@@ -533,7 +533,7 @@ class EveryUnread:
         clock: Any,
         budget: OctetBudget,
         backlogs: Mapping[bytes, Backlog],
-        cut_off: Callable[[Unread, int], None],
+        cut_off: Callable[[SendBacklog, int], None],
         octets: Callable[[int], Octets | None] = octets_of,
     ) -> None:
         """``backlogs`` has what waits outside libzmq, by peer; ``cut_off(peer, octets)`` ends the
@@ -545,18 +545,18 @@ class EveryUnread:
         self._backlogs = backlogs
         self._cut_off = cut_off
         self.octets = octets
-        self._entered: dict[Unread, None] = {}
+        self._entered: dict[SendBacklog, None] = {}
         self._timer: Any = None
 
     @property
     def little(self) -> bool:
         return self._ledger.held < self._ledger.limit * MUCH_SHARE
 
-    def waits(self, peer: Unread, backlog: Backlog) -> None:
+    def waits(self, peer: SendBacklog, backlog: Backlog) -> None:
         if weight_of(backlog) >= peer.waiting + STEP_OCTETS:
             peer.has_room()
 
-    def enter(self, peer: Unread, read: int) -> None:
+    def enter(self, peer: SendBacklog, read: int) -> None:
         """Note in the ledger what is unread now; ``read`` octets were read since the last check.
 
         A peer that reads less than a step at a time does not read.
@@ -587,14 +587,14 @@ class EveryUnread:
         self._ledger.hold(peer, octets, now, outward=True)
         self._check_or_rest()
 
-    def forget(self, peer: Unread) -> None:
+    def forget(self, peer: SendBacklog) -> None:
         """Note that its connection has ended, so that nothing is held for it."""
         if peer.entered:
             peer.entered = 0
             del self._entered[peer]
             self._ledger.hold(peer, 0, self._clock.seconds(), outward=True)
 
-    def chosen(self, peer: Unread) -> None:
+    def chosen(self, peer: SendBacklog) -> None:
         """End this peer, unless it has read everything since the last check."""
         del self._entered[peer]
         octets, peer.entered = peer.entered, 0
