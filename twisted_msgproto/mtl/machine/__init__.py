@@ -1,9 +1,9 @@
 """MTL's machines, frames in and frames out: no socket, no clock, no randomness of their own.
 
-:class:`.Server` is the broker: :mod:`.sessions` answers requests, :mod:`.receiving` takes content
-from writers and :mod:`.sending` gives content to readers.  :class:`.Client` is a client's control
-flow and :class:`.ClientFlow` one of its data flows.  A :class:`.Profile` is where a server's
-application says what becomes of content.
+:class:`.Server` is the broker: :mod:`.sessions` answers requests, :mod:`.content` takes content
+from writers and gives it to readers.  :class:`.Client` is a client's control flow and
+:class:`.ClientFlow` one of its data flows.  A :class:`.Profile` is where the application of a
+server says what becomes of content.
 """
 
 from .client import Client

@@ -1,26 +1,27 @@
 """A broker accepts the content of writers, confirms it once it is safe, and serves readers.
 
-:class:`Writers` stands above :class:`.Sessions`, and :class:`Readers` between them and
-:class:`.Server`; the duties of a caller are those of :mod:`.server`.
+:class:`DataFlows` stands between :class:`.Sessions` and :class:`.Server`; the duties of a caller
+are those of :mod:`.server`.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import Any
+from typing import Any, Final
 
-from ..terms import FLOW, ContentLost
+from ..terms import BURST, FLOW, REFUSALS, ContentLost, FlowState, ReaderLeased, WriterLeased
 from ..wire import data
 from ..wire.control import LEASE_RESOURCES
-from ..wire.data import CONTENT_HEADER_OCTETS_MIN, SEQUENCE_OCTETS, IllFormed
+from ..wire.data import CONTENT_HEADER_OCTETS_MIN, PING, PONG, SEQUENCE_OCTETS, IllFormed
 from ..wire.fields import EMPTY
 from .flows import (
     NAMES_REMEMBERED,
+    UNKNOWN,
     ContentReceived,
     Flow,
     Place,
     ReadingFlow,
     ServerEvent,
+    Session,
     Slice,
     Stored,
     WritingFlow,
@@ -28,12 +29,15 @@ from .flows import (
 )
 from .sessions import Sessions
 
-# ── Writers ───────────────────────────────────────────────────────────────────────────────────────
+SETTLING: Final = (data.Confirm, data.Reject)
+"""Only these are obeyed of a connection that has ended: it had those contents."""
 
 
-class Writers(Sessions):
-    """The writing half of the data flows.  Who derives from it sends (``_send``,
-    ``_respond``).
+class DataFlows(Sessions):
+    """The data flows of a broker.
+
+    A method of a profile that raises for a reader ends that flow: nobody knows what the profile
+    still has of it.  What it had goes back, and its client begins anew with another lease.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -41,9 +45,133 @@ class Writers(Sessions):
         for profile in self.profiles.values():
             profile.release = self._release
             profile.end_flow = self._end_failed
+        self._heartbeat = self.limits["heartbeat"]
+        self._liveness = self.limits["liveness"]
+        self._closing = False
         self._flows: dict[bytes, Flow] = {}
         self._withheld: dict[WritingFlow, None] = {}
         self._written: dict[WritingFlow, None] = {}  # flows with contents of the read under way
+        self._exhausted: dict[ReadingFlow, None] = {}  # readers that used their burst up
+        self._out_data: list[list[bytes]] = []
+        self._stirred: dict[ReadingFlow, None] = {}  # readers that were sent content
+
+    # ── commands ──────────────────────────────────────────────────────────────────────────────────
+
+    def _data(self, peer: bytes, flow: Flow | None, header: bytes, body: bytes) -> None:
+        try:
+            command = data.decode(header, body)
+        except IllFormed as error:
+            if isinstance(flow, WritingFlow) and self._is_content(flow, header):
+                self._ill_formed_content(flow, header, error.reason)
+            else:
+                self._dropped(error.reason)
+            return
+        kind = type(command)
+        if peer in self._leaving and kind not in SETTLING:
+            self._dropped("left")
+            return
+        if flow is not None:
+            flow.heard_at = self._now
+        state = FlowState.UNLEASED if flow is None else flow.state
+        if kind is data.Lease and flow is None:
+            self._lease(peer, command)
+        elif kind in FLOW[state]:
+            if kind is data.Ping:
+                self._send(peer, flow, PONG)
+            elif isinstance(flow, ReadingFlow):
+                self._read(flow, command)
+        else:
+            self._refuse_command(peer, flow, state, command)
+
+    def _refuse_command(
+        self, peer: bytes, flow: Flow | None, state: FlowState, command: Any
+    ) -> None:
+        kind = type(command)
+        code = REFUSALS[state].get(kind)
+        if code is None:
+            self._dropped(f"{kind.__name__.lower()}-not-allowed")
+        elif flow is not None and kind is data.Content:
+            self._refuse_content(flow, command.sequence, code)
+        else:
+            if flow is not None:
+                flow.commands.append(command.sequence)
+            self._respond(peer, flow, command.sequence, code)
+
+    def _send(self, peer: bytes, flow: Flow | None, frames: list[bytes]) -> None:
+        if flow is not None:
+            flow.sent_at = self._now
+        self._out_data.append([peer, *frames])
+
+    def _respond(self, peer: bytes, flow: Flow | None, sequence: int, code: int) -> None:
+        self.counters[f"responses:{code}"] += 1
+        self._send(peer, flow, data.encode(data.Response(sequence, code)))
+
+    def _lease(self, peer: bytes, command: Any) -> None:
+        """Follow the first command of a data connection (``MT-11``, ``MT-14``, ``MT-30``)."""
+        grant = self._leases.get(command.lease)
+        if (
+            grant is None
+            or grant.expires_at <= self._now
+            or not self._may_own(peer)
+            # Where connections have keys, a lease is only for the key it was given to.
+            or self._peers.get(peer, UNKNOWN).key != grant.session.key
+        ):
+            self._respond(peer, None, command.sequence, 403)
+            return
+        session = grant.session
+        del self._leases[grant.token], session.grants[grant.token]
+        self.deadlines.clear(grant)
+        assert (ReaderLeased if grant.reads else WriterLeased) in FLOW[FlowState.UNLEASED]
+        flow: Flow
+        if grant.reads:
+            flow = ReadingFlow(
+                peer,
+                grant,
+                self._now,
+                self._now,
+                outbox=self._out_data,
+                prefetch=self.limits.integer("prefetch"),
+                burst=BURST,
+                burst_limit=BURST,
+                exhausted=self._exhausted,
+                stirred=self._stirred,
+            )
+        else:
+            flow = WritingFlow(peer, grant, self._now, self._now)
+        flow.address = self._peers.get(peer, UNKNOWN).address
+        flow.commands.append(command.sequence)
+        self._flows[peer] = session.flows[peer] = flow
+        self._watch_flow(flow)
+        session.heard_at = self._now
+        self.counters["flows_total"] += 1
+        self._respond(peer, flow, command.sequence, 200)
+
+    # ── ends ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _end_flow(self, flow: Flow) -> None:
+        """The flow is over: its unconfirmed content is recycled (``MT-21``, ``MT-30``)."""
+        del self._flows[flow.peer]
+        self.deadlines.clear(flow)
+        del flow.session.flows[flow.peer]
+        profile = flow.grant.profile
+        if isinstance(flow, ReadingFlow):
+            flow.blocked = True
+            self._exhausted.pop(flow, None)
+            self._stirred.pop(flow, None)
+            self._ask(None, profile.gone, flow, flow.drain(), self._closing or not flow.summoned)
+            flow.summoned.clear()
+        else:
+            assert isinstance(flow, WritingFlow)
+            # What came before the end is still content.
+            self._flush_writer(flow)
+            self._withheld.pop(flow, None)
+            flow.names.clear()
+        flow.session.kept.remove(flow.octets + flow.grant.octets)
+        self._end_if_left(flow.session)
+
+    def _end_if_left(self, session: Session) -> None:
+        if session.left and not session.flows and not session.ended:
+            self._end_session(session, "left")
 
     def _end_failed(self, flow: Flow, error: Exception) -> None:
         """A profile cannot serve this flow."""
@@ -52,17 +180,7 @@ class Writers(Sessions):
             self.counters["flows_failed"] += 1
             self._end_flow(flow)
 
-    @abstractmethod
-    def _end_flow(self, flow: Flow) -> None:
-        """The flow is over."""
-
-    @abstractmethod
-    def _send(self, peer: bytes, flow: Flow | None, frames: list[bytes]) -> None:
-        """Send a command to a data connection."""
-
-    @abstractmethod
-    def _respond(self, peer: bytes, flow: Flow | None, sequence: int, code: int) -> None:
-        """Send a Response."""
+    # ── writers ───────────────────────────────────────────────────────────────────────────────────
 
     def _content(self, flow: WritingFlow, header: bytes, body: bytes) -> None:
         """Follow one Content of a writer: this is the hot path (``MT-18``)."""
@@ -307,22 +425,7 @@ class Writers(Sessions):
     def _congested(self, flow: WritingFlow) -> bool:
         return self._ask(True, flow.grant.profile.congested, flow)
 
-
-# ── Readers ───────────────────────────────────────────────────────────────────────────────────────
-
-
-class Readers(Writers):
-    """The reading half of the data flows.
-
-    A method of a profile that raises for a reader ends that flow: nobody knows what the profile
-    still has of it.  What it had goes back, and its client begins anew with another lease.
-    """
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._exhausted: dict[ReadingFlow, None] = {}  # readers that used their burst up
-        self._out_data: list[list[bytes]] = []
-        self._stirred: dict[ReadingFlow, None] = {}  # readers that were sent content
+    # ── readers ───────────────────────────────────────────────────────────────────────────────────
 
     @property
     def more_to_send(self) -> bool:
@@ -435,3 +538,26 @@ class Readers(Writers):
         if isinstance(flow, ReadingFlow) and flow.blocked:
             flow.blocked = False
             self._refill(flow)
+
+    # ── time ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _look_after_flow(self, flow: Flow, now: float) -> None:
+        """Ping who has heard nothing, and end who has said nothing, for too long (``MT-21``)."""
+        if not self._paused and self._heard(flow) + self._liveness <= now:
+            self.counters["flows_silent"] += 1
+            self._end_flow(flow)
+            return
+        if flow in self._withheld and not self._congested(flow):
+            self._confirm(flow, None)  # the profile could not say when it was asked
+        if flow.sent_at + self._heartbeat <= now:
+            self._send(flow.peer, flow, PING)
+        self._watch_flow(flow)
+
+    def _heard(self, flow: Flow) -> float:
+        return max(flow.heard_at, self._resumed_at)
+
+    def _watch_flow(self, flow: Flow) -> None:
+        due = flow.sent_at + self._heartbeat
+        if not self._paused:
+            due = min(due, self._heard(flow) + self._liveness)
+        self.deadlines.set(flow, self._coarse(max(due, self._now)))

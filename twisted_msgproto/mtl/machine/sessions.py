@@ -1,7 +1,7 @@
 """The broker's control flow has sessions, authentication, profiles and leases.
 
 :class:`Sessions` is the half of :class:`.Server` that answers requests; the other half, the data
-flows, is in :mod:`.receiving` and :mod:`.sending`.
+flows, is in :mod:`.content`.
 """
 
 from __future__ import annotations
