@@ -11,6 +11,7 @@ from tests.mtl.broker import (
     FULL,
     NONE,
     OPEN,
+    Arrival,
     Broker,
     Channel,
     Peer,
@@ -619,6 +620,10 @@ def test_the_state_of_the_server_is_open_then_draining_then_closed() -> None:
     broker.safe(broker.events[-1])
     assert broker.server.finished
     broker.command(writer, *contents(2))
+    waiting = Arrival(
+        Channel.SHARED, [[writer, *data.encode(data.Ping())], [PEER, b"", b"x", b"{}"]]
+    )
+    broker.server.receive(waiting, broker.now)
     broker.server.lost(broker.now)
     states.append(broker.server.state)
     assert states == ["open", "draining", "closed"]
