@@ -24,7 +24,7 @@ from twisted_msgproto.core.errors import (
     TimedOut,
 )
 from twisted_msgproto.mtl import MtlClientFactory, MtlClientService, MtlReader
-from twisted_msgproto.mtl.protocol import renewing
+from twisted_msgproto.mtl.protocol import flows
 
 
 def twice(answer: Any) -> Any:
@@ -318,12 +318,12 @@ class Hurried(FalseCase):
         before = self.server.leases
         self.server.send([b"\5", b"x"])
         self.pump()
-        self.assertEqual(self.server.leases - before, renewing.RENEWALS_AT_ONCE)
+        self.assertEqual(self.server.leases - before, flows.RENEWALS_AT_ONCE)
         self.wait(600)
-        self.assertLess(self.server.leases - before, renewing.RENEWALS_AT_ONCE + 30)
+        self.assertLess(self.server.leases - before, flows.RENEWALS_AT_ONCE + 30)
         self.assertTrue(reader.stands)
         del self.server.obey  # type: ignore[method-assign]
-        self.wait(renewing.RENEWAL_SECONDS_MOST)
+        self.wait(flows.RENEWAL_SECONDS_MOST)
         asked = self.server.leases
         self.got(reader.summon("a"))
         self.wait(10)
@@ -345,12 +345,12 @@ class Hurried(FalseCase):
 
         self.server.obey = obey  # type: ignore[method-assign]
         before = self.server.leases
-        for _ in range(2 * renewing.RENEWALS_AT_ONCE):
+        for _ in range(2 * flows.RENEWALS_AT_ONCE):
             sent = [writer.send("a", b"x"), writer.send("a", b"y")]
             self.pump()
             self.successResultOf(sent[0])
             self.successResultOf(sent[1])
-        self.assertGreater(self.server.leases - before, renewing.RENEWALS_AT_ONCE + 1)
+        self.assertGreater(self.server.leases - before, flows.RENEWALS_AT_ONCE + 1)
 
     def test_a_server_that_brings_something_under_each_lease_is_asked_again_at_once__NB_07(
         self,
@@ -362,11 +362,11 @@ class Hurried(FalseCase):
         ]
         self.got(reader.summon("a"))
         before = self.server.leases
-        for number in range(2 * renewing.RENEWALS_AT_ONCE):
+        for number in range(2 * flows.RENEWALS_AT_ONCE):
             self.server.send(content(1, b"%d" % number), [b"\5", b"x"])
             came = ensureDeferred(reader.__anext__())
             self.assertEqual(self.got(came).body, b"%d" % number)
-        self.assertEqual(self.server.leases - before, 2 * renewing.RENEWALS_AT_ONCE)
+        self.assertEqual(self.server.leases - before, 2 * flows.RENEWALS_AT_ONCE)
 
     def test_a_flow_that_is_closed_while_it_waits_for_a_lease_asks_for_none__NB_07(self) -> None:
         client = self.ready()

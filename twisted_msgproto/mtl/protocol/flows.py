@@ -4,21 +4,28 @@ another.
 
 from __future__ import annotations
 
+import random as random_module
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from math import inf
+from typing import Any, ClassVar, Final, Protocol
 
 from twisted.internet.defer import Deferred, fail, gatherResults, succeed
+from twisted.internet.interfaces import IAddress
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
 from ...net.clients.subscriptions import Backlog
+from ...net.comeback import Backoff
+from ...net.factory import SessionFactory
 from ...net.inherited import InheritedLink as Link
 from ...net.link import SteadyLogger
 from ...net.outbox import Tickets, Waiters
+from ...net.wires import Wire
 from ..machine.client_flow import ClientFlow
-from ..terms.events import (
+from ..terms import (
     LEASE_UNANSWERED,
     ContentsConfirmed,
     ContentsReceived,
@@ -30,12 +37,159 @@ from ..terms.events import (
     Responded,
 )
 from ..wire.fields import EMPTY, FieldValue, decode_table, encode_table
-from ..zeromq.hooks import guarded
-from .dealer import DealerWire
-from .renewing import Hurry
+from ..zeromq.bounded import guarded
 
-if TYPE_CHECKING:
-    from .client import MtlClient, MtlClientFactory
+# ── Sockets ───────────────────────────────────────────────────────────────────────────────────────
+
+
+UNREAD_LOOK_SECONDS: Final = 0.02
+"""A wire that is to be closed checks this often whether its socket has sent everything."""
+
+
+@implementer(IAddress)
+class Endpoint:
+    """A ZeroMQ address, as the address at the other end of a wire."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+
+class DealerWire(Wire):
+    """One DEALER socket at a time.
+
+    Attributes:
+        socket: the socket in use; None while there is none, and then what is written is lost.
+    """
+
+    def __init__(self, clock: Any, address: str, closed: Callable[[], None]) -> None:
+        """``address`` is the server's; ``closed()`` is called once, when the wire has ended."""
+        self._clock = clock
+        self._address = Endpoint(address)
+        self._closed = closed
+        self._paused = False
+        self._look: Any = None  # the call that closes the wire once everything was sent
+        self.socket: Any = None
+
+    # ── sockets in turn ─────────────────────────────────────────────────────────────────────────
+
+    def use(self, socket: Any) -> None:
+        self.socket = socket
+        if self._paused:
+            socket.pauseProducing()
+
+    def drop(self) -> int:
+        """Close the socket, if there is one; return how many messages it had not sent."""
+        socket, self.socket = self.socket, None
+        if socket is None:
+            return 0
+        unread: int = socket.unread
+        socket.shutdown()
+        return unread
+
+    @property
+    def trouble(self) -> str:
+        """Why it may be that nobody answers on this socket; empty before anything is known."""
+        return "" if self.socket is None else self.socket.trouble
+
+    @property
+    def unread(self) -> int:
+        return 0 if self.socket is None else self.socket.unread
+
+    # ── as every wire ───────────────────────────────────────────────────────────────────────────
+
+    def write(self, outputs: list[list[bytes]]) -> None:
+        if self.socket is not None:
+            self.socket.sendAll(outputs)
+
+    def close(self, fault: bool) -> None:
+        if self.unread:
+            self._look = self._clock.callLater(UNREAD_LOOK_SECONDS, self._lookUnread)
+        else:
+            self._closed()
+
+    def _lookUnread(self) -> None:
+        self._look = None
+        self.close(fault=False)
+
+    def abort(self) -> None:
+        self._closed()
+
+    def pauseProducing(self) -> None:
+        self._paused = True
+        if self.socket is not None:
+            self.socket.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        self._paused = False
+        if self.socket is not None:
+            self.socket.resumeProducing()
+
+    def getPeer(self) -> IAddress:
+        return self._address
+
+    getHost = getPeer
+
+    def established(self) -> None:
+        """The session stands; nothing changes here."""
+
+    def stop(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        self.drop()
+
+
+# ── Leases ────────────────────────────────────────────────────────────────────────────────────────
+
+
+RENEWAL_SECONDS: Final = 1.0
+"""After a lease could not be renewed: how long until the client tries again."""
+
+RENEWAL_SECONDS_MOST: Final = 60.0
+"""A flow whose leases end soon waits at most this long for the next."""
+
+RENEWALS_AT_ONCE: Final = 10
+"""This number of leases in a row that end soon and were of no use are renewed without a wait."""
+
+STEADY_SECONDS: Final = 10.0
+"""A lease that stood this long has not ended soon."""
+
+
+class RenewalBackoff:
+    """How soon the leases of a flow end, and how long to wait for the next."""
+
+    def __init__(self, random: Callable[[], float] = random_module.random) -> None:
+        """``random`` returns numbers from 0 to 1."""
+        self._backoff = Backoff(RENEWAL_SECONDS, RENEWAL_SECONDS_MOST, random)
+        self._since = -inf  # when the newest lease was asked for
+        self._soon = 0  # leases in a row that have ended soon
+        self._of_use = False  # a content was received or confirmed under the newest lease
+
+    def begun(self, now: float) -> None:
+        self._since = now
+
+    def used(self) -> None:
+        """A content was received or confirmed: the lease was of use, however soon it ends.
+
+        A gateway that restarts often is no server that grants leases and ends them.
+        """
+        self._of_use = True
+
+    def next(self, now: float) -> float:
+        """Return the seconds to wait: a lease has ended; 0.0: another one is asked for now."""
+        if self._of_use or now >= self._since + STEADY_SECONDS:
+            self._soon = 0
+            self._of_use = False
+            self._backoff.reset()
+        self._soon += 1
+        if self._soon > RENEWALS_AT_ONCE:
+            return self._backoff.next()
+        self.begun(now)
+        return 0.0
+
+
+# ── Flows ─────────────────────────────────────────────────────────────────────────────────────────
+
 
 log = SteadyLogger(namespace="twisted_msgproto.mtl")
 
@@ -56,6 +210,29 @@ class Received:
         return decode_table(self.table)
 
 
+class Owner(Protocol):
+    """What a flow needs of its client."""
+
+    clock: Any
+    peer: str
+
+    @property
+    def factory(self) -> SessionFactory:
+        """What has the limits."""
+
+    def dataSocket(self, received: Callable[[list[list[bytes]]], None], port: int) -> Any:
+        """Return a socket for a data flow, connected to the server's data port."""
+
+    def renewFlow(self, flow: MtlFlow) -> None:
+        """A flow has lost its place at the server: get another lease for it."""
+
+    def flowEnded(self, flow: MtlFlow) -> None:
+        """A flow is over: its lease is not renewed any more."""
+
+    def endIfAlone(self) -> None:
+        """End in order, if that is wanted and no flow is left."""
+
+
 UNREAD_TIMES: Final = 2
 """A socket may have twice as many messages to send as ``waiting`` and ``window`` allow."""
 
@@ -74,7 +251,7 @@ class MtlFlow(Link):
         machine: decides everything; its ``snapshot()`` tells where the flow stands.
         number: the number of its lease at the client.
         lost: called with the error when the flow is over without ``close``; its verbs fail then.
-        hurry: says when a lease that was lost is to be renewed.
+        renewals: say when a lease that was lost is to be renewed.
     """
 
     log: ClassVar = log
@@ -83,12 +260,12 @@ class MtlFlow(Link):
     readsWhileDraining: ClassVar = True
     answerEvents: ClassVar = frozenset({Responded, ContentsConfirmed, ContentsRefused})
 
-    factory: MtlClientFactory
+    factory: SessionFactory
     machine: ClientFlow
     wire: DealerWire
     number = 0
 
-    def __init__(self, client: MtlClient, confirm: bool) -> None:
+    def __init__(self, client: Owner, confirm: bool) -> None:
         self.factory = client.factory
         self.lost: Callable[[Exception], object] = _logLoss
         self._client = client
@@ -101,7 +278,7 @@ class MtlFlow(Link):
         self._failed = False  # it has ended otherwise than by ``close`` or ``drain``
         self._leaving: Waiters[Exception] = Waiters()  # who waits for the end
         self._sending: Any = None  # the call that writes what verbs have queued
-        self.hurry = Hurry()
+        self.renewals = RenewalBackoff()
         limits = self.factory.limits
         self._unread_max = UNREAD_TIMES * (limits.integer("waiting") + limits.integer("window"))
 
@@ -189,7 +366,7 @@ class MtlFlow(Link):
             self._tickets.fail(event.number, error)
 
     def _confirmed(self, event: ContentsConfirmed) -> None:
-        self.hurry.used()
+        self.renewals.used()
         for number in event.numbers:
             self._tickets.done(number, None)
 
@@ -213,7 +390,7 @@ class MtlFlow(Link):
         self.fail(TimedOut(event.reason))
 
     def _received(self, event: ContentsReceived) -> None:
-        self.hurry.used()
+        self.renewals.used()
         self._contents(event)
 
     def _contents(self, event: ContentsReceived) -> None:
@@ -330,7 +507,7 @@ class MtlReader(MtlFlow):
 
     def __init__(
         self,
-        client: MtlClient,
+        client: Owner,
         confirm: bool,
         received: Callable[[Received], object] | None,
     ) -> None:

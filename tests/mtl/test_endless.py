@@ -27,7 +27,7 @@ from tests.mtl.plain import PATIENCE_MS, Plain
 from tests.tools.processes import Launched, Launcher, launching
 from twisted_msgproto.core.errors import ConnectionClosed
 from twisted_msgproto.mtl import MtlClient, zeromq
-from twisted_msgproto.mtl.zeromq import unfinished, unread
+from twisted_msgproto.mtl.zeromq import unfinished
 
 SMALL = 10_000
 LIMITS: dict[str, object] = {"content-octets": SMALL, "json-octets": 1000, "liveness": 20}
@@ -317,7 +317,7 @@ def test_what_a_message_becomes_on_the_wire__NB_02(curve: bool) -> None:
             told: Any = unfinished.octets_of(descriptor)
             return int(told.acknowledged)
 
-        more = unread.FRAME_OCTETS + (unread.CURVE_OCTETS if curve else 0)
+        more = unfinished.FRAME_OCTETS + (unfinished.CURVE_OCTETS if curve else 0)
         before = settled()
         expected, frames_sent = 4 + more, 1
         for frames in frames_of([0, 1, 221, 222, 223, 254, 255, 256, 8192, 70_000, 3 * MIB]):
