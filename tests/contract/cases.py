@@ -448,7 +448,7 @@ class MtlPeer(Peer):
 
     @property
     def octets_written(self) -> int:
-        return sum(socket.sent_octets for socket in self.client._sockets.made)
+        return sum(socket.sent_octets for socket in self.client.link._sockets.made)
 
     def cut(self) -> None:
         self.client.abort()

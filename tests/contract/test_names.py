@@ -28,7 +28,7 @@ CLIENTS = {
 HOOKS = {"sessionEstablished", "sessionLost", "batchReceived", "messageReceived"}
 
 SERVERS_NOT_MOVED = {"micromsg2", "sabc", "umq"}
-CLIENTS_NOT_MOVED = {"micromsg2", "sabc", "umq", "mtl"}
+CLIENTS_NOT_MOVED = {"micromsg2", "sabc", "umq"}
 """Their sessions inherit their links still: their names are neither few nor guarded."""
 
 

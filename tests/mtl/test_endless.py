@@ -446,7 +446,7 @@ class Servers(MtlCase):
         client = MtlClient(server.endpoint, limits=limits)
         opened = client.open("host")
         await until(lambda: server.ended)
-        self.assertEqual(client.wire.trouble, "it sends a message that does not end")
+        self.assertEqual(client.link.wire.trouble, "it sends a message that does not end")
         client.abort()
         self.failureResultOf(opened, ConnectionClosed)
         self.assertLess(server.sent, SENT_OCTETS_MAX)

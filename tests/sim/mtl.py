@@ -315,7 +315,7 @@ class WritingClient:
 
     def check(self) -> None:
         for flow in self._of().flows.values():
-            in_flight = flow.machine.snapshot()["in_flight"]
+            in_flight = flow.link.machine.snapshot()["in_flight"]
             if in_flight > self.window:  # type: ignore[operator]
                 raise Violation(f"{in_flight} in flight, window {self.window}")
 

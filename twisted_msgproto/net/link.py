@@ -287,8 +287,12 @@ class Link:
         """
         self._prepare(transport)
         self._follow(self.machine.connection_made(self._now()))
-        self._guarded(self.protocol.connectionMade)
+        self.told()
         self._begin()
+
+    def told(self) -> None:
+        """Tell the application that there is a connection."""
+        self._guarded(self.protocol.connectionMade)
 
     def _prepare(self, transport: Any) -> None:
         factory, clock = self.factory, self.factory.clock

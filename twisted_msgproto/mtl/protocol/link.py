@@ -127,7 +127,7 @@ class BrokerLink(SessionLink):
     answerEvents: ClassVar = frozenset({SessionEnded})
     turns: ClassVar = (*SessionLink.turns, "_refill")
 
-    def connectionMade(self) -> None:
+    def told(self) -> None:
         """Each client has a session of its own, which hears of its beginning."""
 
     def __init__(
