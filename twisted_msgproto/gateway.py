@@ -46,7 +46,7 @@ from .net.authorising import Rules
 from .net.endpoints import check_endpoint, ports_of
 from .net.gateway import Gateway
 from .net.help import LegibleOptions
-from .net.jsonlog import twist_json_log
+from .net.jsonlog import twist_log
 from .net.memory import share_processor, spare_lasting_objects
 from .net.monotonic import count_monotonically
 from .net.options import LOG_FLAGS, ServerOptions, parse_or_exit
@@ -144,8 +144,7 @@ class Options(LegibleOptions):
             self["configuration"] = self.read()
         except ConfigurationError as error:
             raise usage.UsageError(str(error)) from None
-        if self["json-log"]:
-            twist_json_log(self.parent)
+        twist_log(self.parent, bool(self["json-log"]))
         if self["show-config"]:
             print("\n".join(self["configuration"].lines()))
             raise SystemExit(0)

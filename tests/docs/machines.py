@@ -19,9 +19,9 @@ from typing import Any
 
 import grimp
 
+from tests.core.broker.states import LETTER
 from tests.docs import drawings
 from twisted_msgproto import registry
-from twisted_msgproto.core.broker.states import LETTER
 from twisted_msgproto.queue import format as formats
 
 DOCS = Path(__file__).parent.parent.parent / "docs"

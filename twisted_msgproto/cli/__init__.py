@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, str] = {
     "flight": "twisted_msgproto.cli.flight",
     "reload": "twisted_msgproto.cli.reload",
     "init": "twisted_msgproto.cli.init",
+    "passwd": "twisted_msgproto.cli.passwd",
     "check": "twisted_msgproto.cli.check",
     "doctor": "twisted_msgproto.cli.doctor",
     "demo": "twisted_msgproto.cli.demo",

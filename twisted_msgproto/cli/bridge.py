@@ -11,6 +11,8 @@ import re
 
 from twisted_msgproto.core.errors import ConfigurationError
 
+from .queues import PROXY_HELP
+
 SUMMARY = "land queues in a Delta table, with Spark"
 
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|milliseconds?|seconds?|minutes?|hours?)?")
@@ -71,6 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--max-rows", metavar="N", type=int, help="rows of one batch at most")
     add("--token-file", metavar="FILE", help="the token for queues at grpc://HOST:PORT")
     add("--tls-ca", metavar="FILE", help="who signed the certificates of grpc+tls://HOST:PORT")
+    add("--flight-proxy", metavar="URL", help=PROXY_HELP)
     add(
         "--conf",
         metavar="KEY=VALUE",
@@ -106,6 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
             settings=read_settings(arguments.conf),
             token_file=arguments.token_file,
             authority=arguments.tls_ca,
+            proxy=arguments.flight_proxy,
             json_log=arguments.json_log,
         )
     )

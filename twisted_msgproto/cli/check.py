@@ -41,6 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigurationError(f"{arguments.file}: {error}") from None
     for name, options in configuration.servers.items():
         print(f"{name}: {', '.join(options.whereItListens())}")
+        doubt = options.doubtOfPasswords()
+        if doubt is not None:
+            print(f"{name}: {doubt}")
         for line in without_certificates(options["endpoints"]):
             print(f"{name}: {line}")
     if configuration.access is not None:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from twisted_msgproto.core.errors import ConfigurationError
 
+from .queues import PROXY_HELP
+
 if TYPE_CHECKING:
     from twisted_msgproto.queue.source import Queue
     from twisted_msgproto.table.log import Table
@@ -99,6 +101,7 @@ def _queue_options(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument(
         "--tls-ca", metavar="FILE", help="who signed the certificates of grpc+tls://HOST:PORT"
     )
+    parser.add_argument("--flight-proxy", metavar="URL", help=PROXY_HELP)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -157,7 +160,7 @@ def open_queues(arguments: argparse.Namespace) -> dict[str, Queue]:
     from twisted_msgproto.spark.opening import open_queue
     from twisted_msgproto.spark.options import Access
 
-    access = Access(arguments.token_file, arguments.tls_ca)
+    access = Access(arguments.token_file, arguments.tls_ca, arguments.flight_proxy)
     queues = [open_queue(location, access) for location in arguments.queue]
     return {queue.queue_id: queue for queue in queues}
 

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar, cast
 
 from twisted.logger import Logger
 from twisted.protocols.haproxy._info import ProxyInfo
+from twisted.protocols.haproxy._v1parser import V1Parser
 from twisted.protocols.haproxy._v2parser import V2Parser
 from twisted.protocols.haproxy._wrapper import HAProxyProtocolWrapper, HAProxyWrappingFactory
 
@@ -33,6 +34,17 @@ LENGTH: Final = slice(14, 16)
 """A binary header contains its length here, without its own first 16 octets."""
 
 
+class LineParser(V1Parser):
+    """A reader of version 1 which takes the short form of an unknown peer, too.
+
+    Load balancers send it when they look whether a server is well.
+    """
+
+    @classmethod
+    def parse(cls, line: bytes) -> ProxyInfo:
+        return super().parse(line + b" " if line == b"PROXY UNKNOWN" else line)
+
+
 class ProxiedConnection(HAProxyProtocolWrapper):
     """The header in front of one connection; what follows it is handed on."""
 
@@ -50,6 +62,8 @@ class ProxiedConnection(HAProxyProtocolWrapper):
         ):
             self._refuse()
             return
+        if self._parser is None and data.startswith(V1Parser.PROXYSTR):
+            self._parser = LineParser()
         ends = self.disconnecting
         try:
             super().dataReceived(data)
@@ -91,4 +105,5 @@ def heeding_proxies(factory: Given) -> Given:
         inner = getattr(inner, "wrappedFactory", None)
     if inner is not None:
         inner.protocol = cast(Any, ProxiedConnection)
+        inner.noisy = False
     return factory

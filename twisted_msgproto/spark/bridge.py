@@ -31,6 +31,7 @@ from ..core.errors import (
     TableError,
 )
 from ..core.jsonlog import json_line
+from ..core.log_output import LogOutput, missing_line
 from ..queue.below import queues_at
 from ..queue.lineage import Landed
 from ..table import starting
@@ -92,8 +93,9 @@ class BridgeOptions:
     and ends; ``consumer`` is None for the name from the table's id; ``partition_by`` is None for
     what the table has; ``start_begin`` accepts gateways that the table does not know although they
     have trimmed rows; ``transform`` is ``MODULE:FUNCTION``; ``settings`` are Spark's, ``storage``
-    delta-rs'; ``token_file`` and ``authority`` are files for queues on other machines; with
-    ``json_log`` each line that it prints is a JSON object.
+    delta-rs'; ``token_file`` and ``authority`` are files for queues on other machines, and
+    ``proxy`` is the URL of one in front of them; with ``json_log`` each line that it prints is a
+    JSON object.
     """
 
     queues: Sequence[str]
@@ -110,6 +112,7 @@ class BridgeOptions:
     settings: Mapping[str, str] = field(default_factory=dict)
     token_file: str | None = None
     authority: str | None = None
+    proxy: str | None = None
     json_log: bool = False
 
     def __post_init__(self) -> None:
@@ -135,7 +138,7 @@ class BridgeOptions:
 
     @property
     def access(self) -> Access:
-        return Access(self.token_file, self.authority)
+        return Access(self.token_file, self.authority, self.proxy)
 
     @property
     def locations(self) -> list[str]:
@@ -195,8 +198,12 @@ def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None)
     ending.install()
     with contextlib.suppress(PermissionError):
         os.setsid()
-    bridge = Bridge(options, ending, say or (_say_json if options.json_log else _say))
-    with killed_when_late(ending.SIGNALS):
+    json = options.json_log
+    output = LogOutput(
+        1, lambda n: _json_line(missing_line(n).rstrip()) if json else missing_line(n)
+    )
+    bridge = Bridge(options, ending, say or partial(_say, output, json))
+    with killed_when_late(ending.SIGNALS), contextlib.closing(output):
         try:
             bridge.run()
         except KeyboardInterrupt:
@@ -214,13 +221,13 @@ def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None)
     return 0
 
 
-def _say(line: str) -> None:
-    with contextlib.suppress(BrokenPipeError):
-        print(line, flush=True)
+def _say(output: LogOutput, json: bool, line: str) -> None:
+    output.write(_json_line(line) if json else f"{line}\n")
+    output.flush()
 
 
-def _say_json(line: str) -> None:
-    _say(json_line(time.time(), "info", LOG_SOURCE, line))
+def _json_line(line: str) -> str:
+    return json_line(time.time(), "info", LOG_SOURCE, line) + "\n"
 
 
 class Bridge:

@@ -83,6 +83,7 @@ class FlightQueue:
         *,
         token_file: str | None = None,
         authority: str | None = None,
+        proxy: str | None = None,
         patience: float = PATIENCE_SECONDS,
         limit: float = CALL_SECONDS_MAX,
         queue_id: str | None = None,
@@ -96,8 +97,12 @@ class FlightQueue:
         self._limit = limit
         self._use(_read(token_file, "token").strip() if token_file else None)
         roots = {"tls_root_certs": _read(authority, "certificate authority")} if authority else {}
+        # gRPC would heed http_proxy and its like, whose proxies pass HTTP for browsers.
+        through = ("grpc.http_proxy", proxy) if proxy else ("grpc.enable_http_proxy", 0)
         try:
-            self._client = flight.connect(location, generic_options=CHANNEL_OPTIONS, **roots)
+            self._client = flight.connect(
+                location, generic_options=[*CHANNEL_OPTIONS, through], **roots
+            )
         except (OSError, ValueError, pa.ArrowException) as error:
             raise ConfigurationError(f"{location}: {_line(error)}") from None
         self._described: Description | None = None

@@ -40,6 +40,7 @@ def open_queue(
             location,
             token_file=access.token_file,
             authority=access.authority,
+            proxy=access.proxy,
             patience=patience,
             limit=LIMIT_SECONDS,
             queue_id=queue_id,

@@ -37,6 +37,7 @@ OPTIONS = (
     "retired",
     "tokenFile",
     "tlsCa",
+    "flightProxy",
     "ranges",
 )
 
@@ -51,10 +52,13 @@ SECONDS_OF = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Access(NamedTuple):
-    """Files that open the queues of other machines: they hold the token and the authority."""
+    """What opens the queues of other machines: the files with the token and the authority, and a
+    proxy in front of them, ``http://HOST:PORT``.
+    """
 
     token_file: str | None = None
     authority: str | None = None
+    proxy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,8 @@ class Settings:
         self.accept_loss = not truth(given, "failOnDataLoss", True)
         self.push_filters = truth(given, "pushFilters", False)
         self.retired = frozenset(split_list(given.get("retired", "")))
-        self.access = Access(given.get("tokenfile") or None, given.get("tlsca") or None)
+        names = ("tokenfile", "tlsca", "flightproxy")
+        self.access = Access(*(given.get(name) or None for name in names))
         self.starting = _edge(given, "starting", EARLIEST)
         self.ending = _edge(given, "ending", LATEST)
         strategy = given.get("startingoffsetsbytimestampstrategy", "error").lower()

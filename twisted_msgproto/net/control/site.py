@@ -6,7 +6,7 @@ nothing, a request whose header never ends.  None of them keeps others from an a
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
@@ -65,6 +65,7 @@ class ControlSite(Site):
         connections: those that are open, the one that was answered least recently first.
     """
 
+    protocolName: ClassVar[str] = "control"
     noisy = False
     protocol = BoundedChannel  # type: ignore[assignment]
 
@@ -72,6 +73,9 @@ class ControlSite(Site):
         settings.setdefault("timeout", REQUEST_SECONDS)
         super().__init__(*arguments, **settings)  # type: ignore[no-untyped-call]
         self.connections: dict[BoundedChannel, None] = {}
+
+    def logPrefix(self) -> str:
+        return self.protocolName
 
     def buildProtocol(self, addr: Any) -> Any:
         """Return a channel for a newcomer; None (the connection is closed) if there is no place."""

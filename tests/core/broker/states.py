@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..machine import State, Table
+from twisted_msgproto.core.machine import State, Table
 
 
 class LetterState(State):
