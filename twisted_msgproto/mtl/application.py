@@ -284,6 +284,7 @@ class QueueProfile(Profile):
         self._broker, self._space = broker, space
 
     def queue(self, virtual_host: str, resource: str) -> QueueName:
+        """Return the broker's name of a queue."""
         space = self._space
         return QueueName(
             f"{SPACES}{virtual_host}/{self.name}" if space is None else space, resource
@@ -409,6 +410,7 @@ class QueueProfile(Profile):
         return own_of(self.foreign(envelope))
 
     def failed(self, flow: ReadingFlow, error: Exception) -> None:
+        """End the flow of a reader to which contents could not be sent."""
         self.counters["failed"] += 1
         self.end_flow(flow, error)
 

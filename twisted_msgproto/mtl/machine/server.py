@@ -208,6 +208,7 @@ class Server(DataFlows):
         return self._take_events()
 
     def close(self, now: float) -> list[ServerEvent]:
+        """End every session."""
         self._now = now
         self._closing = True
         for session in self.sessions():

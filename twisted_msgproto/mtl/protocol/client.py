@@ -646,6 +646,7 @@ class MtlClientService(Comeback[MtlClient]):
     # ── what the client of the session says ─────────────────────────────────────────────────────
 
     def happened(self, client: MtlClient, event: ClientEvent) -> None:
+        """Follow an event of the control flow of ``client``."""
         if client is not self.session or self._closing:
             return
         match event:

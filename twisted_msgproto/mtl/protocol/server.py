@@ -114,6 +114,7 @@ class MtlServer(SessionHooks):
         return not session.ended and session.state in (SessionState.READY, SessionState.PROFILED)
 
     def snapshot(self) -> Mapping[str, object]:
+        """Return where the session stands, as plain values without secrets."""
         return {
             "session": self.session,
             "peer": self.peer,
@@ -511,6 +512,7 @@ class MtlServerFactory(MsgprotoServerFactory):
         """Sessions come and go; what is drained here are the sockets."""
 
     def snapshot(self) -> Mapping[str, object]:
+        """Return the broker's figures as plain values, for status pages."""
         return {
             "connections": 0 if self._admission is None else len(self._admission.connections),
             **self.machine.snapshot(),
