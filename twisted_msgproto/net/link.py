@@ -280,18 +280,14 @@ class Link:
     # ── the beginning ───────────────────────────────────────────────────────────────────────────
 
     def connect(self, transport: Any) -> None:
-        """The connection is made: begin.
-
-        ``connectionMade`` of the application comes before anything that the machine, or the peer,
-        has to say to it.
-        """
+        """The connection is made: begin."""
         self._prepare(transport)
         self._follow(self.machine.connection_made(self._now()))
         self.told()
         self._begin()
 
     def told(self) -> None:
-        """Tell the application that there is a connection."""
+        """Tell the application that there is a connection, before it hears anything else."""
         self._guarded(self.protocol.connectionMade)
 
     def _prepare(self, transport: Any) -> None:
