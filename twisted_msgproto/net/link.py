@@ -64,7 +64,7 @@ Actions = Mapping[type, Callable[[Any, Any], None]]
 
 
 class SteadyLogger(Logger):
-    """Logs with a fixed namespace; Twisted's logger would use the name of each subclass."""
+    """A logger with a fixed namespace; Twisted's logger would use the name of each subclass."""
 
     def __get__(self, instance: object, owner: type | None = None) -> Logger:
         """Return this logger, whoever asks."""
@@ -72,7 +72,7 @@ class SteadyLogger(Logger):
 
 
 class MachineTimer:
-    """Advances a machine when its nearest deadline has come.
+    """The timer that advances a machine when its nearest deadline has come.
 
     ``look()`` after each input is cheap: nothing is asked of the machine but its nearest deadline,
     and a timer that runs early enough is left alone.
@@ -130,7 +130,7 @@ class MachineTimer:
 
 
 class Link:
-    """Serves one connection, for the protocol that owns it.
+    """One connection's machine and wire, for the protocol that owns it.
 
     Attributes:
         protocol: what Twisted and the application see of this side; it has the hooks.

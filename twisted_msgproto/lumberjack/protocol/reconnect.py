@@ -186,7 +186,7 @@ class _Line(ClientComeback[LumberjackClient]):
 
 @implementer(IConsumer)
 class LumberjackShipper(Comeback[LumberjackClient]):
-    """Sends events to one of several readers (or to all of them in turn), whatever happens.
+    """A service that sends events to one of several readers (or to all in turn), whatever happens.
 
     Events are kept until they are acknowledged.  When a connection is lost, what was unacknowledged
     on it is sent again, in order, on the next one.  When every reader refuses the connection (TLS
@@ -476,7 +476,7 @@ def _unheard(failure: Failure) -> None:
 
 
 class LumberjackClientService(LumberjackShipper):
-    """Sends events to one reader; see :class:`~twisted_msgproto.net.comeback.Comeback`.
+    """A service that sends events to one reader; see :class:`~twisted_msgproto.net.comeback.Comeback`.
 
     Events are kept until they are acknowledged, however many connections that takes; they wait for
     a connection without a limit of time, up to ``unsent-events`` and ``unsent-octets``.  For

@@ -64,7 +64,7 @@ Inspect = Callable[[Sequence[Frame]], "tuple[str, str] | None"]
 
 
 class Decoder:
-    """Turns octets into frames.
+    """The way from octets to frames.
 
     ``feed(octets)`` returns the complete frames; call ``feed(b"")`` again as long as ``unfinished``
     is true: a compressed frame may hold more than one turn should decode.  After a :class:`Fault`
