@@ -476,7 +476,7 @@ def _unheard(failure: Failure) -> None:
 
 
 class LumberjackClientService(LumberjackShipper):
-    """A service that sends events to one reader; see :class:`~twisted_msgproto.net.comeback.Comeback`.
+    """Events to one reader; see :class:`~twisted_msgproto.net.comeback.Comeback`.
 
     Events are kept until they are acknowledged, however many connections that takes; they wait for
     a connection without a limit of time, up to ``unsent-events`` and ``unsent-octets``.  For
