@@ -22,10 +22,10 @@ from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import main
 from twisted_msgproto.net import Counters, Delivery, OctetBudget, ReadControl
 from twisted_msgproto.net.counters import Places
-from twisted_msgproto.net.status.bridging import shown_bridge
-from twisted_msgproto.net.status.flow import FlowHistory, since
-from twisted_msgproto.net.status.machines import drawings
-from twisted_msgproto.net.status.metrics import exposition
+from twisted_msgproto.net.site.flow import FlowHistory, since
+from twisted_msgproto.net.site.metrics import exposition
+from twisted_msgproto.net.site.root import drawings
+from twisted_msgproto.net.site.store import shown_bridge
 from twisted_msgproto.net.traffic import Traffic, quantile
 
 

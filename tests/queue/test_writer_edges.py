@@ -15,8 +15,8 @@ from tests.sim.disk import SimulatedDisk
 from tests.tools.queues import PATIENCE_SECONDS, Results, batch, frame, put
 from twisted_msgproto.core.errors import QueueClosed
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.net.status.store import queue_figures, read_figures
-from twisted_msgproto.net.status.verdict import safe_and_landing
+from twisted_msgproto.net.site.store import queue_figures, read_figures
+from twisted_msgproto.net.site.verdict import safe_and_landing
 from twisted_msgproto.queue import QueueReader, QueueWriter, SegmentLog
 from twisted_msgproto.queue import log as log_room
 from twisted_msgproto.queue import writer as writer_room

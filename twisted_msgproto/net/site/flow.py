@@ -23,7 +23,7 @@ QUANTILES: Final = (("ack_p50_seconds", 0.5), ("ack_p99_seconds", 0.99))
 COLUMNS: Final = ("messages_per_second", "octets_per_second", *(name for name, _ in QUANTILES))
 """Each protocol has these figures in every sample; latencies are None without messages."""
 
-log = Logger(namespace="twisted_msgproto.status")
+log = Logger(namespace="twisted_msgproto.site")
 
 Value = float | None
 
