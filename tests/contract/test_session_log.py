@@ -11,7 +11,7 @@ from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
 from tests.contract.cases import LOG_IN
 from tests.contract.world import only, over_all
 from tests.tools.sinks import SafeSink
-from twisted_msgproto.net.jsonlog import line_of
+from twisted_msgproto.net.logs import line_of
 
 BEGAN = r"^\S+: session \S+-\d+ of \S+( \('.*'\))? began$"
 ENDED = r"^\S+: session \S+-\d+ of \S+( \('.*'\))? ended after 5\.0 s and 2 messages: \w.*[^.]$"

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from ..core.kept import Kept
 from .ledger import Clock, Ledger
-from .offenders import Offenders
-from .peerlog import PeerLog
+from .logs import PeerLog
+from .peers import Offenders
 
 _NO_REASON: Final[frozenset[str]] = frozenset()  # one for all: an empty one weighs 216 octets
 

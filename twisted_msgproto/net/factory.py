@@ -31,9 +31,8 @@ from .authorising import IAuthoriser
 from .backpressure import OctetBudget
 from .counters import Counters
 from .ledger import MIN_RATE, Ledger
-from .peerlog import FAULTS, LIMITS, LOGINS, TURNS, PeerLog, Topic
-from .room import CROWDED, Room
-from .sessionlog import SessionLog
+from .logs import FAULTS, LIMITS, LOGINS, TURNS, PeerLog, SessionLog, Topic
+from .peers import CROWDED, Room
 from .sink import IMessageSink
 from .traffic import Traffic
 from .turns import TurnWatch

@@ -29,14 +29,14 @@ from .broker.options import Namespaces
 from .broker.view import ServedQueues
 from .endpoints import TLS_KINDS, Held, ServedEndpoint, kind_of
 from .factory import MsgprotoServerFactory, peer_name
-from .jsonlog import JsonLog, twistd_observer
-from .memory import (
+from .logs import JsonLog, twistd_observer
+from .options import ServerOptions
+from .process import (
+    count_monotonically,
     keep_freed_memory,
     share_processor,
     spare_lasting_objects,
 )
-from .monotonic import count_monotonically
-from .options import ServerOptions
 from .reloading import (
     Change,
     Reloaded,

@@ -19,7 +19,7 @@ from .authorising import IAuthoriser, Rules, read_rules
 from .endpoints import TCP_KINDS, check_endpoint, kind_of
 from .factory import COMMON_LIMITS, MsgprotoServerFactory
 from .help import LegibleOptions, limits_tables
-from .jsonlog import twist_json_log
+from .logs import twist_json_log
 from .reloading import Change
 from .sink import IMessageSink
 

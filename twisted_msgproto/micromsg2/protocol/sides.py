@@ -37,7 +37,7 @@ from ...net.broker import ServedBroker, Withheld, broker_of
 from ...net.clients.client import ClientLink
 from ...net.clients.subscriptions import UNSUBSCRIBED
 from ...net.factory import MsgprotoServerFactory
-from ...net.peerlog import LIMITS as LIMITS_MET
+from ...net.logs import LIMITS as LIMITS_MET
 from ...net.sink import IMessageSink
 from ...net.turns import TurnWatch
 from .. import application, machine

@@ -19,7 +19,7 @@ from ...core.message import MessageBatch
 from ...net import sasl
 from ...net.delivery import tell_not_stored
 from ...net.link import Link, SteadyLogger
-from ...net.peerlog import Topic
+from ...net.logs import Topic
 from ...net.wires import Wire
 from ..machine import Arrival, Channel, Server, Session
 from ..machine.peers import Peer

@@ -34,7 +34,7 @@ from ...net.broker import ServedBroker, broker_of
 from ...net.broker.forms import fields_of
 from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
-from ...net.peerlog import Topic
+from ...net.logs import Topic
 from ...net.session import SessionHooks
 from ..application import IngestProfile, QueueProfile, TestProfile
 from ..machine import Channel, Profile, Server, Session

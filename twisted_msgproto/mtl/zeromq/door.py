@@ -15,7 +15,7 @@ from typing import Final
 
 import zmq
 
-from ...net.room import CROWDED
+from ...net.peers import CROWDED
 from .descriptors import address_of, shut_down, standing
 
 EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL

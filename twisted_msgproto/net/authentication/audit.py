@@ -1,4 +1,4 @@
-"""Write a line for each refused login; many of one address are summed up (:mod:`..peerlog`).
+"""Write a line for each refused login; many of one address are summed up (:mod:`..logs`).
 
 A line names the address, the name that was claimed and why it was refused, never the password or
 proof.
@@ -11,7 +11,7 @@ from typing import Final
 from twisted.logger import Logger
 
 from ...core.errors import shown
-from ..peerlog import LOGINS, PeerLog
+from ..logs import LOGINS, PeerLog
 
 log = Logger(namespace="twisted_msgproto.authentication.audit")
 

@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...core.limits import Limits
-from ..peerlog import PeerLog
+from ..logs import PeerLog
 from .audit import NOT_TRIED, UNFINISHED, WRONG, write_refused
 from .identities import IIdentity, LoggedIn, Passcode, name_in
 from .throttle import Attempt, Throttle

@@ -1,4 +1,4 @@
-"""Everything that peers do wrong is logged here: one address cannot fill the log.
+"""The log: lines about peers, of which one address cannot write many, sessions, and JSON.
 
 A topic has a window of :data:`WINDOW_SECONDS`.  In it the first lines of each address are written;
 the others are counted, and their sum is written when the window is over.  Counters are not kept
@@ -7,13 +7,23 @@ here: they stay exact whatever is written.
 
 from __future__ import annotations
 
+import signal
+import sys
+import time
 from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from twisted.logger import Logger, LogLevel
+from twisted.logger import ILogObserver, LogEvent, Logger, LogLevel, formatEvent
+from twisted.python.logfile import LogFile
+from zope.interface import implementer
 
-from .addresses import network_of
+from .. import registry
+from ..core.errors import shown
+from ..core.jsonlog import json_line
+from ..core.reasons import ended_because
+from .peers import network_of
 
 WINDOW_SECONDS: Final = 60.0
 """Lines are counted, and summed up, for a minute."""
@@ -179,3 +189,144 @@ class PeerLog:
                 more=topic.more.replace("this address", "other addresses"),
                 seconds=WINDOW_SECONDS,
             )
+
+
+# ── write a line when a session begins and one when it ends (--l ────────────────────────────────
+
+
+log = Logger(namespace="twisted_msgproto.sessions")
+
+SESSIONS: Final = Topic("more sessions began or ended", 200, 2000)
+"""These lines tell of sessions, if an operator asks for them."""
+
+
+class SessionLog:
+    """Lines about the sessions of one server, in its log for what peers do."""
+
+    def __init__(
+        self, protocol: str, seconds: Callable[[], float], write: Callable[..., None]
+    ) -> None:
+        """``write`` is the server factory's ``writeOf``."""
+        self._protocol = protocol
+        self._seconds = seconds
+        self._write_of = write
+        self._began: dict[str, float] = {}  # when, by the session's name
+
+    def began(self, session: Any) -> None:
+        if session.session in self._began:  # its client has logged in again
+            return
+        self._began[session.session] = self._seconds()
+        self._write(session, "{protocol}: session {session} of {peer}{client} began", "began")
+
+    def ended(self, session: Any, why: BaseException | None) -> None:
+        began = self._began.pop(session.session, None)
+        if began is None:
+            return
+        self._write(
+            session,
+            "{protocol}: session {session} of {peer}{client} ended after {seconds:.1f} s and"
+            " {messages} messages: {why}",
+            "ended",
+            seconds=round(self._seconds() - began, 3),
+            messages=session.messageCount,
+            why=ended_because(why),
+        )
+
+    def _write(self, session: Any, text: str, event: str, **fields: Any) -> None:
+        client = session.clientId
+        self._write_of(
+            log,
+            getattr(session, "address", "") or session.peer or "",
+            text,
+            reason=event,
+            topic=SESSIONS,
+            level=LogLevel.info,
+            event=f"session {event}",
+            protocol=self._protocol,
+            session=session.session,
+            peer=session.peer or "an unknown address",
+            client_id=client,
+            client=f" ({shown(client)})" if client else "",
+            **fields,
+        )
+
+
+# ── --json-log ──────────────────────────────────────────────────────────────────────────────────
+
+
+PACKAGE: Final = "twisted_msgproto."
+
+DEFAULT_FILE: Final = "twistd.log"
+"""A daemon logs to this file when ``--logfile`` names none, as without ``--json-log``."""
+
+
+@implementer(ILogObserver)
+class JsonLog:
+    """An observer that writes each event as one line to ``file``, a text stream or a LogFile."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def __call__(self, event: LogEvent) -> None:
+        try:
+            self._file.write(line_of(event) + "\n")
+            self._file.flush()
+        except OSError:
+            pass  # a full disk, or nobody reads it: nowhere is left to say so
+
+
+def line_of(event: LogEvent) -> str:
+    source = str(event.get("log_namespace", "-"))
+    fields = {name: value for name, value in event.items() if _is_field(name, source)}
+    if "reason" in fields:
+        fields.setdefault("event", fields["reason"])
+    if source.startswith(PACKAGE):
+        protocol = source.split(".")[1]
+        if protocol in registry.PROTOCOLS:
+            fields.setdefault("protocol", protocol)
+    failure = event.get("log_failure")
+    if failure is not None:
+        fields["error"] = f"{failure.type.__name__}: {failure.getErrorMessage()}"
+        fields["traceback"] = failure.getTraceback()[-4000:]
+    level = getattr(event.get("log_level"), "name", "info")
+    text = " ".join(formatEvent(event).split("\n"))
+    return json_line(event.get("log_time") or time.time(), level, source, text, fields)
+
+
+def _is_field(name: str, source: str) -> bool:
+    return source.startswith(PACKAGE) and not name.startswith(("log_", "_")) and name != "client"
+
+
+def twist_json_log(parent: Any) -> None:
+    """Make ``python -m twisted`` log like this from its start; ``parent`` are its options."""
+    if parent is not None and not _is_twistd(parent):
+        parent["fileLogObserverFactory"] = JsonLog
+
+
+def twistd_observer(parent: Any) -> JsonLog | None:
+    """Return what ``twistd`` is to log with; ``parent`` are its options.
+
+    None: not here, since ``--syslog`` and ``--logger`` win, or it is no ``twistd``.  Where it logs
+    stays as its own options say.
+    """
+    if parent is None or not _is_twistd(parent) or parent.get("logger") or parent.get("syslog"):
+        return None
+    return JsonLog(twistd_file(parent))
+
+
+def _is_twistd(options: Mapping[str, Any]) -> bool:
+    return "nodaemon" in options
+
+
+def twistd_file(options: Mapping[str, Any]) -> Any:
+    """Return what ``twistd`` would log to; SIGUSR1 rotates a file, as it does without us."""
+    path = options.get("logfile")
+    if path == "-" or (options.get("nodaemon") and not path):
+        return sys.stdout
+    file = LogFile.fromFullPath(path or DEFAULT_FILE)
+    if not signal.getsignal(signal.SIGUSR1):
+        from twisted.internet import reactor
+
+        call: Any = reactor
+        signal.signal(signal.SIGUSR1, lambda *_: call.callFromThread(file.rotate))
+    return file

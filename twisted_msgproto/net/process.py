@@ -1,8 +1,12 @@
-"""A gateway keeps the memory that it has used.
+"""What a gateway sets in its process: it keeps memory that it has used, and counts monotonically.
 
 Every read makes a buffer as large as what has come, and some milliseconds later, when it is on
 disk, the buffer is free.  glibc returns such large buffers to the kernel at once, and the kernel
 clears each page of the next one; ``docs/benchmarks.md`` says what that costs.
+
+Twisted's reactors count by ``time.time``.  When somebody sets the machine's clock back by an hour,
+every timer of the process waits an hour longer, and acknowledgements of messages that are on disk
+are withheld.
 """
 
 from __future__ import annotations
@@ -10,7 +14,9 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from typing import Final
+import time
+from collections.abc import Callable
+from typing import Any, Final
 
 KEPT_OCTETS: Final = 64 << 20
 """This much free memory at the end of the heap is kept: what all reads of some turns need
@@ -60,3 +66,22 @@ def keep_freed_memory() -> bool:
         return False
     settings = ((_MMAP_THRESHOLD, HEAP_OCTETS_MAX), (_TRIM_THRESHOLD, KEPT_OCTETS))
     return all([mallopt(name, octets) == 1 for name, octets in settings])
+
+
+# ── a reactor that counts by a clock nobody can set ─────────────────────────────────────────────
+
+
+def count_monotonically(reactor: Any, clock: Callable[[], float] = time.monotonic) -> bool:
+    """Let ``reactor`` count by ``clock``, in seconds; return whether it does now.
+
+    This is for a process of our own, before it has scheduled anything: a timer that was set by the
+    other clock would fire at a wrong time.  So nothing changes, and False is returned, if the
+    reactor has timers already.  What asks ``reactor.seconds()`` for the time of day, as
+    ``twisted.web``'s access log does, needs another clock.
+    """
+    if reactor.seconds is clock:
+        return True
+    if reactor.getDelayedCalls():
+        return False
+    reactor.seconds = clock
+    return True
