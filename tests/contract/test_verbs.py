@@ -29,7 +29,7 @@ from twisted_msgproto.core.errors import (
 from twisted_msgproto.micromsg2 import MessageRefused
 from twisted_msgproto.mtl.protocol.flows import MtlReader, MtlWriter
 from twisted_msgproto.net.clients.client import ClientLink
-from twisted_msgproto.net.comeback import Comeback
+from twisted_msgproto.net.clients.reconnect import Comeback
 from twisted_msgproto.net.session import Session
 
 VOCABULARY = (ConnectionClosed, LimitExceeded, NotStored, ProtocolViolation, Refused, TimedOut)

@@ -21,8 +21,8 @@ from twisted.internet.defer import CancelledError, Deferred
 from ..core.errors import TimedOut
 from ..core.strict_json import parse_json
 from ..net.clients.endpoints import client_endpoint, host_and_port
+from ..net.clients.reconnect import ComebackState
 from ..net.clients.shapes import TLS_OPTIONS, Messages, Progress, SendOptions
-from ..net.comeback import ComebackState
 from ..registry import PROTOCOLS
 from .protocol import LumberjackShipper
 from .terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event

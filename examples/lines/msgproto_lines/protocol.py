@@ -18,7 +18,7 @@ from twisted_msgproto.core.errors import (
 )
 from twisted_msgproto.core.machine import IllegalTransition
 from twisted_msgproto.core.message import Message, MessageBatch
-from twisted_msgproto.net.comeback import ClientComeback
+from twisted_msgproto.net.clients.reconnect import ClientComeback
 from twisted_msgproto.net.factory import MsgprotoServerFactory, SessionFactory
 from twisted_msgproto.net.link import Link, SteadyLogger
 from twisted_msgproto.net.session import Session

@@ -2,7 +2,7 @@
 shipper above it.
 """
 
-from ...net.comeback import Backoff
+from ...net.clients.reconnect import Backoff
 from .client import CLIENT_LIMITS, LumberjackClient, LumberjackClientFactory
 from .server import PROTOCOL, READ_OCTETS, LumberjackServer, LumberjackServerFactory
 from .shipper import SHIPPER_LIMITS, LumberjackShipper

@@ -11,7 +11,7 @@ from .shipper import LumberjackShipper
 
 
 class LumberjackClientService(LumberjackShipper):
-    """Sends events to one reader; see :class:`~twisted_msgproto.net.comeback.Comeback`.
+    """Sends events to one reader; see :class:`~twisted_msgproto.net.clients.reconnect.Comeback`.
 
     Events are kept until they are acknowledged, however many connections that takes; they wait for
     a connection without a limit of time, up to ``unsent-events`` and ``unsent-octets``.  For
@@ -22,7 +22,7 @@ class LumberjackClientService(LumberjackShipper):
         self, endpoint: IStreamClientEndpoint, factory: LumberjackClientFactory, **options: Any
     ) -> None:
         """``options`` are ``retryPolicy``, ``stopWhenRefused``, ``random`` and ``limits``, as
-        :class:`~twisted_msgproto.net.comeback.Comeback` has them.
+        :class:`~twisted_msgproto.net.clients.reconnect.Comeback` has them.
         """
         changes = options.pop("limits", {})
         super().__init__(

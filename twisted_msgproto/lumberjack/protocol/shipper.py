@@ -47,7 +47,7 @@ from ...core.errors import (
     Refused,
 )
 from ...core.limits import Limit, Limits
-from ...net.comeback import COMEBACK_LIMITS, ClientComeback, Comeback, ComebackState
+from ...net.clients.reconnect import COMEBACK_LIMITS, ClientComeback, Comeback, ComebackState
 from ...net.outbox import ProducerControl, fail_all
 from ..terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event, Parcel
 from .client import (
@@ -194,7 +194,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
     on it is sent again, in order, on the next one.  When every reader refuses the connection (TLS
     says no), what was not acknowledged fails with Refused.
 
-    Attributes as :class:`~twisted_msgproto.net.comeback.Comeback` has them, and:
+    Attributes as :class:`~twisted_msgproto.net.clients.reconnect.Comeback` has them, and:
         factory: its ``counters`` count all connections.
         unsent: events that wait for a connection with space.
         unacknowledged: events that were accepted and are not acknowledged.
@@ -225,7 +225,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         to 1.  The rest is as for :class:`~.client.LumberjackClientFactory`; ``limits`` may also
         change ``backoff-first`` and ``backoff-most``.  ``factory`` replaces the settings before it.
         ``comebackLimits`` change the limits, and ``options`` are ``retryPolicy`` and
-        ``stopWhenRefused``, as :class:`~twisted_msgproto.net.comeback.Comeback` has them.
+        ``stopWhenRefused``, as :class:`~twisted_msgproto.net.clients.reconnect.Comeback` has them.
 
         Raises ConfigurationError for a setting that makes no sense.
         """

@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred, ensureDeferred, succeed
 from twisted.python.failure import Failure
 
 from ...core.errors import Refused, TimedOut
-from ...net.comeback import DRAIN_SECONDS, Comeback, ComebackState
+from ...net.clients.reconnect import DRAIN_SECONDS, Comeback, ComebackState
 from ..terms.events import (
     Answered,
     ClientEvent,
@@ -30,7 +30,7 @@ from .flows import MtlReader, MtlWriter, Received
 
 
 class MtlClientService(Comeback[MtlClient]):
-    """A session and its flows; see :class:`~twisted_msgproto.net.comeback.Comeback`.
+    """A session and its flows; see :class:`~twisted_msgproto.net.clients.reconnect.Comeback`.
 
     A flow that stands survives the server: its lease is renewed, and what it has in flight is sent
     again, so contents arrive at least once.  A log-in that is refused ends the flows with Refused.

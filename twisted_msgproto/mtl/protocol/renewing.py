@@ -7,7 +7,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
-from ...net.comeback import Backoff
+from ...net.clients.reconnect import Backoff
 
 RENEWAL_SECONDS: Final = 1.0
 """After a lease could not be renewed: how long until the client tries again."""

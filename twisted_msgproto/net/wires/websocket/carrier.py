@@ -22,8 +22,7 @@ from twisted.python.failure import Failure
 from twisted_msgproto.core.errors import ConnectionClosed, shown
 from twisted_msgproto.core.reasons import TLS_HERE, speaks_tls
 
-from ...comeback import tls_refusal
-from ...factory import host_of, peer_name
+from ...factory import host_of, peer_name, tls_refusal
 from ...prompt import prompt_write
 from ...turns import TURN_SECONDS, next_stretch
 from .. import FramedSession, WebSocketBroken, Wire

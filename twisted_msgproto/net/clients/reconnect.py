@@ -1,21 +1,178 @@
-"""Keep one session at a time for as long as a service runs; all protocols share this."""
+"""Clients come back with these services: they keep one session at a time, for as long as the
+service runs.
+
+:class:`Comeback` has what the ``XClientService`` of every protocol shares: the state, waiting for a
+session, the verbs that wait for one, growing intervals, the report of a refusal, the orderly end.
+:class:`ClientComeback` builds on Twisted's ``ClientService``, for protocols on a Twisted
+transport::
+
+    service = SabcClientService(endpoint, SabcClientFactory("me", "secret"))
+    service.watch(print)                     # connecting, up, down, refused
+    service.startService()
+    response = await service.request(b"Hola")
+    await service.close()
+"""
 
 from __future__ import annotations
 
 import random as random_module
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any, Final, Generic, TypeVar, cast
 
+from twisted.application.internet import ClientService
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
+from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut, shown
-from ...core.limits import Limits
+from ...core.limits import Limit, Limits
+from ..factory import tls_refusal
 from ..outbox import Waiters
-from .errand import Errand, S, T
-from .terms import COMEBACK_LIMITS, DRAIN_SECONDS, Backoff, ComebackState
+
+COMEBACK_LIMITS: Final = (
+    Limit("retry-first", 1.0, "s", "from a lost connection to the next attempt", 0.001),
+    Limit("retry-most", 60.0, "s", "between two attempts, however many have failed", 0.001),
+    Limit("refused-first", 2.0, "s", "from a refusal to the next attempt", 0.001),
+    Limit("refused-most", 300.0, "s", "between two attempts, however many were refused", 0.001),
+    Limit("steady-seconds", 10.0, "s", "after a session of this length the intervals begin anew"),
+    Limit("waiting-seconds", 60.0, "s", "a verb waits for a session, then TimedOut", 0.001),
+    Limit("waiting-verbs", 10_000, "verbs", "wait for a session; one more gets LimitExceeded", 1),
+    Limit("waiting-octets", 64 << 20, "octets", "of what waits for a session", 1),
+)
+
+DRAIN_SECONDS: Final = 4.0
+"""Calls in flight get this many seconds when a service stops, if the factory has no limit
+``drain``.
+"""
+
+BACKOFF_FACTOR: Final = 2.0
+
+BACKOFF_JITTER: Final = 0.5
+"""This share of a wait is random, lest all clients reconnect at the same moment."""
+
+DOUBLINGS_MOST: Final = 64
+"""The exponent is bounded, since a float has an end after a thousand attempts."""
+
+
+class ComebackState(StrEnum):
+    """These are the states of a client that reconnects; each member equals its name in lower
+    case.
+    """
+
+    CONNECTING = "connecting"
+
+    UP = "up"
+
+    DOWN = "down"
+    """There is no connection: not started, stopped, or the next attempt is yet to come."""
+
+    REFUSED = "refused"
+    """The server said no.  It stays so during further attempts, until one ends otherwise."""
+
+
+class Backoff:
+    """The waits before attempts: they grow each time, and differ between clients.
+
+    Attributes:
+        attempts: attempts that have failed since :meth:`reset`.
+    """
+
+    __slots__ = ("_first", "_jitter", "_most", "_random", "attempts")
+
+    def __init__(
+        self,
+        first: float,
+        most: float,
+        random: Callable[[], float],
+        jitter: float = BACKOFF_JITTER,
+    ) -> None:
+        """Make intervals from ``first`` to ``most`` seconds; ``random`` returns numbers from 0
+        to 1.
+        """
+        self._first = first
+        self._most = most
+        self._random = random
+        self._jitter = jitter
+        self.attempts = 0
+
+    def next(self) -> float:
+        """Return seconds to wait now; one attempt more has failed."""
+        doubled = self._first * BACKOFF_FACTOR ** min(self.attempts, DOUBLINGS_MOST)
+        self.attempts += 1
+        return min(self._most, doubled) * (1 - self._jitter * self._random())
+
+    def reset(self) -> None:
+        self.attempts = 0
+
+
+# ── one verb that may have to wait for a session ────────────────────────────────────────────────
+
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class Errand(Generic[S, T]):
+    """A call of a verb that may have to wait for a session; its Deferred outlives sessions.
+
+    Attributes:
+        done: the Deferred that the caller received; it fires once.
+        octets: how much it counts against the limit while it waits.
+        safe: whether doing it twice does no harm.
+    """
+
+    __slots__ = ("deadline", "done", "inner", "octets", "over", "safe", "sending", "timer", "verb")
+
+    def __init__(
+        self,
+        verb: Callable[[S, float], Deferred[T]],
+        deadline: float,
+        octets: int,
+        safe: bool,
+        forget: Callable[[Errand[S, T]], None],
+    ) -> None:
+        self.verb = verb
+        self.deadline = deadline
+        self.octets = octets
+        self.safe = safe
+        self.over = False  # its Deferred has fired, or is about to
+        self.sending = False  # its verb is just being called
+        self.inner: Deferred[T] | None = None  # the Deferred of the session that has it
+        self.timer: Any = None  # while it waits for a session
+
+        def cancelled(done: Deferred[T]) -> None:
+            self.over = True
+            forget(self)
+            inner, self.inner = self.inner, None
+            if inner is not None:
+                inner.cancel()
+
+        self.done: Deferred[T] = Deferred(cancelled)
+
+    def stop(self) -> None:
+        timer, self.timer = self.timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def fire(self, result: T) -> None:
+        if not self.over:
+            self.over = True
+            self.done.callback(result)
+
+    def fail(self, error: Failure | Exception) -> None:
+        if not self.over:
+            self.over = True
+            self.done.errback(error)
+
+
+# ── keep one session at a time for as long as a service runs; al ────────────────────────────────
+
 
 log: Final = Logger(namespace="twisted_msgproto.net")
 
@@ -375,3 +532,129 @@ class Comeback(Service, Generic[S]):
         if self.running:  # it was started again meanwhile
             self._restart()
         stopping.fire(None)  # last: whoever waited for this may start or stop it again
+
+
+# ── clients on twisted's transports reconnect with twisted's cli ────────────────────────────────
+
+
+@implementer(IStreamClientEndpoint)
+class _Attempts:
+    def __init__(self, endpoint: IStreamClientEndpoint, service: ClientComeback[Any]) -> None:
+        self._endpoint = endpoint
+        self._service = service
+
+    def __repr__(self) -> str:
+        return repr(self._endpoint)
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
+        service = self._service
+        with service._asked():
+            service._attempting()
+            connected: Deferred[Any] = self._endpoint.connect(protocolFactory)
+            return connected.addCallbacks(service._connected, service._unconnected)
+
+
+class ClientComeback(Comeback[S]):
+    """A client on Twisted transports that reconnects with Twisted's ``ClientService``.
+
+    The factory builds a session, or a protocol that has one as its ``session``; the session's
+    ``whenEstablished()`` fails with Refused if the server refused it, and its ``close()`` ends it
+    in order.
+    """
+
+    def __init__(
+        self,
+        endpoint: IStreamClientEndpoint,
+        factory: Any,
+        *,
+        connecting: IProtocolFactory | None = None,
+        **options: Any,
+    ) -> None:
+        """``factory`` builds the sessions, or ``connecting`` does with it (WebSocket).
+
+        ``options`` go to :class:`Comeback`.
+        """
+        drain = factory.limits.get("drain", DRAIN_SECONDS)
+        super().__init__(factory.clock, **{"drain": drain, **options})
+        self.factory = factory
+        self._connection: Any = None  # the newest one
+        self._client = ClientService(
+            _Attempts(endpoint, self),
+            factory if connecting is None else connecting,
+            retryPolicy=self._between,
+            clock=factory.clock,
+        )
+        self._error: BaseException | None = None  # why the attempt at hand has failed
+        self._asking = False  # ClientService asks something, and cannot be stopped meanwhile
+
+    def _sessionIn(self, connection: Any) -> Any:
+        """Return the session of a connection: itself on a byte stream, what it carries on
+        WebSocket.
+        """
+        carried = getattr(connection, "session", None)
+        return carried if hasattr(carried, "whenEstablished") else connection
+
+    def _begin(self) -> None:
+        self._client.startService()
+
+    def _connected(self, connection: Any) -> Any:
+        self._connection = connection
+        session = self._sessionIn(connection)
+        established: Deferred[S] = session.whenEstablished()
+        with self._asked():
+            established.addCallbacks(self._established, self._unestablished, errbackArgs=(session,))
+        return connection
+
+    def _unconnected(self, failure: Failure) -> Failure:
+        self._error = failure.value
+        return failure
+
+    def _unestablished(self, failure: Failure, session: Any) -> None:
+        loss: Failure | None = getattr(session, "loss", None)
+        self._error = (None if loss is None else tls_refusal(loss)) or failure.value
+
+    def _between(self, attempts: int) -> float:
+        """Return the seconds until the next attempt; ClientService asks when a connection was
+        lost or could not be made.
+        """
+        with self._asked():
+            error, self._error = self._error, None
+            self._connection = None
+            self._failed(error)
+            seconds = self._delay()
+            if self._stopWhenRefused and self.state is ComebackState.REFUSED:
+                self.clock.callLater(0, self._giveUp)
+            return seconds
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        """ClientService asks for a connection or an interval, between two states of its own.
+
+        Whatever is called meanwhile (a hook, an errback, the policy) may stop this service, but
+        ClientService would not notice: it would keep the call that reconnects.
+        """
+        within, self._asking = self._asking, True
+        try:
+            yield
+        finally:
+            self._asking = within
+
+    def _giveUp(self) -> None:
+        if self.state is ComebackState.REFUSED and not self._closing:
+            self._client.stopService()
+
+    def _closeSession(self, session: S) -> Deferred[Any]:
+        closed: Deferred[Any] = cast(Any, session).close()
+        return closed
+
+    def _leave(self) -> Deferred[Any]:
+        if self._asking:
+            return deferLater(self.clock, 0, self._client.stopService)
+        left: Deferred[Any] = self._client.stopService()
+        return left
+
+    def _cutOff(self) -> None:
+        connection = self._connection
+        transport = None if connection is None else getattr(connection, "transport", None)
+        if transport is not None:
+            transport.abortConnection()
