@@ -26,7 +26,7 @@ from twisted_msgproto.core.errors import (
 )
 from twisted_msgproto.net.clients.asking import ask_each
 from twisted_msgproto.net.clients.endpoints import client_endpoint, host_and_port
-from twisted_msgproto.net.clients.reconnect import Backoff, Comeback
+from twisted_msgproto.net.clients.reconnect import Backoff, ReconnectingService
 from twisted_msgproto.net.clients.shapes import ConnectOptions
 from twisted_msgproto.net.factory import tls_refusal
 
@@ -229,7 +229,7 @@ class Session:
                 waiting.errback(ConnectionClosed("lost"))
 
 
-class Client(Comeback[Session]):
+class Client(ReconnectingService[Session]):
     """The test makes its sessions."""
 
     begun = 0

@@ -11,7 +11,7 @@ from .shipper import LumberjackShipper
 
 
 class LumberjackClientService(LumberjackShipper):
-    """Sends events to one reader; see :class:`~twisted_msgproto.net.clients.reconnect.Comeback`.
+    """Sends events to one reader; see ``ReconnectingService``.
 
     Events are kept until they are acknowledged, however many connections that takes; they wait for
     a connection without a limit of time, up to ``unsent-events`` and ``unsent-octets``.  For
@@ -22,9 +22,9 @@ class LumberjackClientService(LumberjackShipper):
         self, endpoint: IStreamClientEndpoint, factory: LumberjackClientFactory, **options: Any
     ) -> None:
         """``options`` are ``retryPolicy``, ``stopWhenRefused``, ``random`` and ``limits``, as
-        :class:`~twisted_msgproto.net.clients.reconnect.Comeback` has them.
+        ``ReconnectingService`` has them.
         """
         changes = options.pop("limits", {})
         super().__init__(
-            factory.clock, [endpoint], factory=factory, comebackLimits=changes, **options
+            factory.clock, [endpoint], factory=factory, reconnectLimits=changes, **options
         )

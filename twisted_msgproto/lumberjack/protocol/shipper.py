@@ -47,7 +47,12 @@ from ...core.errors import (
     Refused,
 )
 from ...core.limits import Limit, Limits
-from ...net.clients.reconnect import COMEBACK_LIMITS, ClientComeback, Comeback, ComebackState
+from ...net.clients.reconnect import (
+    RECONNECT_LIMITS,
+    ReconnectingClient,
+    ReconnectingService,
+    ReconnectState,
+)
 from ...net.outbox import ProducerControl, fail_all
 from ..terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event, Parcel
 from .client import (
@@ -100,7 +105,7 @@ class _Owned(Factory):
         return client
 
 
-class _Line(ClientComeback[LumberjackClient]):
+class _Line(ReconnectingClient[LumberjackClient]):
     """One connection at a time, for ever: each attempt goes to the next of its hosts.
 
     It is the owner of its connections.
@@ -127,7 +132,7 @@ class _Line(ClientComeback[LumberjackClient]):
             _InTurn(hosts),
             factory,
             connecting=_Owned(self, factory),
-            limits=Limits.of(COMEBACK_LIMITS).replace({**limits, **changes}),
+            limits=Limits.of(RECONNECT_LIMITS).replace({**limits, **changes}),
             random=shipper.random,
             **options,
         )
@@ -155,7 +160,7 @@ class _Line(ClientComeback[LumberjackClient]):
             return 0.0
         return super()._delay()
 
-    def _change(self, state: ComebackState) -> None:
+    def _change(self, state: ReconnectState) -> None:
         super()._change(state)
         self._shipper.lineChanged()
 
@@ -164,7 +169,7 @@ class _Line(ClientComeback[LumberjackClient]):
         if self.running:
             Service.stopService(self)
         self._closing = True
-        return self._leave().addCallback(lambda _: self._change(ComebackState.DOWN))
+        return self._leave().addCallback(lambda _: self._change(ReconnectState.DOWN))
 
     # What a connection says to its owner.
 
@@ -178,23 +183,23 @@ class _Line(ClientComeback[LumberjackClient]):
 
     def clientLost(self, client: LumberjackClient, parcels: list[Parcel], error: Exception) -> None:
         self._expired = client.expired
-        if isinstance(error, Refused) and self.state is ComebackState.UP:
+        if isinstance(error, Refused) and self.state is ReconnectState.UP:
             # A reader on TLS 1.3 looks at our certificate when our side stands already.
             self._error = error
-            self._change(ComebackState.CONNECTING)
+            self._change(ReconnectState.CONNECTING)
         self._shipper.takeBack(parcels)
         self._shipper.connectionEnded(error, client.established)
 
 
 @implementer(IConsumer)
-class LumberjackShipper(Comeback[LumberjackClient]):
+class LumberjackShipper(ReconnectingService[LumberjackClient]):
     """Sends events to one of several readers (or to all of them in turn), whatever happens.
 
     Events are kept until they are acknowledged.  When a connection is lost, what was unacknowledged
     on it is sent again, in order, on the next one.  When every reader refuses the connection (TLS
     says no), what was not acknowledged fails with Refused.
 
-    Attributes as :class:`~twisted_msgproto.net.clients.reconnect.Comeback` has them, and:
+    Attributes as ``ReconnectingService`` has them, and:
         factory: its ``counters`` count all connections.
         unsent: events that wait for a connection with space.
         unacknowledged: events that were accepted and are not acknowledged.
@@ -214,7 +219,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         random: Callable[[], float] = random_module.random,
         clock: Any = None,
         factory: LumberjackClientFactory | None = None,
-        comebackLimits: Mapping[str, object] | None = None,
+        reconnectLimits: Mapping[str, object] | None = None,
         **options: Any,
     ) -> None:
         """Make a shipper; nothing connects before ``startService``.
@@ -224,8 +229,8 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         connection to each, and events go to any that has space.  ``random`` returns numbers from 0
         to 1.  The rest is as for :class:`~.client.LumberjackClientFactory`; ``limits`` may also
         change ``backoff-first`` and ``backoff-most``.  ``factory`` replaces the settings before it.
-        ``comebackLimits`` change the limits, and ``options`` are ``retryPolicy`` and
-        ``stopWhenRefused``, as :class:`~twisted_msgproto.net.clients.reconnect.Comeback` has them.
+        ``reconnectLimits`` change the limits, and ``options`` are ``retryPolicy`` and
+        ``stopWhenRefused``, as ``ReconnectingService`` has them.
 
         Raises ConfigurationError for a setting that makes no sense.
         """
@@ -248,7 +253,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         if not hosts:
             raise ConfigurationError("no host to send to")
         groups = [[host] for host in hosts] if loadBalance else [hosts]
-        self._lines = [_Line(group, self, comebackLimits or {}, options) for group in groups]
+        self._lines = [_Line(group, self, reconnectLimits or {}, options) for group in groups]
         self._capacity = factory.capacity * len(self._lines)
         self._queue: OrderedDict[Parcel, None] = OrderedDict()
         self._producers = ProducerControl()
@@ -277,7 +282,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
             return succeed(None)
         if self._closing:
             return fail(ConnectionClosed("the service has stopped; nothing sent"))
-        if self.state is ComebackState.REFUSED and self.refusal is not None:
+        if self.state is ReconnectState.REFUSED and self.refusal is not None:
             return fail(self.refusal)
         ticket = Sent(self._withdraw)
         window, pack = self.factory.window, self.factory.packer.pack
@@ -323,23 +328,23 @@ class LumberjackShipper(Comeback[LumberjackClient]):
     def lineChanged(self) -> None:
         """The state of a line has changed: the best of all is ours."""
         lines = self._lines
-        up = next((line for line in lines if line.state is ComebackState.UP), None)
+        up = next((line for line in lines if line.state is ReconnectState.UP), None)
         if up is not None:
-            if self.state is not ComebackState.UP and up.session is not None:
+            if self.state is not ReconnectState.UP and up.session is not None:
                 self._established(up.session)
             return
         self.session = None
         states = {line.state for line in lines}
-        if states == {ComebackState.REFUSED} and lines[0].refusal is not None:
-            if self.state is not ComebackState.REFUSED:
+        if states == {ReconnectState.REFUSED} and lines[0].refusal is not None:
+            if self.state is not ReconnectState.REFUSED:
                 self.refusal = lines[0].refusal
-                self._change(ComebackState.REFUSED)
+                self._change(ReconnectState.REFUSED)
                 self._failWaiting(self.refusal)
                 self._failQueue(self.refusal)
-        elif ComebackState.CONNECTING in states:
-            self._change(ComebackState.CONNECTING)
+        elif ReconnectState.CONNECTING in states:
+            self._change(ReconnectState.CONNECTING)
         else:
-            self._change(ComebackState.DOWN)
+            self._change(ReconnectState.DOWN)
 
     def stopService(self) -> Deferred[None]:
         """Accept no more events, await the acks of all (until the limit ``drain``), disconnect.

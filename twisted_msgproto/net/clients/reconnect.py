@@ -1,10 +1,10 @@
 """Clients come back with these services: they keep one session at a time, for as long as the
 service runs.
 
-:class:`Comeback` has what the ``XClientService`` of every protocol shares: the state, waiting for a
-session, the verbs that wait for one, growing intervals, the report of a refusal, the orderly end.
-:class:`ClientComeback` builds on Twisted's ``ClientService``, for protocols on a Twisted
-transport::
+:class:`ReconnectingService` has what the ``XClientService`` of every protocol shares: the state,
+waiting for a session, the verbs that wait for one, growing intervals, the report of a refusal, the
+orderly end.  :class:`ReconnectingClient` builds on Twisted's ``ClientService``, for protocols on a
+Twisted transport::
 
     service = SabcClientService(endpoint, SabcClientFactory("me", "secret"))
     service.watch(print)                     # connecting, up, down, refused
@@ -35,7 +35,7 @@ from ...core.limits import Limit, Limits
 from ..factory import tls_refusal
 from ..outbox import Waiters
 
-COMEBACK_LIMITS: Final = (
+RECONNECT_LIMITS: Final = (
     Limit("retry-first", 1.0, "s", "from a lost connection to the next attempt", 0.001),
     Limit("retry-most", 60.0, "s", "between two attempts, however many have failed", 0.001),
     Limit("refused-first", 2.0, "s", "from a refusal to the next attempt", 0.001),
@@ -60,7 +60,7 @@ DOUBLINGS_MOST: Final = 64
 """The exponent is bounded, since a float has an end after a thousand attempts."""
 
 
-class ComebackState(StrEnum):
+class ReconnectState(StrEnum):
     """These are the states of a client that reconnects; each member equals its name in lower
     case.
     """
@@ -118,7 +118,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-class Errand(Generic[S, T]):
+class PendingCall(Generic[S, T]):
     """A call of a verb that may have to wait for a session; its Deferred outlives sessions.
 
     Attributes:
@@ -135,7 +135,7 @@ class Errand(Generic[S, T]):
         deadline: float,
         octets: int,
         safe: bool,
-        forget: Callable[[Errand[S, T]], None],
+        forget: Callable[[PendingCall[S, T]], None],
     ) -> None:
         self.verb = verb
         self.deadline = deadline
@@ -177,7 +177,7 @@ class Errand(Generic[S, T]):
 log: Final = Logger(namespace="twisted_msgproto.net")
 
 
-class Comeback(Service, Generic[S]):
+class ReconnectingService(Service, Generic[S]):
     """One session with a server, for as long as the service runs.
 
     A verb that is called while there is no session waits for the next one, up to its time limit;
@@ -190,10 +190,10 @@ class Comeback(Service, Generic[S]):
     :meth:`_established`, :meth:`_failed`).
 
     Attributes:
-        state: a :class:`ComebackState`.
+        state: a :class:`ReconnectState`.
         session: the session that stands now, or None.
         refusal: why the server refused the last attempt, or None.
-        limits: the limits of this service (:data:`COMEBACK_LIMITS`).
+        limits: the limits of this service (:data:`RECONNECT_LIMITS`).
     """
 
     session: S | None = None
@@ -214,7 +214,7 @@ class Comeback(Service, Generic[S]):
         failures; it replaces the limits ``retry-first`` and ``retry-most``.  Refusals keep their
         own intervals; with ``stopWhenRefused`` a refusal ends the attempts until the service is
         stopped and started again.  What is in flight when the service stops has ``drain`` seconds.
-        ``limits`` change :data:`COMEBACK_LIMITS` by name.  ``random`` returns numbers from 0 to 1.
+        ``limits`` change :data:`RECONNECT_LIMITS` by name.  ``random`` returns numbers from 0 to 1.
 
         Raises ConfigurationError for a limit that does not exist or makes no sense.
         """
@@ -222,9 +222,9 @@ class Comeback(Service, Generic[S]):
         self.limits = (
             limits
             if isinstance(limits, Limits)
-            else Limits.of(COMEBACK_LIMITS).replace(limits or {})
+            else Limits.of(RECONNECT_LIMITS).replace(limits or {})
         )
-        self.state = ComebackState.DOWN
+        self.state = ReconnectState.DOWN
         self.refusal: Refused | None = None
         self._retryPolicy = retryPolicy
         self._stopWhenRefused = stopWhenRefused
@@ -233,10 +233,10 @@ class Comeback(Service, Generic[S]):
         self._refusals = Backoff(self.limits["refused-first"], self.limits["refused-most"], random)
         self._stoodSince = 0.0
         self._standing: Waiters[S] = Waiters()  # who waits in whenEstablished
-        self._errands: dict[Errand[S, Any], None] = {}  # verbs that wait, oldest first
-        self._errandOctets = 0
-        self._busy = False  # somebody is at the errands
-        self._watchers: dict[int, Callable[[ComebackState], object]] = {}
+        self._pending: dict[PendingCall[S, Any], None] = {}  # verbs that wait, oldest first
+        self._pendingOctets = 0
+        self._busy = False  # somebody is at the calls
+        self._watchers: dict[int, Callable[[ReconnectState], object]] = {}
         self._watched = 0
         self._closing = False  # stopService was called
         self._ending = False  # … and the session has not ended yet
@@ -245,14 +245,14 @@ class Comeback(Service, Generic[S]):
 
     # ── what can be seen ────────────────────────────────────────────────────────────────────────
 
-    def watch(self, hook: Callable[[ComebackState], object]) -> Callable[[], None]:
+    def watch(self, hook: Callable[[ReconnectState], object]) -> Callable[[], None]:
         """Call ``hook(state)`` at each change of the state; call what this returns to end that."""
         self._watched += 1
         number = self._watched
         self._watchers[number] = hook
         return lambda: self._watchers.pop(number, None) and None
 
-    def _change(self, state: ComebackState) -> None:
+    def _change(self, state: ReconnectState) -> None:
         if state is self.state:
             return
         self.state = state
@@ -278,13 +278,13 @@ class Comeback(Service, Generic[S]):
     @property
     def waiting(self) -> int:
         """Return how many verbs wait for a session now."""
-        return len(self._errands)
+        return len(self._pending)
 
     def _unable(self) -> Exception | None:
         """Why there is no use in waiting for a session, if there is none."""
         if self._closing:
             return ConnectionClosed("the client was stopped")
-        return self.refusal if self.state is ComebackState.REFUSED else None
+        return self.refusal if self.state is ReconnectState.REFUSED else None
 
     # ── verbs that wait ────────────────────────────────────────────────────────────────────────
 
@@ -309,99 +309,99 @@ class Comeback(Service, Generic[S]):
         """
         seconds = self.limits["waiting-seconds"] if seconds is None else seconds
         deadline = self.clock.seconds() + seconds
-        errand: Errand[S, T] = Errand(verb, deadline, octets, safe, self._forget)
+        call: PendingCall[S, T] = PendingCall(verb, deadline, octets, safe, self._forget)
         error = self._unable() or self._tooMuch(octets)
         if error is not None:
-            errand.fail(error)
+            call.fail(error)
         else:
-            self._wait(errand)
-        return errand.done
+            self._wait(call)
+        return call.done
 
     def _tooMuch(self, octets: int) -> Exception | None:
         if self.session is not None:
             return None
         try:
-            self.limits.check("waiting-verbs", len(self._errands) + 1)
-            self.limits.check("waiting-octets", self._errandOctets + octets)
+            self.limits.check("waiting-verbs", len(self._pending) + 1)
+            self.limits.check("waiting-octets", self._pendingOctets + octets)
         except LimitExceeded as error:
             return error
         return None
 
-    def _wait(self, errand: Errand[S, Any], first: bool = False) -> None:
-        self._errands[errand] = None
+    def _wait(self, call: PendingCall[S, Any], first: bool = False) -> None:
+        self._pending[call] = None
         if first:
-            self._errands = {errand: None, **self._errands}
-        self._errandOctets += errand.octets
-        self._runErrands()
-        if errand in self._errands and errand.timer is None:
-            left = max(0.0, errand.deadline - self.clock.seconds())
-            errand.timer = self.clock.callLater(left, self._late, errand)
+            self._pending = {call: None, **self._pending}
+        self._pendingOctets += call.octets
+        self._runPending()
+        if call in self._pending and call.timer is None:
+            left = max(0.0, call.deadline - self.clock.seconds())
+            call.timer = self.clock.callLater(left, self._late, call)
 
-    def _forget(self, errand: Errand[S, Any]) -> None:
-        errand.stop()
-        if errand in self._errands:
-            del self._errands[errand]
-            self._errandOctets -= errand.octets
+    def _forget(self, call: PendingCall[S, Any]) -> None:
+        call.stop()
+        if call in self._pending:
+            del self._pending[call]
+            self._pendingOctets -= call.octets
 
-    def _runErrands(self) -> None:
+    def _runPending(self) -> None:
         if self._busy:
             return  # whoever is at it comes to the newest, too
         self._busy = True
         try:
-            while self._errands and self.session is not None:
-                self._run(next(iter(self._errands)), self.session)
+            while self._pending and self.session is not None:
+                self._run(next(iter(self._pending)), self.session)
         finally:
             self._busy = False
 
-    def _run(self, errand: Errand[S, Any], session: S) -> None:
-        self._forget(errand)
-        left = max(0.0, errand.deadline - self.clock.seconds())
-        errand.sending = True
-        inner: Deferred[Any] = maybeDeferred(errand.verb, session, left)
-        errand.inner = inner
+    def _run(self, call: PendingCall[S, Any], session: S) -> None:
+        self._forget(call)
+        left = max(0.0, call.deadline - self.clock.seconds())
+        call.sending = True
+        inner: Deferred[Any] = maybeDeferred(call.verb, session, left)
+        call.inner = inner
         inner.addCallbacks(
             self._done,
             self._notDone,
-            callbackArgs=(errand, session),
-            errbackArgs=(errand, session),
+            callbackArgs=(call, session),
+            errbackArgs=(call, session),
         )
-        errand.sending = False
+        call.sending = False
 
-    def _done(self, result: Any, errand: Errand[S, Any], session: S) -> None:
-        errand.inner = None
-        errand.fire(result)
+    def _done(self, result: Any, call: PendingCall[S, Any], session: S) -> None:
+        call.inner = None
+        call.fire(result)
 
-    def _notDone(self, failure: Failure, errand: Errand[S, Any], session: S) -> None:
-        errand.inner = None
-        if errand.over:
+    def _notDone(self, failure: Failure, call: PendingCall[S, Any], session: S) -> None:
+        call.inner = None
+        if call.over:
             return  # its caller has cancelled it
         lost = failure.check(ConnectionClosed) is not None and self._isOver(session)
         if lost and self.session is session and not self._closing:
             self.session = None  # it is over, though it may be that nobody has said so yet
-        if lost and (errand.safe or errand.sending) and self._unable() is None:
-            self._wait(errand, first=errand.sending)  # while sending: it was not sent
+        if lost and (call.safe or call.sending) and self._unable() is None:
+            self._wait(call, first=call.sending)  # while sending: it was not sent
             return
-        errand.fail(failure)
+        call.fail(failure)
 
-    def _late(self, errand: Errand[S, Any]) -> None:
-        errand.timer = None
-        self._forget(errand)
-        errand.fail(TimedOut("there was no session in time"))
+    def _late(self, call: PendingCall[S, Any]) -> None:
+        call.timer = None
+        self._forget(call)
+        call.fail(TimedOut("there was no session in time"))
 
     def _failWaiting(self, error: Exception) -> None:
         """Everybody who waits for a session hears that there is none; each callback may do more."""
-        errands = list(self._errands)
+        calls = list(self._pending)
         self._standing.fail(error)
-        for errand in errands:
-            if errand in self._errands:
-                self._forget(errand)
-                errand.fail(error)
+        for call in calls:
+            if call in self._pending:
+                self._forget(call)
+                call.fail(error)
 
     # ── what subclasses report ──────────────────────────────────────────────────────────────────
 
     def _attempting(self) -> None:
-        if self.state is not ComebackState.REFUSED:
-            self._change(ComebackState.CONNECTING)
+        if self.state is not ReconnectState.REFUSED:
+            self._change(ReconnectState.CONNECTING)
 
     def _established(self, session: S) -> None:
         if self._closing:
@@ -414,26 +414,26 @@ class Comeback(Service, Generic[S]):
             self._renew(session)
         except Exception:
             log.failure("a new session was not made as the one before")
-        self._change(ComebackState.UP)
+        self._change(ReconnectState.UP)
         self._standing.fire(session)
-        self._runErrands()
+        self._runPending()
 
     def _failed(self, error: BaseException | None = None) -> None:
         """An attempt has failed, or the session is over; ``error`` says why, if that is known."""
-        stood, self.session = self.state is ComebackState.UP, None
+        stood, self.session = self.state is ReconnectState.UP, None
         if stood and self.clock.seconds() - self._stoodSince >= self.limits["steady-seconds"]:
             self._retries.reset()
         if self._closing:
             return
         if isinstance(error, Refused) and not stood:
             self.refusal = error
-            self._change(ComebackState.REFUSED)
+            self._change(ReconnectState.REFUSED)
             self._failWaiting(error)
         else:
-            self._change(ComebackState.DOWN)
+            self._change(ReconnectState.DOWN)
 
     def _delay(self) -> float:
-        if self.state is ComebackState.REFUSED:
+        if self.state is ReconnectState.REFUSED:
             seconds = self._refusals.next()
             log.warn(
                 "the server refuses: {text} ({next})",
@@ -486,7 +486,7 @@ class Comeback(Service, Generic[S]):
         self.refusal = None
         self._retries.reset()
         self._refusals.reset()
-        self._change(ComebackState.DOWN)
+        self._change(ReconnectState.DOWN)
         self._begin()
 
     def close(self) -> Deferred[None]:
@@ -526,7 +526,7 @@ class Comeback(Service, Generic[S]):
         if deadline is not None and deadline.active():
             deadline.cancel()
         self.session = None
-        self._change(ComebackState.DOWN)
+        self._change(ReconnectState.DOWN)
         self._ending = False
         stopping, self._stopping = self._stopping, Waiters()
         if self.running:  # it was started again meanwhile
@@ -539,7 +539,7 @@ class Comeback(Service, Generic[S]):
 
 @implementer(IStreamClientEndpoint)
 class _Attempts:
-    def __init__(self, endpoint: IStreamClientEndpoint, service: ClientComeback[Any]) -> None:
+    def __init__(self, endpoint: IStreamClientEndpoint, service: ReconnectingClient[Any]) -> None:
         self._endpoint = endpoint
         self._service = service
 
@@ -554,7 +554,7 @@ class _Attempts:
             return connected.addCallbacks(service._connected, service._unconnected)
 
 
-class ClientComeback(Comeback[S]):
+class ReconnectingClient(ReconnectingService[S]):
     """A client on Twisted transports that reconnects with Twisted's ``ClientService``.
 
     The factory builds a session, or a protocol that has one as its ``session``; the session's
@@ -572,7 +572,7 @@ class ClientComeback(Comeback[S]):
     ) -> None:
         """``factory`` builds the sessions, or ``connecting`` does with it (WebSocket).
 
-        ``options`` go to :class:`Comeback`.
+        ``options`` go to :class:`ReconnectingService`.
         """
         drain = factory.limits.get("drain", DRAIN_SECONDS)
         super().__init__(factory.clock, **{"drain": drain, **options})
@@ -622,7 +622,7 @@ class ClientComeback(Comeback[S]):
             self._connection = None
             self._failed(error)
             seconds = self._delay()
-            if self._stopWhenRefused and self.state is ComebackState.REFUSED:
+            if self._stopWhenRefused and self.state is ReconnectState.REFUSED:
                 self.clock.callLater(0, self._giveUp)
             return seconds
 
@@ -640,7 +640,7 @@ class ClientComeback(Comeback[S]):
             self._asking = within
 
     def _giveUp(self) -> None:
-        if self.state is ComebackState.REFUSED and not self._closing:
+        if self.state is ReconnectState.REFUSED and not self._closing:
             self._client.stopService()
 
     def _closeSession(self, session: S) -> Deferred[Any]:
