@@ -45,9 +45,8 @@ from .net.authentication.options import SCHEMES_WITHOUT_SECRETS
 from .net.authorising import Rules
 from .net.endpoints import check_endpoint, ports_of
 from .net.gateway import Gateway
-from .net.help import LegibleOptions
 from .net.logs import twist_json_log
-from .net.options import LOG_FLAGS, ServerOptions, parse_or_exit
+from .net.options import LOG_FLAGS, LegibleOptions, ServerOptions, parse_or_exit
 from .net.process import count_monotonically, share_processor, spare_lasting_objects
 from .net.reloading import Change
 

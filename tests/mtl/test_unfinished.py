@@ -44,7 +44,7 @@ from twisted_msgproto.mtl.zeromq.unfinished import (
     octets_of,
     waiting_in,
 )
-from twisted_msgproto.net.backpressure import OctetBudget
+from twisted_msgproto.net.memory import OctetBudget
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="TCP_INFO tells what came: Linux")
 

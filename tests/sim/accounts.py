@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from twisted_msgproto.net.ledger import Ledger
+from twisted_msgproto.net.memory import Ledger
 from twisted_msgproto.net.wires.output import Output
 
 

@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from tests.sim.accounts import count_each_octet
 from tests.sim.clock import ProcessClock
 from tests.sim.world import Adapter, Client, Way, World, in_order
-from twisted_msgproto.net.backpressure import OctetBudget
+from twisted_msgproto.net.memory import OctetBudget
 
 CLIENTS = 3
 

@@ -37,7 +37,7 @@ from tests.sim.disk import SimulatedDisk
 from tests.sim.gateway import DIRECTORY, GatewayProcess
 from tests.sim.pipe import Pipe
 from twisted_msgproto.core.errors import QueueError
-from twisted_msgproto.net.backpressure import OctetBudget
+from twisted_msgproto.net.memory import OctetBudget
 from twisted_msgproto.queue import QueueReader
 
 UNREAD_SECONDS = 4.0

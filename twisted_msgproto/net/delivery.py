@@ -11,8 +11,8 @@ from twisted.python.failure import Failure
 
 from ..core.errors import QueueError
 from ..core.message import MessageBatch
-from .backpressure import OctetBudget, ReadControl
 from .hooks import Later, awaited
+from .memory import OctetBudget, ReadControl
 from .traffic import Traffic
 
 BATCH_WEIGHT_OCTETS: Final = 2000

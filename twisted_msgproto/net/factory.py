@@ -28,10 +28,9 @@ from ..core.limits import Limit, Limits
 from ..core.machine import Table
 from ..core.reasons import client_tls, tls_text
 from .authorising import IAuthoriser
-from .backpressure import OctetBudget
 from .counters import Counters
-from .ledger import MIN_RATE, Ledger
 from .logs import FAULTS, LIMITS, LOGINS, TURNS, PeerLog, SessionLog, Topic
+from .memory import MIN_RATE, Ledger, OctetBudget
 from .peers import CROWDED, Room
 from .sink import IMessageSink
 from .traffic import Traffic

@@ -23,13 +23,13 @@ from twisted.logger import ILogObserver, Logger
 from ..core.errors import ConfigurationError, MsgprotoError
 from ..core.named import failure_text
 from ..core.reasons import ERRNO, cannot_listen
-from .backpressure import OctetBudget
 from .broker import ServedBroker
 from .broker.options import Namespaces
 from .broker.view import ServedQueues
 from .endpoints import TLS_KINDS, Held, ServedEndpoint, kind_of
 from .factory import MsgprotoServerFactory, peer_name
 from .logs import JsonLog, twistd_observer
+from .memory import OctetBudget
 from .options import ServerOptions
 from .process import (
     count_monotonically,

@@ -36,12 +36,12 @@ from ..core.errors import (
     shown,
 )
 from ..core.reasons import TLS_HERE, speaks_tls
-from .backpressure import ReadControl
 from .counters import Places
 from .delivery import Delivery, tell_not_stored
 from .factory import SessionFactory, host_of, peer_name, tls_refusal
 from .hooks import run_on
 from .logs import NEWS
+from .memory import ReadControl
 from .peers import is_address
 from .timer import MachineTimer
 from .turns import TURN_SECONDS, next_stretch

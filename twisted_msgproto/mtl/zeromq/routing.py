@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import zmq
 
-from ...net.backpressure import OctetBudget
+from ...net.memory import OctetBudget
 from ..machine.peers import SERIAL_OCTETS, Peer, connection_name
 from .bounded import (
     FRAMES_KEPT,

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import zmq
 
-from ...net.backpressure import OctetBudget
+from ...net.memory import OctetBudget
 from .descriptors import shut_down, standing, waiting_in
 from .door import EVENT
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, ClassVar, Final
 
-from ...net.backpressure import OctetBudget
+from ...net.memory import OctetBudget
 from .bounded import Backlog
 from .unfinished import Octets, octets_of
 

@@ -9,6 +9,8 @@ from twisted.logger import Logger
 
 from twisted_msgproto.core.errors import shown
 
+from ...memory import Clock
+
 log = Logger(namespace="twisted_msgproto.net.wires.websocket")
 
 
@@ -20,16 +22,6 @@ class Call(Shape):
 
     def active(self) -> bool:
         """It may still happen."""
-
-
-class Clock(Shape):
-    """What is needed of a reactor here: time only."""
-
-    def seconds(self) -> float:
-        """Return what time it is."""
-
-    def callLater(self, delay: float, callable: Callable[..., object], *args: object) -> Call:
-        """Call ``callable`` after ``delay`` seconds."""
 
 
 class QuietLog:
@@ -62,4 +54,5 @@ class PlainTimer:
 
     def call_later(self, delay: float, function: Callable[..., object], *args: object) -> Call:
         """Return a plain ``callLater``: autobahn's own buckets cancel in linear time."""
-        return self.clock.callLater(delay, function, *args)
+        call: Call = self.clock.callLater(delay, function, *args)
+        return call
