@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     except (ConfigurationError, QueueError) as error:
         raise ConfigurationError(f"{arguments.file}: {error}") from None
     for name, options in configuration.servers.items():
-        print(f"{name}: {', '.join(options.whereItListens())}")
+        print(f"{name}: {', '.join(options.listenAddresses())}")
         for line in without_certificates(options["endpoints"]):
             print(f"{name}: {line}")
     if configuration.access is not None:
@@ -119,9 +119,9 @@ def unproven(configuration: Configuration) -> Iterator[str]:
     """Yield a line for each server whose users are rules' business, and prove nothing."""
     assert configuration.access is not None
     for name, options in configuration.servers.items():
-        doubt = options.doubtOfUsers()
-        if doubt is not None and any(
+        warning = options.authWarning()
+        if warning is not None and any(
             rule.user is not None and (rule.protocol is None or name in rule.protocol)
             for rule in configuration.access.rules
         ):
-            yield f"{name}: {doubt}"
+            yield f"{name}: {warning}"

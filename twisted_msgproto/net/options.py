@@ -17,7 +17,7 @@ from twisted.python import usage
 
 from ..core.errors import ConfigurationError
 from ..core.limits import Limit, Limits, amount
-from ..core.named import failure_text, load_named
+from ..core.named import failure_text, import_object
 from ..registry import registered_sink
 from .authorising import IAuthoriser, Rules, read_rules
 from .endpoints import TCP_KINDS, check_endpoint, kind_of
@@ -240,7 +240,7 @@ class ServerOptions(LegibleOptions):
     def defaultLimits(cls) -> Limits:
         return Limits.of(COMMON_LIMITS, cls.LIMITS)
 
-    def whereItListens(self) -> list[str]:
+    def listenAddresses(self) -> list[str]:
         return list(self["endpoints"])
 
     def endpointStrings(self) -> list[str]:
@@ -276,7 +276,7 @@ class ServerOptions(LegibleOptions):
         """Run this subclass of the server or of its factory instead; it is MODULE:NAME."""
         bases = [base for base in (self._serverClass(), self.serverFactory) if base is not None]
         try:
-            found = load_named(name)[1]
+            found = import_object(name)[1]
         except ConfigurationError as error:
             raise usage.UsageError(f"class {name!r}: {error}") from None
         if not isinstance(found, type) or not issubclass(found, tuple(bases)):
@@ -291,7 +291,7 @@ class ServerOptions(LegibleOptions):
     def opt_sink(self, name: str) -> None:
         """Messages are made safe by this sink: a registered name, or MODULE:NAME."""
         try:
-            found = load_named(name)[1] if ":" in name else registered_sink(name)
+            found = import_object(name)[1] if ":" in name else registered_sink(name)
         except ConfigurationError as error:
             raise usage.UsageError(f"sink {name!r}: {error}") from None
         self.sinkMaker = _maker(f"sink {name!r}", found, IMessageSink)
@@ -334,7 +334,7 @@ class ServerOptions(LegibleOptions):
     def opt_authoriser(self, name: str) -> None:
         """Clients may do what this object of your own allows; it is MODULE:NAME."""
         try:
-            found = load_named(name)[1]
+            found = import_object(name)[1]
         except ConfigurationError as error:
             raise usage.UsageError(f"authoriser {name!r}: {error}") from None
         self.authoriserMaker = _maker(f"authoriser {name!r}", found, IAuthoriser)
@@ -368,7 +368,7 @@ class ServerOptions(LegibleOptions):
         if self["status"] is not None:
             _checked(self["status"])
 
-    def doubtOfUsers(self) -> str | None:
+    def authWarning(self) -> str | None:
         return None
 
     def _checkActions(self) -> None:

@@ -107,7 +107,7 @@ ALL_NETWORKS: Final = "*"
 """A search was in vain for newcomers of every address group: no connection is silent."""
 
 
-class Room:
+class Eviction:
     """Chooses among the connections of one server; remembers when it last searched in vain."""
 
     def __init__(self) -> None:

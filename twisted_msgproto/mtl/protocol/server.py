@@ -401,7 +401,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             silent = silent_seconds(descriptor)
             return None if silent is None else now - silent
 
-        found = self._room.search(address, connections, heard, now)
+        found = self._eviction.search(address, connections, heard, now)
         if found is not None:
             self.displaced(connections[found])
         return found

@@ -79,7 +79,7 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
         for path in filter(None, map(_look_for_file, self["auth"])):
             yield Change(f"{self.protocolName}: passwords of {path}", lambda: None)
 
-    def doubtOfUsers(self) -> str | None:
+    def authWarning(self) -> str | None:
         """Return why rules about users mean little here, if nobody has to log in."""
         return None if self.get("credCheckers") else self.unnamed
 
