@@ -11,9 +11,9 @@ from twisted.python.failure import Failure
 
 from ..core.errors import QueueError
 from ..core.message import MessageBatch
+from .counters import Traffic
 from .hooks import Later, awaited
 from .memory import OctetBudget, ReadControl
-from .traffic import Traffic
 
 BATCH_WEIGHT_OCTETS: Final = 2000
 """A batch that waits for the sink counts as this many octets beside its own.  Otherwise a peer

@@ -28,12 +28,11 @@ from ..core.limits import Limit, Limits
 from ..core.machine import Table
 from ..core.reasons import client_tls, tls_text
 from .authorising import IAuthoriser
-from .counters import Counters
+from .counters import Counters, Traffic
 from .logs import FAULTS, LIMITS, LOGINS, TURNS, PeerLog, SessionLog, Topic
 from .memory import MIN_RATE, Ledger, OctetBudget
 from .peers import CROWDED, Eviction
 from .sink import IMessageSink
-from .traffic import Traffic
 from .turns import TurnWatch
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..traffic import CLASSES, quantile
+from ..counters import CLASSES, quantile
 
 SAMPLE_SECONDS: Final = 5.0
 """The counters of all servers are read this often; a read costs some microseconds."""

@@ -17,16 +17,17 @@ from ...factory import MsgprotoServerFactory, SessionFactory, host_of, peer_name
 from .. import FramedSession
 from ..origins import origin_of, parse_address, parse_origins
 from .carrier import Carrier, ClientCarrier, ServerCarrier
-from .keepalive import Keepalives
-from .limits import (
+from .frames import (
     CLOSE_LEAVING,
     CLOSE_NORMAL,
     CLOSE_SECONDS,
     FRAMES_MAX,
     PONG_SECONDS,
     UPGRADE_OCTETS,
+    PlainTimer,
+    log,
 )
-from .quiet import PlainTimer, log
+from .keepalive import Keepalives
 from .wire import WebSocketWire
 
 Build = Callable[[IAddress | None], Any]

@@ -10,7 +10,7 @@ from math import inf
 from typing import Final
 
 from ...memory import Clock
-from .quiet import Call, log
+from .frames import Call, log
 
 STEP_SECONDS: Final = 0.5
 """Pings and checks that are due within this time are made together, by one call of the clock: most
