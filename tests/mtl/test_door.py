@@ -21,7 +21,7 @@ from tests.mtl.test_sockets import dealer_from
 from twisted_msgproto.core.errors import Refused, TimedOut
 from twisted_msgproto.mtl.protocol import server
 from twisted_msgproto.mtl.zeromq import descriptors, door
-from twisted_msgproto.net import room
+from twisted_msgproto.net import peers
 
 
 class Limited(MtlCase):
@@ -89,7 +89,7 @@ class Limited(MtlCase):
 
         Loopback is no group, and nobody waits a minute here: both are said to be otherwise.
         """
-        self.patch(room, "network_of", lambda address: address)
+        self.patch(peers, "network_of", lambda address: address)
         self.patch(server, "silent_seconds", silent_for(61.0))
         factory = self.server(HeldSink(), limits={"connections": 10})
         address = factory.addresses[0].removeprefix("tcp://").split(":")
