@@ -334,7 +334,6 @@ HOOKS = frozenset(
 
 INSIDE = frozenset(
     {
-        "look",
         "deliver",
         "publish",
         "settled",
@@ -344,11 +343,8 @@ INSIDE = frozenset(
         "renewFlow",
         "leasing",
         "renew",
-        "give",
-        "lineChanged",
-        "progressed",
-        "takeBack",
         "happened",
+        "progressed",
     }
 )
 """What links, wires, machines, flows and services say to each other."""

@@ -102,8 +102,8 @@ class Ends(TestCase):
 
     async def test_who_pauses_a_connection_that_ends_does_not_keep_it_from_ending(self) -> None:
         def end(server: Any) -> None:
-            server.wire.close(False)
-            server.wire.pauseProducing()
+            server.link.wire.close(False)
+            server.link.wire.pauseProducing()
 
         await self.ended(end, Clock())
 
@@ -314,10 +314,16 @@ class TinyRecords(TestCase):
         test = self
 
         class Counted(server):  # type: ignore[misc]  # whichever class it is
-            def dataReceived(self, data: bytes) -> None:
-                test.processed += 1
-                test.by_turn[-1] += 1
-                super().dataReceived(data)
+            def connectionMade(self) -> None:
+                super().connectionMade()
+                received = self.dataReceived
+
+                def counted(data: bytes) -> None:
+                    test.processed += 1
+                    test.by_turn[-1] += 1
+                    received(data)
+
+                self.dataReceived = counted
 
         return Counted
 

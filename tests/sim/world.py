@@ -374,19 +374,19 @@ class World:
             connections = self.gateway.factory.liveConnections
             check_accounts(self.gateway.factory.budget.held, connections, self._wrong)
             for connection in connections:
-                delivery = getattr(connection, "_delivery", None)
-                if delivery is not None and delivery.unsafe_octets > delivery._limit:
-                    self._check_paused(connection)
+                link = getattr(connection, "link", None)  # MTL's sessions share one
+                if link is not None and link._delivery.unsafe_octets > link._delivery._limit:
+                    self._check_paused(link)
 
     def _wrong(self, text: str) -> None:
         raise Violation(text)
 
-    def _check_paused(self, connection: Any) -> None:
+    def _check_paused(self, link: Any) -> None:
         """Too much of this connection is not safe: it must not be read."""
-        end = connection.transport
+        end = link.transport
         paused = getattr(end, "paused", None)
-        if "connection-octets" not in connection._control.reasons or paused is False:
-            raise Violation(f"{connection._delivery.unsafe_octets} octets wait, and it is read")
+        if "connection-octets" not in link._control.reasons or paused is False:
+            raise Violation(f"{link._delivery.unsafe_octets} octets wait, and it is read")
 
     def durable(self) -> list[dict[str, Any]]:
         """What the table has, and what the queue holds beyond it."""

@@ -66,7 +66,6 @@ def encode(line: bytes, options: SendOptions) -> bytes:
 
 
 def document(line: bytes) -> bytes:
-    """Return the JSON document that stands for a line of UTF-8."""
     try:
         if isinstance(parse_json(line, len(line)), dict):
             return line
@@ -101,7 +100,6 @@ class _Sender(LumberjackShipper):
         self._leaving: Any = None
 
     def start(self, gave_up: Callable[[], object]) -> None:
-        """Connect; ``gave_up()`` is called if it comes to that."""
         self._gave_up = gave_up
         self.startService()
 
@@ -130,7 +128,6 @@ class _Sender(LumberjackShipper):
         return self.error or self._ended
 
     def end(self) -> Deferred[None]:
-        """Stop, and let no timer remain."""
         if self._leaving is not None and self._leaving.active():
             self._leaving.cancel()
         return self.stopService()

@@ -24,10 +24,8 @@ class Options(ServerOptions):
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
-    """Return the Lumberjack server as a child of ``gateway``, which has the sink."""
     return ListeningService(gateway.reactor, gateway.makeFactory(options), options["endpoints"])
 
 
 def makeService(options: ServerOptions) -> IService:
-    """Return what twistd calls."""
     return standalone(options, serve)

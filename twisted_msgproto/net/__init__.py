@@ -2,13 +2,11 @@
 
 from .authorising import Access, IAuthoriser
 from .counters import Counters
-from .delivery import Delivery
 from .factory import MsgprotoServerFactory, SessionFactory
-from .link import Link
+from .link import Link, MachineTimer
 from .memory import OctetBudget, ReadControl
-from .session import Session, SessionHooks
+from .session import Delivery, Session, SessionHooks
 from .sink import DurableSink, IMessageSink
-from .timer import MachineTimer
 
 __all__ = [
     "Access",

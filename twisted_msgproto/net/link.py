@@ -7,29 +7,28 @@ not store, by a server that stops, and by the network.
 
 A protocol maps each event to the method for it in ``actions``::
 
-    class LumberjackServer(Session):
-        actions = {**Session.actions, JsonReceived: _deliver, DataReceived: _deliver}
+    class ReaderLink(SessionLink):
+        actions = {Fault: SessionLink.peerFaulted, JsonReceived: _deliver, DataReceived: _deliver}
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from math import inf
 from typing import Any, ClassVar, Final
 
-from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener, ISSLTransport
-from twisted.internet.protocol import Protocol, connectionDone
+from twisted.internet.interfaces import ISSLTransport
+from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger, LogLevel
 from twisted.protocols.policies import ProtocolWrapper
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
-from zope.interface import implementer
 
 from ..core.connection import Connection, WorkLost
 from ..core.errors import (
     ConnectionClosed,
     Fault,
-    NotStored,
     PeerError,
     ProtocolViolation,
     TimedOut,
@@ -37,13 +36,11 @@ from ..core.errors import (
 )
 from ..core.reasons import TLS_HERE, speaks_tls
 from .counters import Places
-from .delivery import Delivery, tell_not_stored
 from .factory import SessionFactory, host_of, peer_name, tls_refusal
 from .hooks import run_on
 from .logs import NEWS
 from .memory import ReadControl
 from .peers import is_address
-from .timer import MachineTimer
 from .turns import TURN_SECONDS, next_stretch
 from .wires import Wire
 from .wires.stream import StreamWire
@@ -74,12 +71,69 @@ class SteadyLogger(Logger):
         return self
 
 
-@implementer(IHalfCloseableProtocol, IHandshakeListener)
-class Link(Protocol):
-    """Serves one connection: it is the protocol of a byte stream, or the session of a WebSocket
-    wire.
+class MachineTimer:
+    """Advances a machine when its nearest deadline has come.
+
+    ``look()`` after each input is cheap: nothing is asked of the machine but its nearest deadline,
+    and a timer that runs early enough is left alone.
+    """
+
+    __slots__ = ("_at", "_call", "_clock", "_deadlines", "_follow", "_machine")
+
+    def __init__(
+        self,
+        clock: Any,
+        machine: Connection[Any, Any, Any],
+        follow: Callable[[list[Any]], None],
+    ) -> None:
+        """Make a timer; ``clock`` has ``seconds()`` and ``callLater()``.
+
+        ``follow(events)`` is called whenever ``machine`` was advanced: it follows the events, if
+        there are any, and writes the machine's outputs.
+        """
+        self._clock = clock
+        self._machine = machine
+        self._deadlines = machine.deadlines
+        self._follow = follow
+        self._call: Any = None
+        self._at = inf  # when the call comes
+
+    def look(self) -> None:
+        """Something happened: come back at the nearest deadline."""
+        at = self._deadlines.next
+        if at is None or at >= self._at:
+            return  # a timer that runs in vain costs less than to cancel and set it each time
+        delay = max(0.0, at - self._clock.seconds())
+        self._at = at
+        if self._call is None:
+            self._call = self._clock.callLater(delay, self._fired)
+        else:
+            self._call.reset(delay)
+
+    def _fired(self) -> None:
+        self._call = None
+        self._at = inf
+        now = self._clock.seconds()
+        at = self._deadlines.next
+        if at is not None and at <= now:
+            # Here and not in ``follow``, which may have no use for the events any more: a deadline
+            # that stays where it is would be due again at once.
+            self._follow(self._machine.advance(now))
+        self.look()
+
+    def stop(self) -> None:
+        """The connection is gone."""
+        call, self._call = self._call, None
+        self._at = -inf  # nothing is nearer: it is never set again
+        if call is not None:
+            call.cancel()
+
+
+class Link:
+    """Serves one connection, for the protocol that owns it.
 
     Attributes:
+        protocol: what Twisted and the application see of this side; it has the hooks.
         factory: sink, limits, clock and counters come from it.
         machine: decides everything; its ``snapshot()`` tells where the connection stands.
         wire: what the machine's outputs are written to.
@@ -125,7 +179,9 @@ class Link(Protocol):
     timeFaults: ClassVar[frozenset[str]] = frozenset()
     """These are the reasons of faults that mean that the peer did not answer in time."""
 
+    protocol: Any
     factory: SessionFactory
+    transport: Any = None
     machine: Connection[Any, Any, Any]
     wire: Wire
     session: str
@@ -140,11 +196,20 @@ class Link(Protocol):
     _gone = False  # the connection is lost
     _established = False  # the session stands
     _inputEnded = False  # the peer has shut its sending side
-    _lossTold = False  # it was logged that something is not stored
     _held = 0  # octets of incomplete messages
     _stretch = FIRST_READ_OCTETS  # octets that one read may return now
     _resumption: Any = None  # the call that goes on with what is unfinished
     _handshake: Any = None  # the call that ends a TLS hand-shake that takes too long
+
+    @property
+    def gone(self) -> bool:
+        """Whether the connection is lost."""
+        return self._gone
+
+    def __init__(self, protocol: Any) -> None:
+        """``protocol`` has its ``factory``; nothing happens before :meth:`connect`."""
+        self.protocol = protocol
+        self.factory = protocol.factory
 
     # ── what a protocol adds ────────────────────────────────────────────────────────────────────
 
@@ -214,11 +279,20 @@ class Link(Protocol):
 
     # ── the beginning ───────────────────────────────────────────────────────────────────────────
 
-    def connectionMade(self) -> None:
-        """Begin; a subclass that overrides this calls it."""
-        factory, transport = self.factory, self.transport
-        clock = factory.clock
-        assert transport is not None
+    def connect(self, transport: Any) -> None:
+        """The connection is made: begin.
+
+        ``connectionMade`` of the application comes before anything that the machine, or the peer,
+        has to say to it.
+        """
+        self._prepare(transport)
+        self._follow(self.machine.connection_made(self._now()))
+        self._guarded(self.protocol.connectionMade)
+        self._begin()
+
+    def _prepare(self, transport: Any) -> None:
+        factory, clock = self.factory, self.factory.clock
+        self.transport = transport
         address = transport.getPeer()
         self.peer = peer_name(address)
         self.address = str(getattr(address, "host", ""))
@@ -231,33 +305,33 @@ class Link(Protocol):
                 )
         self._now = clock.seconds
         self.heard = self._now()
-        self._tally = factory.counters.settled
         self._stirred = factory.counters.stirred
         self._deaf = False  # no further arrival is followed
         self._following = False  # what happens meanwhile is settled at the end
         self.wire = transport if isinstance(transport, Wire) else self._streamWire()
         self._write = self.wire.write
         self._control = ReadControl(self.wire, self._readingChanged)
-        self._delivery = Delivery(
-            self._control,
-            factory.budget,
-            factory.limits.integer("unsafe-octets"),
-            self._safe,
-            self._notSafe,
-            factory.traffic,
-        )
         self.machine = self.makeMachine()
         self._timer = MachineTimer(clock, self.machine, self._followAlone)
-        factory.connectionOpened(self, self.address)
+        factory.connectionOpened(self.protocol, self.address)
         plain = type(self).connectionCounters is Link.connectionCounters
         factory.counters.join(self, (plain and self.counted) or self.connectionCounters)
-        self._follow(self.machine.connection_made(self._now()))
-        if isinstance(transport, ProtocolWrapper) and not isinstance(
-            transport, TLSMemoryBIOProtocol
-        ):  # the PROXY protocol
-            self.dataReceived = partial(self._announced, self.dataReceived)  # type: ignore[method-assign]
+        if isinstance(self.wire, StreamWire):
+            received = self.dataReceived
+            if isinstance(transport, ProtocolWrapper) and not isinstance(
+                transport, TLSMemoryBIOProtocol
+            ):  # the PROXY protocol
+                received = partial(self._announced, received)
+            self.protocol.dataReceived = received  # found on the instance: no call in between
+
+    def _begin(self) -> None:
+        """The application knows of the connection, and may have ended it."""
+        transport, clock = self.transport, self.factory.clock
+        if self._ended:
+            return
         if ISSLTransport.providedBy(transport) and not isinstance(transport, Wire):
-            self._handshake = clock.callLater(factory.limits["handshake"], self._handshakeExpired)
+            seconds = self.factory.limits["handshake"]
+            self._handshake = clock.callLater(seconds, self._handshakeExpired)
         else:
             self._secure()
 
@@ -319,14 +393,12 @@ class Link(Protocol):
         Until then it is the proxy's.  What the proxy says is believed only if it is an address: it
         goes into the log, and into what is stored.
         """
-        self.dataReceived = received  # type: ignore[assignment, method-assign]
-        transport = self.transport
-        assert transport is not None
-        address = transport.getPeer()
+        self.protocol.dataReceived = received
+        address = self.transport.getPeer()
         host = host_of(address)
         if is_address(host):
             self.peer, self.address = peer_name(address), host
-            if not self._ended and not self.factory.addressKnown(self, host):
+            if not self._ended and not self.factory.addressKnown(self.protocol, host):
                 self.because(ConnectionClosed("its address has too many connections"))
                 self._abort()
         received(data)
@@ -459,31 +531,6 @@ class Link(Protocol):
                 self.factory.budget.held.resumed(self, now)
             self._follow(self.machine.resumed(now))
 
-    # ── what the sink says ──────────────────────────────────────────────────────────────────────
-
-    def _safe(self, place: Any) -> None:
-        if not self._gone:
-            events = self.machine.made_safe(place, self._now())
-            if not self._following:
-                self._followAlone(events)
-            elif events:
-                self._follow(events)
-
-    def _notSafe(self, place: Any, failure: Failure) -> None:
-        """Note that what stood at ``place`` will never be safe: neither it nor what follows is
-        acknowledged.
-
-        Continuing would leave a gap in what is stored of this session, so the machine ends it.
-        """
-        tell_not_stored(self.log, self.peer, failure, self._lossTold)
-        self.because(NotStored(f"what came could not be stored: {failure.getErrorMessage()}"))
-        self._lossTold = self._deaf = True
-        self.factory.counters["unsafe_batches"] += 1
-        if not self._gone:
-            self._control.pause("draining")
-            follow = self._follow if self._following else self._followAlone
-            follow(self.machine.not_safe(place, self._now()))
-
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
     def drain(self) -> None:
@@ -585,13 +632,7 @@ class Link(Protocol):
     @property
     def owes(self) -> bool:
         """Whether anything is owed to the peer, or unfinished, so that its place is not free."""
-        return bool(
-            self._ended
-            or self._held
-            or self._delivery.unsafe_batches
-            or self.wire.full
-            or not self.machine.whole
-        )
+        return bool(self._ended or self._held or self.wire.full or not self.machine.whole)
 
     def displace(self) -> None:
         """Close this silent connection: a newcomer has its place."""
@@ -622,7 +663,9 @@ class Link(Protocol):
         self.wire.abort()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End; a subclass that overrides this calls it."""
+        """The connection is gone; a second call does nothing."""
+        if self.loss is not None:
+            return
         self.loss = reason
         self.ending = self.whyLost(reason)
         self._ended = self._deaf = self._gone = True
@@ -637,7 +680,7 @@ class Link(Protocol):
         factory = self.factory
         factory.budget.forget(self._control)
         factory.counters.leave(self)
-        factory.connectionClosed(self, reason)
+        factory.connectionClosed(self.protocol, reason)
         for event in events:
             if isinstance(event, WorkLost):
                 self.workLost(event.work, reason)
@@ -648,7 +691,6 @@ class Link(Protocol):
         return {
             "session": self.session,
             "peer": self.peer,
-            "unsafe_octets": self._delivery.unsafe_octets,
             "not_read_because": ", ".join(sorted(self._control.reasons)) or None,
             **self.machine.snapshot(),
         }

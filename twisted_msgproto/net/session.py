@@ -1,42 +1,218 @@
-"""A session belongs to one peer: it has hooks, and delivers the peer's messages to the sink."""
+"""A session is what an application sees of one connection: hooks to override, and verbs to call.
+
+It owns its link, behind the one name ``link``, and inherits nothing of it::
+
+    class LumberjackServer(Session, link=ReaderLink):
+        …                                       # verbs, and hooks of its own
+
+    class MyServer(LumberjackServer):           # an application's: only hooks
+        def messageReceived(self, message): …
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from itertools import takewhile
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succeed
+from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
+from ..core.errors import ConnectionClosed, NotStored, QueueError
 from ..core.message import Message, MessageBatch
 from .authorising import Permissions
-from .ending import OrderlyLink
-from .factory import SessionFactory, host_of
+from .counters import Traffic
+from .factory import host_of
 from .hooks import Later, awaited
+from .link import Link
+from .memory import OctetBudget, ReadControl
+from .outbox import Waiters
+
+GOODBYE_SECONDS: Final = 1.0
+"""The last words of a session may need this long to be written and read, then the connection is
+cut.
+"""
+
+H = TypeVar("H", bound=Callable[..., Any])
 
 
-class SessionHooks:
-    """Declares what a subclass may override, whatever the protocol.
+def hook(method: H) -> H:
+    """Mark a method of a session that an application may override."""
+    vars(method)["hook"] = True
+    return method
+
+
+def only_hooks(kind: type, base: type) -> None:
+    """Raise TypeError if ``kind``, an application's subclass of ``base``, has a name of ``base``
+    that is no hook: it would replace something of ours, perhaps unseen.
+    """
+    ours = [one for one in base.__mro__ if one not in Protocol.__mro__]
+    hooks = {name for one in ours for name, value in vars(one).items() if hasattr(value, "hook")}
+    for theirs in takewhile(lambda one: one is not base, kind.__mro__):
+        for name in vars(theirs):
+            taken = not name.startswith("__") and any(name in vars(one) for one in ours)
+            if taken and name not in hooks:
+                raise TypeError(
+                    f"{theirs.__qualname__}.{name}: {base.__name__} has something of this name that"
+                    f" is no hook; its hooks are {', '.join(sorted(hooks))}"
+                )
+
+
+@implementer(IHalfCloseableProtocol, IHandshakeListener)
+class Linked(Protocol):
+    """Base class of all sessions: a protocol that owns its link.
+
+    A class of a protocol names the class of its links.  Any other subclass is an application's:
+    of the names of its base it may define those of hooks.
 
     Attributes:
-        session: the public name of this session.
-        peer: the peer's transport address as text.
-        clientId: who the peer is, or None.
-        messageCount: how many messages the peer has sent.
+        transport: what carries the session.
     """
 
-    factory: SessionFactory
-    clientId: str | None = None
-    messageCount = 0  # on the class: an idle session weighs less
+    __links: ClassVar[type[Link]]
 
-    def sessionEstablished(self) -> None:
+    def __init_subclass__(cls, *, link: type[Link] | None = None, **options: Any) -> None:
+        """``link``: the class of the links; None for a class of an application.
+
+        Raises TypeError if an application's class has a name of ours that is no hook.
+        """
+        super().__init_subclass__(**options)
+        if link is not None:
+            cls.__links = link
+        else:
+            ours = (one for one in cls.__mro__ if "_Linked__links" in vars(one))
+            only_hooks(cls, next(ours, Linked))
+
+    @property
+    def link(self) -> Any:
+        """Return what connects the session with its machine and its wire: for protocols, not for
+        applications.
+        """
+        try:
+            return self.__link
+        except AttributeError:
+            self.__link: Link = self.__links(self)
+            return self.__link
+
+    @property
+    def session(self) -> str:
+        """Return the public name of this session."""
+        name: str = self.link.session
+        return name
+
+    @property
+    def peer(self) -> str:
+        """Return the peer's transport address as text."""
+        peer: str = self.link.peer
+        return peer
+
+    @property
+    def address(self) -> str:
+        """Return the peer's host alone; empty where there is none."""
+        address: str = self.link.address
+        return address
+
+    @property
+    def established(self) -> bool:
+        """Return whether the session stands."""
+        return bool(self.link.established)
+
+    @property
+    def closing(self) -> bool:
+        """Return whether ``close()`` was called."""
+        return bool(self.link.closing)
+
+    def snapshot(self) -> Mapping[str, object]:
+        """Return where the session stands, as plain values without secrets."""
+        snapshot: Mapping[str, object] = self.link.snapshot()
+        return snapshot
+
+    # ── hooks ───────────────────────────────────────────────────────────────────────────────────
+
+    @hook
+    def connectionMade(self) -> None:
+        """There is a connection; its session does not stand yet."""
+
+    @hook
+    def sessionEstablished(self) -> Any:
         """The session stands: messages may come, and may be sent where the protocol can."""
 
-    def sessionLost(self, reason: Failure) -> None:
+    @hook
+    def sessionLost(self, reason: Failure) -> Any:
         """Called when the session has ended; ``reason`` is what Twisted passed to
         ``connectionLost``.
         """
 
+    @hook
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """The connection is gone, whether its session stood or not."""
+        self.link.connectionLost(reason)
+
+    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
+
+    def close(self) -> Deferred[None]:
+        """End the connection in order; the Deferred fires when it is closed, and never fails.
+
+        Nothing more can be sent.  What is in flight is finished, within the seconds of the limit
+        ``drain``; what is not answered by then fails with ConnectionClosed.
+        """
+        closed: Deferred[None] = self.link.close()
+        return closed
+
+    def abort(self) -> None:
+        """End the connection at once: what is in flight fails, and what is unwritten is lost."""
+        self.link.abort()
+
+    # ── from the transport ──────────────────────────────────────────────────────────────────────
+
+    def makeConnection(self, transport: Any) -> None:
+        """Begin.  Whatever an application's ``connectionLost`` does, the link hears of the end."""
+        self.connected = 1
+        self.transport = transport
+        if type(self).connectionLost is not Linked.connectionLost:
+            self.connectionLost = self.__both(self.connectionLost)  # type: ignore
+        self.link.connect(transport)
+
+    def __both(self, theirs: Callable[[Failure], None]) -> Callable[[Failure], None]:
+        def connectionLost(reason: Failure = connectionDone) -> None:
+            try:
+                theirs(reason)
+            finally:
+                self.link.connectionLost(reason)
+
+        return connectionLost
+
+    def dataReceived(self, data: bytes) -> None:
+        """Octets came; once there is a connection its link has a method of this name here."""
+        self.link.dataReceived(data)
+
+    def handshakeCompleted(self) -> None:
+        """TLS stands."""
+        self.link.handshakeCompleted()
+
+    def readConnectionLost(self) -> None:
+        """The peer has shut its sending side."""
+        self.link.readConnectionLost()
+
+    def writeConnectionLost(self) -> None:
+        """Nobody reads what we write any more."""
+        self.link.writeConnectionLost()
+
+
+class SessionHooks:
+    """Declares what an application may override where messages are stored, whatever the protocol.
+
+    ``factory`` has the sink.
+    """
+
+    factory: Any
+
+    @hook
     def batchReceived(self, batch: MessageBatch) -> Later:
         """Messages of one read arrived.
 
@@ -58,6 +234,7 @@ class SessionHooks:
             return None
         return waiting[0] if len(waiting) == 1 else _all(waiting)
 
+    @hook
     def messageReceived(self, message: Message) -> Later:
         """One message arrived; override this to see each, return a Deferred to delay its ack."""
 
@@ -73,18 +250,222 @@ def _first_failure(failure: Failure) -> Failure:
     return first
 
 
-class Session(SessionHooks, OrderlyLink):
-    """This link is one peer's session, as in every protocol but MTL.
+# ── links ───────────────────────────────────────────────────────────────────────────────────────
 
-    Attributes as :class:`SessionHooks` and :class:`~.link.Link` have them.
+
+class OrderlyLink(Link):
+    """A link that can be closed in order.
+
+    A protocol says what an orderly end is (:meth:`endInOrder`, :meth:`endNow`).
     """
 
-    protocolName: ClassVar[str]
+    _lateness: Any = None  # the call that ends an orderly end that takes too long
+
+    @cached_property
+    def _leaving(self) -> Waiters[None]:
+        """Return who waits for the end.  A WebSocket session may be closed before it has a
+        connection.
+        """
+        return Waiters()
+
+    @property
+    def established(self) -> bool:
+        return self._established and not self._ended
+
+    @property
+    def closing(self) -> bool:
+        return self._lateness is not None
+
+    def close(self) -> Deferred[None]:
+        """End the connection in order; the Deferred fires when it is closed, and never fails.
+
+        Nothing more can be sent.  What is in flight is finished, within the seconds of the limit
+        ``drain``; what is not answered by then fails with ConnectionClosed.
+        """
+        if self._gone:
+            return succeed(None)
+        left = self._leaving.wait()
+        if self._lateness is None:
+            drain = self.factory.limits["drain"]
+            self._lateness = self.factory.clock.callLater(drain, self._late)
+            self._beginEnd()
+        return left
+
+    def _beginEnd(self) -> None:
+        if self.transport is None:  # no upgrade yet
+            self.because(ConnectionClosed("the connection was closed before its session stood"))
+            self._abort()
+        elif not self._ended:
+            self.endInOrder()
+
+    def _late(self) -> None:
+        self.because(ConnectionClosed("the connection was closed before everything was answered"))
+        self._lateness = self.factory.clock.callLater(GOODBYE_SECONDS, self._abort)
+        if not self._ended:
+            self.endNow()
+
+    def endInOrder(self) -> None:
+        """Begin the orderly end of a connection that can be used; finish what is in flight."""
+        self.drain()
+
+    def endNow(self) -> None:
+        """Say the last words and end the connection, whatever is in flight."""
+        outputs = self.machine.outputs()
+        if outputs:
+            self._write(outputs)
+        self._end(fault=False)
+
+    def neverConnected(self, error: Exception) -> None:
+        self.ending = error
+        self._ended = self._gone = True
+        self._closed()
+
+    def sessionEnding(self, reason: Failure) -> None:
+        super().sessionEnding(reason)
+        self._closed()
+
+    def _closed(self) -> None:
+        lateness = self._lateness
+        if lateness is not None and lateness.active():
+            lateness.cancel()
+        if "_leaving" in vars(self):  # somebody has closed it
+            self._leaving.fire(None)
+
+
+BATCH_WEIGHT_OCTETS: Final = 2000
+"""A batch that waits for the sink counts as this many octets beside its own.  Otherwise a peer
+whose tiny messages alternate in kind could make millions of batches out of 64 MiB.
+"""
+
+Hook = Callable[[MessageBatch], Later]
+
+
+def tell_not_stored(log: Logger, peer: str, failure: Failure, again: bool) -> None:
+    """Log why messages of ``peer`` will never be acknowledged.
+
+    A disk's fault is the operator's, and one line; any other is in code, with its traceback.
+    ``again`` says that something of the session was lost before: what the disk loses then is no
+    news.
+    """
+    if failure.check(QueueError):
+        if not again:
+            log.error("{peer}: not acknowledged: {text}", peer=peer, text=str(failure.value))
+    else:
+        log.failure("{peer}: not acknowledged", failure, peer=peer)
+
+
+class Delivery:
+    """Delivers batches of one connection to hooks and counts what is not safe yet.
+
+    Attributes:
+        unsafe_octets: octets of this connection that are not safe yet, with the weight of batches.
+        unsafe_batches: batches of this connection that are not safe yet.
+    """
+
+    __slots__ = (
+        "_budget",
+        "_control",
+        "_failed",
+        "_limit",
+        "_safe",
+        "_traffic",
+        "unsafe_batches",
+        "unsafe_octets",
+    )
+
+    def __init__(
+        self,
+        control: ReadControl,
+        budget: OctetBudget,
+        limit: int,
+        safe: Callable[[Any], None],
+        failed: Callable[[Any, Failure], None],
+        traffic: Traffic,
+    ) -> None:
+        """Make a delivery; above ``limit`` unsafe octets the connection is not read.
+
+        For each batch ``safe(position)`` is called when it is safe, or ``failed(position,
+        failure)`` when it never will be.  ``traffic`` counts what is delivered.
+        """
+        self._control = control
+        self._budget = budget
+        self._limit = limit
+        self._safe = safe
+        self._failed = failed
+        self._traffic = traffic
+        self.unsafe_octets = 0
+        self.unsafe_batches = 0
+
+    def deliver(self, hook: Hook, batch: MessageBatch, position: Any) -> None:
+        """Deliver ``batch`` to ``hook``; ``position`` is where it stands in what the peer sent."""
+        traffic, count = self._traffic, batch.count
+        traffic.messages += count
+        traffic.octets += batch.octets
+        try:
+            result = hook(batch)
+            if result is not None and not isinstance(result, Deferred):
+                result = awaited(result)
+        except Exception:
+            self._failed(position, Failure())
+            return
+        if result is None or (result.called and not result.paused and result.result is None):
+            traffic.latencies[0] += count
+            self._safe(position)  # at once, without a callback
+            return
+        octets = batch.octets + batch.weight + BATCH_WEIGHT_OCTETS
+        if not self.unsafe_batches:
+            self._budget.senders += 1
+        self.unsafe_octets += octets
+        self.unsafe_batches += 1
+        self._budget.add(octets, self._control, self.unsafe_octets)
+        if self.unsafe_octets > self._limit:
+            self._control.pause("connection-octets")
+        result.addBoth(self._finished, octets, position, count, traffic.seconds())
+
+    def _finished(self, result: Any, octets: int, position: Any, count: int, began: float) -> None:
+        self.unsafe_octets -= octets
+        self.unsafe_batches -= 1
+        if not self.unsafe_batches:
+            self._budget.senders -= 1
+        self._budget.remove(octets)
+        if self.unsafe_octets <= self._limit // 2:
+            self._control.resume("connection-octets")
+        if isinstance(result, Failure):
+            self._failed(position, result)
+        else:
+            self._traffic.acknowledged(count, began)
+            self._safe(position)
+
+
+class SessionLink(OrderlyLink):
+    """Delivers what a peer sends to its session's hook ``batchReceived``.
+
+    Attributes as :class:`~.link.Link` has them, and:
+        clientId: who the peer is, or None.
+        messageCount: how many messages the peer has sent.
+    """
+
+    clientId: str | None = None
+    messageCount = 0  # on the class: an idle session weighs less
 
     refusalEnds: ClassVar[str] = ""
     """This is added to the line in the log that tells of a refusal."""
 
     _permissions: Permissions | None = None  # nothing was asked yet
+    _lossTold = False  # it was logged that something is not stored
+
+    def _prepare(self, transport: Any) -> None:
+        super()._prepare(transport)
+        factory = self.factory
+        self._tally = factory.counters.settled
+        self._delivery = Delivery(
+            self._control,
+            factory.budget,
+            factory.limits.integer("unsafe-octets"),
+            self._safe,
+            self._notSafe,
+            factory.traffic,
+        )
 
     def refuses(self, action: str, name: str = "", count: int = 1) -> bool:
         """Return whether the factory's authoriser does not allow this; then it is counted.
@@ -94,41 +475,94 @@ class Session(SessionHooks, OrderlyLink):
         permissions = self._permissions
         if permissions is None:
             # Not the address of the beginning: behind a proxy its first octets say whose it is.
-            address = host_of(self.transport.getPeer())  # type: ignore[union-attr]
+            address = host_of(self.transport.getPeer())
             permissions = self._permissions = Permissions(
                 self.factory, self.clientId, address, self.peer, ends=self.refusalEnds
             )
         return permissions.refuses(action, name, count)
 
     def establish(self) -> None:
-        """The session stands: the wire and the application are told."""
         super().establish()
         if self.factory.sessionLog is not None:
             self.factory.sessionLog.began(self)
-        self._guarded(self.sessionEstablished)
+        self._guarded(self.protocol.sessionEstablished)
 
-    @property
-    def established(self) -> bool:
-        """Return whether the session stands."""
-        return self._established and not self._ended
-
-    def deliver(self, batch: MessageBatch, place: Any) -> None:
-        """Deliver a batch; the machine is told when what stood at ``place`` is safe, or lost."""
+    def deliver(self, batch: MessageBatch, position: Any) -> None:
+        """Deliver a batch; the machine is told when what stood at ``position`` is safe, or lost."""
         tally = self._tally
         self.messageCount += batch.count
         tally["events"] += batch.count
         tally["octets"] += batch.octets
-        self._delivery.deliver(self.batchReceived, batch, place)
+        self._delivery.deliver(self.protocol.batchReceived, batch, position)
+
+    def _safe(self, position: Any) -> None:
+        if not self._gone:
+            events = self.machine.made_safe(position, self._now())
+            if not self._following:
+                self._followAlone(events)
+            elif events:
+                self._follow(events)
+
+    def _notSafe(self, position: Any, failure: Failure) -> None:
+        """Note that what stood at ``position`` will never be safe: neither it nor what follows is
+        acknowledged.
+
+        Continuing would leave a gap in what is stored of this session, so the machine ends it.
+        """
+        tell_not_stored(self.log, self.peer, failure, self._lossTold)
+        self.because(NotStored(f"what came could not be stored: {failure.getErrorMessage()}"))
+        self._lossTold = self._deaf = True
+        self.factory.counters["unsafe_batches"] += 1
+        if not self._gone:
+            self._control.pause("draining")
+            follow = self._follow if self._following else self._followAlone
+            follow(self.machine.not_safe(position, self._now()))
+
+    @property
+    def owes(self) -> bool:
+        return bool(self._delivery.unsafe_batches) or super().owes
 
     def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone: the application is told of a session that stood."""
         if self._established:
             self._established = False
             if self.factory.sessionLog is not None:
                 self.factory.sessionLog.ended(self, self.ending)
-            self._guarded(self.sessionLost, reason)
+            self._guarded(self.protocol.sessionLost, reason)
         super().sessionEnding(reason)
 
-    def snapshot(self) -> Mapping[str, object]:  # type: ignore[override]
-        """Return where the session stands, as plain values without secrets."""
-        return {"client_id": self.clientId, **super().snapshot()}
+    def snapshot(self) -> dict[str, object]:
+        unsafe_octets = self._delivery.unsafe_octets
+        return {"client_id": self.clientId, "unsafe_octets": unsafe_octets, **super().snapshot()}
+
+
+class Session(SessionHooks, Linked, link=SessionLink):
+    """A session whose peer's messages are stored: of a server, and of clients that are asked."""
+
+    @property
+    def clientId(self) -> str | None:
+        """Return who the peer is, or None."""
+        client_id: str | None = self.link.clientId
+        return client_id
+
+    @property
+    def messageCount(self) -> int:
+        """Return how many messages the peer has sent."""
+        return int(self.link.messageCount)
+
+
+class ClientSession(Linked, link=OrderlyLink):
+    """A client's side of one connection.
+
+    Every verb of a client returns a Deferred, and each failure comes through that: as
+    ConnectionClosed, ProtocolViolation, Refused, TimedOut, LimitExceeded or NotStored of
+    :mod:`twisted_msgproto.core.errors`.
+    """
+
+    def whenEstablished(self) -> Deferred[Self]:
+        """Return a Deferred that fires with this client when its session stands.
+
+        It fails with what ended the connection before that, or has ended it since: Refused when the
+        server (or TLS) said no, TimedOut, ProtocolViolation, ConnectionClosed.
+        """
+        standing: Deferred[Self] = self.link.whenEstablished()
+        return standing

@@ -33,9 +33,9 @@ from ...core.limits import Limit, Limits
 from ...core.message import Message, MessageBatch
 from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, refusal_text
 from ...net.broker import ServedBroker, Withheld, broker_of
-from ...net.clients.client import ClientLink
 from ...net.clients.subscriptions import UNSUBSCRIBED
 from ...net.factory import MsgprotoServerFactory
+from ...net.inherited import InheritedClientLink as ClientLink
 from ...net.logs import LIMITS as LIMITS_MET
 from ...net.memory import ReadControl
 from ...net.sink import IMessageSink

@@ -17,9 +17,9 @@ from ...core.errors import ConnectionClosed
 from ...core.kept import KEPT_LIMIT
 from ...core.message import MessageBatch
 from ...net import sasl
-from ...net.delivery import tell_not_stored
-from ...net.link import Link, SteadyLogger
+from ...net.link import SteadyLogger
 from ...net.logs import Topic
+from ...net.session import SessionLink, tell_not_stored
 from ...net.wires import Wire
 from ..machine import Arrival, Channel, Server, Session
 from ..machine.peers import Peer
@@ -117,7 +117,7 @@ def _alone(action: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     return followed
 
 
-class BrokerLink(Link):
+class BrokerLink(SessionLink):
     """What the broker's machine says is done, and what its sockets bring is told to it.
 
     A lost batch ends the flow that sent it and not the link, because it is everybody's.
@@ -128,7 +128,13 @@ class BrokerLink(Link):
     machine: Server
     wire: SocketPair
     answerEvents: ClassVar = frozenset({SessionEnded})
-    turns: ClassVar = (*Link.turns, "_refill")
+    turns: ClassVar = (*SessionLink.turns, "_refill")
+
+    def __init__(self, factory: MtlServerFactory) -> None:
+        self.protocol, self.factory = self, factory
+
+    def connectionMade(self) -> None:
+        """Each client has a session of its own, which hears of its beginning."""
 
     def makeMachine(self) -> Server:
         return self.factory.machine

@@ -14,7 +14,6 @@ from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.core.reasons import TLS_HERE
 
 from ...factory import MsgprotoServerFactory, SessionFactory, host_of, peer_name
-from .. import FramedSession
 from ..origins import origin_of, parse_address, parse_origins
 from .carrier import Carrier, ClientCarrier, ServerCarrier
 from .frames import (
@@ -78,8 +77,8 @@ class _Bounds:
             }
         self.setProtocolOptions(**options)  # type: ignore[attr-defined]
 
-    def carrying(self, carrier: Any, session: FramedSession) -> Any:
-        carrier.session = session
+    def carrying(self, carrier: Any, session: Any) -> Any:
+        carrier.session, carrier.link = session, session.link
         return carrier
 
     @property

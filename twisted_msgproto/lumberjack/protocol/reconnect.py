@@ -55,11 +55,12 @@ from ...net.clients.reconnect import (
 )
 from ...net.outbox import ProducerControl, fail_all
 from ..terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event, Parcel
-from .client import (
+from .sides import (
     CLIENT_LIMITS,
     LumberjackClient,
     LumberjackClientFactory,
     Sent,
+    WriterLink,
 )
 
 SHIPPER_LIMITS: Final = (
@@ -77,8 +78,6 @@ log: Final = Logger(namespace="twisted_msgproto.lumberjack")
 
 @implementer(IStreamClientEndpoint)
 class _InTurn:
-    """Each attempt goes to the next of the hosts."""
-
     def __init__(self, hosts: Sequence[IStreamClientEndpoint]) -> None:
         self._hosts = itertools.cycle(hosts)
 
@@ -88,8 +87,6 @@ class _InTurn:
 
 
 class _Owned(Factory):
-    """Builds clients whose events belong to a line of a shipper."""
-
     noisy = False
 
     def __init__(self, line: _Line, factory: LumberjackClientFactory) -> None:
@@ -101,7 +98,7 @@ class _Owned(Factory):
     ) -> LumberjackClient | None:
         client = self._factory.buildProtocol(addr)
         if client is not None:
-            client.owner = self._line
+            client.link.owner = self._line
         return client
 
 
@@ -162,10 +159,9 @@ class _Line(ReconnectingClient[LumberjackClient]):
 
     def _change(self, state: ReconnectState) -> None:
         super()._change(state)
-        self._shipper.lineChanged()
+        self._shipper._lineChanged()
 
     def disconnect(self) -> Deferred[Any]:
-        """Come back no more; fires when the connection is closed."""
         if self.running:
             Service.stopService(self)
         self._closing = True
@@ -173,22 +169,24 @@ class _Line(ReconnectingClient[LumberjackClient]):
 
     # What a connection says to its owner.
 
-    def clientWants(self, client: LumberjackClient) -> None:
-        self._shipper.give(client)
+    def clientWants(self, link: WriterLink) -> None:
+        self._shipper._give(link)
 
-    def clientProgressed(self, client: LumberjackClient, count: int) -> None:
+    def clientProgressed(self, count: int) -> None:
         if count:
             self._retries.reset()
         self._shipper.progressed(count)
 
-    def clientLost(self, client: LumberjackClient, parcels: list[Parcel], error: Exception) -> None:
-        self._expired = client.expired
+    def clientLost(self, link: WriterLink, parcels: list[Parcel], stood: bool) -> None:
+        error = link.ending
+        assert error is not None
+        self._expired = link.expired
         if isinstance(error, Refused) and self.state is ReconnectState.UP:
             # A reader on TLS 1.3 looks at our certificate when our side stands already.
             self._error = error
             self._change(ReconnectState.CONNECTING)
-        self._shipper.takeBack(parcels)
-        self._shipper.connectionEnded(error, client.established)
+        self._shipper._takeBack(parcels)
+        self._shipper.connectionEnded(error, stood)
 
 
 @implementer(IConsumer)
@@ -227,7 +225,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         ``endpoints``: client endpoints or their strings, in order of preference.  One connection is
         open at a time and each attempt goes to the next host (failover); with ``loadBalance`` one
         connection to each, and events go to any that has space.  ``random`` returns numbers from 0
-        to 1.  The rest is as for :class:`~.client.LumberjackClientFactory`; ``limits`` may also
+        to 1.  The rest is as for :class:`~.sides.LumberjackClientFactory`; ``limits`` may also
         change ``backoff-first`` and ``backoff-most``.  ``factory`` replaces the settings before it.
         ``reconnectLimits`` change the limits, and ``options`` are ``retryPolicy`` and
         ``stopWhenRefused``, as ``ReconnectingService`` has them.
@@ -266,7 +264,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
     def send(self, event: Event) -> Deferred[None]:
         """Send one event; fires when it is acknowledged, however many connections that takes.
 
-        It does what :meth:`.client.LumberjackClient.send` does; it fails with ConnectionClosed only
+        It does what :meth:`.sides.LumberjackClient.send` does; it fails with ConnectionClosed only
         when the service stops before the event is acknowledged, and with Refused when every reader
         refuses the connection.
         """
@@ -325,8 +323,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         for line in self._lines:
             line.startService()
 
-    def lineChanged(self) -> None:
-        """The state of a line has changed: the best of all is ours."""
+    def _lineChanged(self) -> None:
         lines = self._lines
         up = next((line for line in lines if line.state is ReconnectState.UP), None)
         if up is not None:
@@ -372,8 +369,8 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         self._deadline = None
         error = ConnectionClosed("stopped before every event was acknowledged")
         for client in list(self.factory.liveConnections):
-            if client.machine.unacknowledged:
-                client.leave(error)
+            if client.link.machine.unacknowledged:
+                client.link.leave(error)
             else:
                 client.close()
         lines = [maybeDeferred(line.disconnect) for line in self._lines]
@@ -384,7 +381,6 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         self._left(result)
 
     def _failQueue(self, error: MsgprotoError) -> None:
-        """No event will be sent that waits now; each callback may do more."""
         parcels = list(self._queue)
         self._queue.clear()
         self._unsentOctets = 0
@@ -422,22 +418,22 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         self._unsentOctets -= parcel.octets
 
     def _withdraw(self, parcel: Parcel) -> None:
-        """The Deferred was cancelled: forget what is not written yet."""
         missing = parcel.missing
         if parcel in self._queue:
             self._dequeue(parcel)
-        elif not any(client.machine.withdraw(parcel) for client in self.factory.liveConnections):
+        elif not any(
+            client.link.machine.withdraw(parcel) for client in self.factory.liveConnections
+        ):
             return
         self.unacknowledged -= missing
         self._look()
         self._lookEmpty()
 
     def _look(self) -> None:
-        """Let connections with space send what is queued."""
         for client in list(self.factory.liveConnections):
             if not self._queue:
                 break
-            client.look()
+            client.link.look()
         self._lookProducer()
 
     def _lookProducer(self) -> None:
@@ -445,9 +441,8 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
 
     # ── what the connections say ────────────────────────────────────────────────────────────────
 
-    def give(self, client: LumberjackClient) -> None:
-        """Let a connection send as much as its next window can hold."""
-        writer = client.machine
+    def _give(self, link: WriterLink) -> None:
+        writer = link.machine
         while self._queue and writer.wanted:
             parcel = next(iter(self._queue))
             self._dequeue(parcel)
@@ -459,7 +454,7 @@ class LumberjackShipper(ReconnectingService[LumberjackClient]):
         self._lookProducer()
         self._lookEmpty()
 
-    def takeBack(self, parcels: list[Parcel]) -> None:
+    def _takeBack(self, parcels: list[Parcel]) -> None:
         """What was unacknowledged on a lost connection is sent first on another (``LJ-15``)."""
         for parcel in reversed(parcels):
             if parcel.token.called:  # cancelled while it was in flight
@@ -483,3 +478,23 @@ def _endpoint(reactor: Any, endpoint: IStreamClientEndpoint | str) -> IStreamCli
 
 def _unheard(failure: Failure) -> None:
     log.warn("an event was not sent: {text}", text=failure.getErrorMessage())
+
+
+class LumberjackClientService(LumberjackShipper):
+    """Sends events to one reader; see ``ReconnectingService``.
+
+    Events are kept until they are acknowledged, however many connections that takes; they wait for
+    a connection without a limit of time, up to ``unsent-events`` and ``unsent-octets``.  For
+    several readers there is :class:`~.LumberjackShipper`.
+    """
+
+    def __init__(
+        self, endpoint: IStreamClientEndpoint, factory: LumberjackClientFactory, **options: Any
+    ) -> None:
+        """``options`` are ``retryPolicy``, ``stopWhenRefused``, ``random`` and ``limits``, as
+        ``ReconnectingService`` has them.
+        """
+        changes = options.pop("limits", {})
+        super().__init__(
+            factory.clock, [endpoint], factory=factory, reconnectLimits=changes, **options
+        )
