@@ -118,6 +118,10 @@ class Authentication:
         self._due_at = inf
 
     @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
     def anonymous(self) -> bool:
         return IAnonymous in self.portal.listCredentialsInterfaces()
 

@@ -100,9 +100,6 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
     """Accepts WebSocket connections for the sessions of another factory.
 
     It needs no URL, so it listens on any endpoint.
-
-    Attributes:
-        refused_origins: browser pages from origins that are not listed.
     """
 
     protocol = ServerCarrier
@@ -129,7 +126,6 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         self.sessions = sessions
         self._build = build
         self.origins = parse_origins(origins)
-        self.refused_origins = 0
         self._upgrading: dict[Carrier, str] = {}
         self.bound(limits)
 
@@ -144,7 +140,6 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
 
     def refusedOrigin(self, address: IAddress, origin: str) -> None:
         """A web page's origin is not among those that may connect: say so, and what allows it."""
-        self.refused_origins += 1
         self.sessions.writeOf(
             log,
             host_of(address),
