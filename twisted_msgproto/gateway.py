@@ -45,7 +45,7 @@ from .net.authentication.options import SCHEMES_WITHOUT_SECRETS
 from .net.authorising import Rules
 from .net.endpoints import check_endpoint, ports_of
 from .net.gateway import Gateway
-from .net.logs import twist_json_log
+from .net.logs import twist_log
 from .net.options import LOG_FLAGS, LegibleOptions, ServerOptions, parse_or_exit
 from .net.process import count_monotonically, share_processor, spare_lasting_objects
 from .net.reloading import Change
@@ -142,8 +142,7 @@ class Options(LegibleOptions):
             self["configuration"] = self.read()
         except ConfigurationError as error:
             raise usage.UsageError(str(error)) from None
-        if self["json-log"]:
-            twist_json_log(self.parent)
+        twist_log(self.parent, bool(self["json-log"]))
         if self["show-config"]:
             print("\n".join(self["configuration"].lines()))
             raise SystemExit(0)

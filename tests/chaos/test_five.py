@@ -33,7 +33,6 @@ MESSAGES = 5
 
 @contextmanager
 def standing(five: Five, directory: Path) -> Iterator[GoodClients]:
-    """A good client of each protocol at the gateway."""
     with contextlib.closing(GoodClients(directory)) as clients:
         for name in PROTOCOLS:
             clients.stand(name, five.ports[name])

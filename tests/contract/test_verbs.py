@@ -74,13 +74,11 @@ class Told:
 
     @property
     def error(self) -> Any:
-        """Why it has failed."""
         assert self.times == 1, f"{self.verb} has fired {self.times} times"
         assert isinstance(self.result, Failure), f"{self.verb} gave {self.result!r}"
         return self.result.value
 
     def failed(self, *kinds: type[BaseException]) -> None:
-        """It has failed once, with one of these."""
         assert isinstance(self.error, kinds), f"{self.verb}: {self.error!r}"
 
     def fired(self) -> None:
@@ -91,10 +89,7 @@ class Told:
 
 
 class Walking:
-    """What the rows have in common."""
-
     def walk(self: Any, *of: str, **which: bool) -> Iterator[Verb]:
-        """The verbs of these objects, of which ``which`` holds."""
         for verb in VERBS[self.case.name]:
             if verb.of in of and all(
                 bool(getattr(verb, name)) is yes for name, yes in which.items()
@@ -116,7 +111,6 @@ class Walking:
         return self.successResultOf(leased)
 
     def deafen(self: Any, world: Any, peer: Any) -> None:
-        """The server reads nothing any more."""
         if peer.line is None:
             world.network.away = True
         else:
@@ -236,8 +230,6 @@ class Calling(Walking):
 
 
 class Waiting(Walking):
-    """What becomes of a verb which waits for its answer."""
-
     @property
     def impatient(self: Any) -> dict[str, Any]:
         """By default a flow of MTL which stood once waits for its server for ever."""
@@ -512,8 +504,6 @@ class Closing(Walking):
 
 
 class Coming(Walking):
-    """The verbs of the service which comes back."""
-
     def serving(self: Any) -> Any:
         checker = InMemoryUsernamePasswordDatabaseDontUse(me=b"right")
         world = self.world(SafeSink(), portal=self.case.portal([checker]))
@@ -620,7 +610,6 @@ class Coming(Walking):
 
     @only(*LOG_IN)
     def test_a_session_which_is_refused_says_so(self: Any) -> None:
-        """The client for one connection, too."""
         world = self.serving()
         self.failureResultOf(self.refusal(world), Refused)
 
@@ -634,7 +623,6 @@ over_all(globals(), Calling, Waiting, Closing, Coming)
 
 
 def methods(kind: type) -> set[str]:
-    """The public methods of a class of ours."""
     return {
         name
         for name in dir(kind)

@@ -82,7 +82,6 @@ def test_it_is_small() -> None:
 
 
 def lines_of_code(path: Path) -> int:
-    """Lines with code: no imports, no docstrings, no comments."""
     text = path.read_text()
     passed: set[int] = set()
     for node in ast.walk(ast.parse(text)):
@@ -124,7 +123,6 @@ def test_it_is_written_against_public_names_alone(path: Path) -> None:
 
 
 def assigned(name: str) -> bool:
-    """Whether the example itself sets this attribute."""
     return any(
         isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Store)
         for file in LINES.rglob("*.py")
@@ -163,8 +161,6 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 class Served:
-    """A server and its clients."""
-
     def __init__(self, lines: Any, sink: Any = None, **limits: Any) -> None:
         self.lines = lines
         self.clock = Clock()

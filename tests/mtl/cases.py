@@ -6,14 +6,12 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from twisted.internet import reactor as installed
-from twisted.internet.defer import Deferred, ensureDeferred, succeed
+from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.trial.unittest import TestCase
-from zope.interface import implementer
 
+from twisted_msgproto import testing
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory
-from twisted_msgproto.mtl.zeromq import Sockets
-from twisted_msgproto.net.sink import IMessageSink
+from twisted_msgproto.mtl import MtlClient, MtlServer, MtlServerFactory, zeromq
 
 reactor: Any = installed
 
@@ -22,25 +20,27 @@ QUICK = {"heartbeat": 0.05, "liveness": 0.4, "login-delay": 0.01}
 IMPATIENT = {"request-timeout": 0.2, "heartbeat": 0.05, "liveness": 0.4}
 
 
-@implementer(IMessageSink)
-class HeldSink:
-    """A sink whose Deferreds the test fires."""
+class HeldSink(testing.HeldSink):
+    """A sink that has everything safe ``at_once``, or when the test says so."""
 
     def __init__(self, at_once: bool = True) -> None:
+        super().__init__()
         self.at_once = at_once
-        self.batches: list[MessageBatch] = []
-        self.held: list[Deferred[int | None]] = []
 
     def put(self, batch: MessageBatch) -> Deferred[int | None]:
-        self.batches.append(batch)
+        safe = super().put(batch)
         if self.at_once:
-            return succeed(None)
-        self.held.append(Deferred())
-        return self.held[-1]
+            self.release()
+        return safe
+
+    def release_all(self) -> None:
+        """Everything is safe, from now on at once."""
+        self.at_once = True
+        self.release()
 
     @property
     def bodies(self) -> list[bytes | None]:
-        return [message.body for batch in self.batches for message in batch]
+        return [message.body for message in self.messages]
 
 
 class Recorded:
@@ -57,8 +57,8 @@ class Recorded:
         self.reads: list[list[list[list[bytes]]]] = []
         self.paused = 0
 
-    def __call__(self, clock: Any) -> Sockets:
-        sockets = Sockets(clock)
+    def __call__(self, clock: Any) -> zeromq.Sockets:
+        sockets = zeromq.Sockets(clock)
         make = sockets.router
 
         def router(received: Any, bounds: Any, **options: Any) -> Any:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import select
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+import pytest
+
 from tests.mtl.plain import LEASE, PATIENCE_MS, Plain, short
+
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="TCP_INFO tells what came: Linux")
 
 GREETING = (b"\xff" + bytes(8) + b"\x7f\x03\0" + b"NULL".ljust(20, b"\0")).ljust(64, b"\0")
 PROPERTY = b"\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"

@@ -7,44 +7,20 @@ import sys
 from typing import Any
 
 from twisted.internet import reactor as installed
-from twisted.internet.defer import Deferred
-from zope.interface import implementer
 
-from twisted_msgproto.core.message import MessageBatch
+from tests.mtl.cases import HeldSink
 from twisted_msgproto.mtl import MtlServerFactory
 from twisted_msgproto.net.gateway import announce
-from twisted_msgproto.net.sink import IMessageSink
 
 reactor: Any = installed
 
 
-@implementer(IMessageSink)
-class HoldingSink:
-    """Nothing is safe before SIGUSR1, everything after it."""
-
-    def __init__(self) -> None:
-        self.held: list[Deferred[int | None]] | None = []
-
-    def put(self, batch: MessageBatch) -> Deferred[int | None]:
-        safe: Deferred[int | None] = Deferred()
-        if self.held is None:
-            safe.callback(None)
-        else:
-            self.held.append(safe)
-        return safe
-
-    def release(self) -> None:
-        held, self.held = self.held, None
-        for safe in held or ():
-            safe.callback(None)
-
-
 def main() -> None:
-    sink = HoldingSink()
+    sink = HeldSink(at_once=False)
     limits = dict(argument.split("=") for argument in sys.argv[1:])
     factory = MtlServerFactory(sink, limits=limits)
     control, _ = factory.listen(["tcp://127.0.0.1:*"], "tcp://127.0.0.1:*")
-    signal.signal(signal.SIGUSR1, lambda *_: reactor.callFromThread(sink.release))
+    signal.signal(signal.SIGUSR1, lambda *_: reactor.callFromThread(sink.release_all))
     reactor.callWhenRunning(announce, "mtl", control)
     reactor.run()
 

@@ -35,27 +35,29 @@ class Plain:
         self.context = zmq.Context()
         self.address = address
         self.prepare = prepare
-        self.control = self._socket(zmq.REQ)
+        self.control = self.socket(zmq.REQ)
         if correlate:
             self.control.set(zmq.REQ_CORRELATE, 1)
         if identity is not None:
             self.control.set(zmq.IDENTITY, identity)
         self.control.connect(address)
 
-    def _socket(self, kind: int) -> Any:
+    def socket(self, kind: int) -> Any:
         socket = self.context.socket(kind)
         socket.set(zmq.LINGER, 0)
         socket.set(zmq.RCVTIMEO, PATIENCE_MS)
         self.prepare(socket)
         return socket
 
-    def dealer(self, address: str, heartbeats: int = 0) -> Any:
+    def dealer(self, address: str, heartbeats: int = 0, identity: bytes = b"") -> Any:
         """A further socket, which is connected there, with heartbeats after so many ms."""
-        socket = self._socket(zmq.DEALER)
+        socket = self.socket(zmq.DEALER)
         if heartbeats:
             socket.set(zmq.HEARTBEAT_IVL, heartbeats)
             # By itself it would give up where the machine is busy for so long.
             socket.set(zmq.HEARTBEAT_TIMEOUT, 60_000)
+        if identity:
+            socket.set(zmq.IDENTITY, identity)
         socket.connect(address)
         return socket
 
@@ -95,7 +97,7 @@ class Plain:
     ) -> Flow:
         status, reply = self.ask(f"Connection.{way}", resources=resources, confirm=confirm)
         assert status == "202", reply
-        socket = self._socket(zmq.DEALER)
+        socket = self.socket(zmq.DEALER)
         socket.connect(f"{self.address.rpartition(':')[0]}:{reply['port']}")
         flow = Flow(socket, reply["lease"])
         if lease:
@@ -215,3 +217,13 @@ def let_in(address: str) -> bool:
         connection.sendall(greeting.ljust(64, b"\0"))
         with connection.makefile("rb") as stream:
             return stream.read(64 + 2 + 6).endswith(b"\x05READY")
+
+
+def dealer_from(client: Plain, source: str, address: str, identity: bytes = b"") -> Any:
+    """A socket which connects from this address of this machine."""
+    dealer = client.context.socket(zmq.DEALER)
+    dealer.set(zmq.RCVTIMEO, 20_000)
+    if identity:
+        dealer.set(zmq.IDENTITY, identity)
+    dealer.connect(f"tcp://{source}:0;{address}")
+    return dealer

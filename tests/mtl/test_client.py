@@ -98,21 +98,7 @@ def test_the_verbs_send_what_a_plain_req_sends() -> None:
     assert client.snapshot() == {"state": "PROFILED", "waiting": 1, "leases": 1, "tries": 0}
 
 
-def test_one_request_is_out_at_a_time() -> None:
-    """MT-01"""
-    asked = Asked()
-    numbers = [asked.client.open("host", 0.0), asked.client.profile("test", 0.0)]
-    assert asked.names == ["Open"]
-    asked.reply(201)
-    assert asked.names == ["Profile"]
-    assert asked.reply(400, reason="none such") == [
-        events.RequestRefused(numbers[1], 400, "none such")
-    ]
-    assert asked.names == []
-
-
-def test_a_cycle_of_challenges() -> None:
-    """MT-07, MT-08"""
+def test_a_cycle_of_challenges__MT_07__MT_08() -> None:
     asked = Asked()
     client = asked.client
     client.open("host", 0.0)
@@ -179,13 +165,6 @@ def test_a_cycle_which_cannot_begin(offered: str, credentials: Any, reason: str)
     assert asked.wait(0) == [events.RequestRefused(number, 401, reason)]
 
 
-def test_402_to_another_request_is_a_refusal() -> None:
-    """MT-08"""
-    asked = Asked()
-    asked.client.open("host", 0.0)
-    assert [type(event) for event in asked.reply(402, challenge="")] == [events.RequestRefused]
-
-
 # ── 401 at any time ─────────────────────────────────────────────────────────────────────────────
 
 
@@ -230,21 +209,21 @@ def test_on_401_the_client_begins_anew_and_repeats_the_request_once() -> None:
     ]
 
 
-def test_a_second_401_in_a_row_fails_the_request() -> None:
-    """MT-07"""
-    asked, _ = authorized()
-    number = asked.client.writer(["b"], "full", 0.0)
-    for code in (401, 401, 201, 200):
-        assert asked.reply(code, mechanisms=["X"]) == []
-    assert asked.reply(401, mechanisms=["X"]) == [
-        events.RequestRefused(number, 401, "not authorized")
-    ]
+IN_VAIN: dict[str, tuple[str, tuple[int, ...]]] = {
+    "the log-in is refused": ("authorized", (401, 401, 401)),
+    "the profile is refused": ("authorized", (401, 401, 201, 401)),
+    "the request is refused again": ("authorized", (401, 401, 201, 200, 401)),
+    "there are no credentials": ("ready", (401, 401)),
+    "nothing was opened": ("new", (401,)),
+}
 
 
-@pytest.mark.parametrize("codes", [(401, 401, 401), (401, 401, 201, 401)])
-def test_beginning_anew_in_vain_fails_the_request(codes: tuple[int, ...]) -> None:
-    """MT-07"""
-    asked, _ = authorized()
+@pytest.mark.parametrize(("state", "codes"), IN_VAIN.values(), ids=IN_VAIN)
+def test_beginning_anew_in_vain_fails_the_request(state: str, codes: tuple[int, ...]) -> None:
+    """MT-05, MT-07: and the next one begins on its own."""
+    asked = authorized()[0] if state == "authorized" else Asked()
+    if state == "ready":
+        asked.ready()
     number = asked.client.writer(["b"], "full", 0.0)
     told = [event for code in codes for event in asked.reply(code, mechanisms=["X"])]
     assert told == [events.RequestRefused(number, 401, "not authorized")]
@@ -253,34 +232,25 @@ def test_beginning_anew_in_vain_fails_the_request(codes: tuple[int, ...]) -> Non
     assert [event.number for event in asked.reply(201)] == [later]
 
 
-def test_without_credentials_401_fails_the_request() -> None:
-    """MT-07"""
+def test_402_to_another_request_is_a_refusal_and_the_next_one_is_asked__MT_01__MT_08() -> None:
     asked = Asked()
-    asked.ready()
-    number = asked.client.writer(["b"], "full", 0.0)
-    asked.reply(401, mechanisms=["X"])
-    assert asked.reply(401, mechanisms=["X"]) == [
-        events.RequestRefused(number, 401, "not authorized")
-    ]
+    numbers = [asked.client.open("host", 0.0), asked.client.profile("test", 0.0)]
+    assert asked.names == ["Open"]
+    assert asked.reply(402, challenge="") == [events.RequestRefused(numbers[0], 402, "Challenged")]
+    assert asked.names == ["Profile"]
+    refused = events.RequestRefused(numbers[1], 400, "none such")
+    assert asked.reply(400, reason="none such") == [refused]
+    assert asked.names == []
 
 
-def test_401_before_anything_was_opened_fails_the_request() -> None:
-    """MT-05, MT-07"""
-    asked = Asked()
-    number = asked.client.profile("queue", 0.0)
-    assert asked.reply(401) == [events.RequestRefused(number, 401, "not authorized")]
-
-
-def test_opening_again_leaves_it_to_the_caller_to_authenticate_again() -> None:
-    """MT-07"""
+def test_opening_again_leaves_it_to_the_caller_to_authenticate_again__MT_07() -> None:
     asked, _ = authorized()
     number = asked.client.open("other", 0.0)
     assert [event.number for event in asked.reply(401, mechanisms=["X"])] == [number]
     assert asked.names == ["Open"]
 
 
-def test_a_lease_which_cannot_be_renewed_is_lost_alone() -> None:
-    """MT-07"""
+def test_a_lease_which_cannot_be_renewed_is_lost_alone__MT_07() -> None:
     asked = Asked()
     first, second = asked.ready("a", "b")
     number = asked.client.writer(["c"], "full", 0.0)
@@ -297,8 +267,7 @@ def test_a_lease_which_cannot_be_renewed_is_lost_alone() -> None:
     ]
 
 
-def test_a_flow_may_ask_for_its_lease_again() -> None:
-    """MT-28"""
+def test_a_flow_may_ask_for_its_lease_again__MT_28() -> None:
     asked = Asked()
     first, second = asked.ready("a", "b")
     asked.client.renew(first, 0.0)
@@ -323,8 +292,7 @@ def test_a_flow_may_ask_for_its_lease_again() -> None:
              {"port": -1, "lease": TOKEN}, {"port": 65_536, "lease": TOKEN},
              {"port": None, "lease": TOKEN}, {"port": 5, "lease": 7}]
 )  # fmt: skip
-def test_a_lease_without_port_or_token_is_no_lease(body: dict[str, Any]) -> None:
-    """MT-11"""
+def test_a_lease_without_port_or_token_is_no_lease__MT_11(body: dict[str, Any]) -> None:
     asked = Asked()
     asked.ready()
     number = asked.client.reader(["a"], "full", 0.0)
@@ -335,8 +303,7 @@ def test_a_lease_without_port_or_token_is_no_lease(body: dict[str, Any]) -> None
 # ── time ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_three_sockets_of_two_and_a_half_seconds_each() -> None:
-    """MT-28"""
+def test_three_sockets_of_two_and_a_half_seconds_each__MT_28() -> None:
     asked = Asked()
     number = asked.client.open("host", 0.0)
     assert asked.client.deadline == 2.5
@@ -392,8 +359,7 @@ def test_sockets_are_counted_for_the_request_whatever_is_answered_between() -> N
 
 
 @pytest.mark.parametrize("kind", ["authorize", "profile"])
-def test_on_a_new_socket_as_much_is_done_anew_as_the_request_needs(kind: str) -> None:
-    """MT-28"""
+def test_on_a_new_socket_as_much_is_done_anew_as_the_request_needs__MT_28(kind: str) -> None:
     asked, _ = authorized("a")
     if kind == "authorize":
         number = asked.client.authorize(cycle, 0.0)
@@ -413,8 +379,7 @@ def test_on_a_new_socket_as_much_is_done_anew_as_the_request_needs(kind: str) ->
     assert [event.number for event in told] == [number]
 
 
-def test_a_script_which_times_out_fails_the_request_for_whose_sake_it_ran() -> None:
-    """MT-28"""
+def test_a_script_which_times_out_fails_the_request_for_whose_sake_it_ran__MT_28() -> None:
     asked = Asked()
     asked.ready("a")
     number = asked.client.writer(["b"], "full", 0.0)
@@ -425,8 +390,7 @@ def test_a_script_which_times_out_fails_the_request_for_whose_sake_it_ran() -> N
     assert [event.number for event in asked.reply(200)] == [after]
 
 
-def test_selecting_a_profile_or_opening_again_ends_the_leases() -> None:
-    """MT-05, MT-09"""
+def test_selecting_a_profile_or_opening_again_ends_the_leases__MT_05__MT_09() -> None:
     for verb in ("profile", "open"):
         asked = Asked()
         asked.ready("a")
@@ -443,8 +407,7 @@ def test_selecting_a_profile_or_opening_again_ends_the_leases() -> None:
 # ── what comes in besides ───────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_no_reply_or_not_asked_for_is_dropped_and_counted() -> None:
-    """MT-02"""
+def test_what_is_no_reply_or_not_asked_for_is_dropped_and_counted__MT_02() -> None:
     asked = Asked()
     asked.client.open("host", 0.0)
     for frames in ([b"x"], [b"", b"2", b"{}"], [b"", b"200", b"["]):
@@ -455,8 +418,7 @@ def test_what_is_no_reply_or_not_asked_for_is_dropped_and_counted() -> None:
     assert sum(n for key, n in asked.client.counters.items() if key.startswith("dropped")) == 4
 
 
-def test_replies_with_odd_lists_are_read_as_far_as_they_make_sense() -> None:
-    """MT-06, MT-07"""
+def test_replies_with_odd_lists_are_read_as_far_as_they_make_sense__MT_06__MT_07() -> None:
     asked = Asked()
     asked.client.open("host", 0.0)
     asked.reply(201, profiles=[1, "x"])

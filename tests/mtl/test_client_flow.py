@@ -121,8 +121,7 @@ def test_every_command_in_every_state(
 # ── leases ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_lease_comes_first_and_the_rest_waits_for_it() -> None:
-    """MT-14"""
+def test_the_lease_comes_first_and_the_rest_waits_for_it__MT_14() -> None:
     flowing = Flowing(False)
     flowing.write(1)
     flowing.flow.renew("lease", 0.0)
@@ -132,8 +131,7 @@ def test_the_lease_comes_first_and_the_rest_waits_for_it() -> None:
     assert [(c.sequence, c.body) for c in flowing.sent] == [(2, b"1"), (3, b"2")]  # type: ignore[union-attr]
 
 
-def test_a_lease_which_is_refused_or_not_answered_loses_the_flow() -> None:
-    """MT-14, MT-28"""
+def test_a_lease_which_is_refused_or_not_answered_loses_the_flow__MT_14__MT_28() -> None:
     flowing = Flowing(True)
     flowing.flow.renew("lease", 0.0)
     assert flowing.get(Response(1, 403)) == [events.FlowSuspended("the lease was refused")]
@@ -177,8 +175,7 @@ def test_commands_and_contents_draw_from_one_counter() -> None:
     assert flowing.get(Response(3, 400)) == [events.ContentsRefused([second], 400)]
 
 
-def test_a_command_which_is_forbidden_is_asked_again_after_renewal() -> None:
-    """MT-28"""
+def test_a_command_which_is_forbidden_is_asked_again_after_renewal__MT_28() -> None:
     flowing = reader()
     number = flowing.flow.summon("a", 0.0)
     flowing.sent.clear()
@@ -190,8 +187,7 @@ def test_a_command_which_is_forbidden_is_asked_again_after_renewal() -> None:
     assert flowing.get(Response(4, 200)) == [events.Responded(number, 200)]
 
 
-def test_a_command_which_is_not_answered_loses_the_flow_and_is_asked_again() -> None:
-    """MT-28"""
+def test_a_command_which_is_not_answered_loses_the_flow_and_is_asked_again__MT_28() -> None:
     flowing = reader()
     number = flowing.flow.summon("a", 0.0)
     for _ in range(3):
@@ -267,8 +263,7 @@ def test_a_content_above_the_limit_is_not_sent(confirm: bool) -> None:
 # ── readers ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_contents_of_one_read_are_one_event() -> None:
-    """MT-18"""
+def test_contents_of_one_read_are_one_event__MT_18() -> None:
     flowing = reader()
     table = fields.encode_table({"k": 1})
     told = flowing.get(
@@ -292,8 +287,7 @@ def test_events_stand_in_the_order_in_which_their_commands_came__MT_18() -> None
     assert (first.sequences, second.sequences) == ([1], [2, 3])
 
 
-def test_confirming_and_rejecting_what_was_received() -> None:
-    """MT-19, MT-20"""
+def test_confirming_and_rejecting_what_was_received__MT_19__MT_20() -> None:
     flowing = reader()
     flowing.get(*(Content(number, "a") for number in range(1, 8)))
     flow = flowing.flow
@@ -316,8 +310,7 @@ def test_confirming_and_rejecting_what_was_received() -> None:
 # ── writers ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_no_more_than_the_window_is_in_flight() -> None:
-    """MT-27"""
+def test_no_more_than_the_window_is_in_flight__MT_27() -> None:
     flowing = writer(window=3, waiting=4)
     numbers = flowing.write(*range(1, 8))
     assert [c.body for c in flowing.sent] == [b"1", b"2", b"3"]  # type: ignore[union-attr]
@@ -329,8 +322,7 @@ def test_no_more_than_the_window_is_in_flight() -> None:
     assert flowing.write(8) == [numbers[-1] + 1]
 
 
-def test_confirm_and_reject_of_writers_single_and_multiple() -> None:
-    """MT-19, MT-20"""
+def test_confirm_and_reject_of_writers_single_and_multiple__MT_19__MT_20() -> None:
     flowing = writer()
     one, two, three, four, five, six = flowing.write(*range(1, 7))  # sequences 2 … 7
     flowing.sent.clear()
@@ -409,8 +401,7 @@ def test_a_renewed_writer_sends_again_what_was_not_confirmed_in_its_order() -> N
     assert flowing.get(Response(8, 200)) == []
 
 
-def test_unconfirmed_writers_have_no_window() -> None:
-    """MT-19"""
+def test_unconfirmed_writers_have_no_window__MT_19() -> None:
     flowing = writer(confirm=False, window=2)
     numbers = flowing.write(*range(5000))
     sent = flowing.sent
@@ -440,8 +431,7 @@ def test_403_to_an_unconfirmed_content_makes_the_writer_ask_whether_it_is_known(
 # ── time ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_silent_flow_pings_and_a_silent_server_loses_it() -> None:
-    """MT-21"""
+def test_a_silent_flow_pings_and_a_silent_server_loses_it__MT_21() -> None:
     flowing = reader()
     assert flowing.wait(4.9) == []
     assert flowing.sent == []
@@ -472,8 +462,7 @@ def test_a_flow_asks_now_and_then_whether_the_server_knows_it_still() -> None:
     assert told == [events.FlowSuspended("a command was not answered")]
 
 
-def test_too_many_open_questions_are_not_added_to() -> None:
-    """MT-29"""
+def test_too_many_open_questions_are_not_added_to__MT_29() -> None:
     flowing = writer(confirm=False)
     for number in range(4096):
         flowing.flow.summon(str(number), 0.0)
@@ -486,8 +475,7 @@ def test_too_many_open_questions_are_not_added_to() -> None:
 # ── the end ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_closed_flow_says_what_nobody_has_answered() -> None:
-    """MT-28"""
+def test_a_closed_flow_says_what_nobody_has_answered__MT_28() -> None:
     flowing = writer(window=1)
     summon = flowing.flow.summon("a", 0.0)
     contents = flowing.write(1, 2)

@@ -1,20 +1,30 @@
-"""A client beside servers which answer wrongly, late, twice, never, or close: it says so, and ends.
+"""Servers in memory which answer wrongly, late, twice, never, or go away: what a client does.
 
-The server is in memory and none of ours (:mod:`.false_server`).
+Those that are wrong are none of ours (:mod:`.false_server`).
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
+from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError, ensureDeferred
 
+from tests.contract.cases import Mtl
+from tests.contract.world import ContractCase, World
 from tests.mtl.false_server import FalseCase, command, content, response
 from tests.mtl.plain import CONFIRM, CONTENT, LEASE, REJECT
-from twisted_msgproto.core.errors import TimedOut
-from twisted_msgproto.mtl.protocol.renewing import RENEWAL_SECONDS_MOST, RENEWALS_AT_ONCE
+from tests.tools.sinks import HeldSink, SafeSink
+from twisted_msgproto.core.errors import (
+    ConnectionClosed,
+    Refused,
+    TimedOut,
+)
+from twisted_msgproto.mtl import MtlClientFactory, MtlClientService, MtlReader
+from twisted_msgproto.mtl.protocol import renewing
 
 
 def twice(answer: Any) -> Any:
@@ -74,6 +84,51 @@ class Never(FalseCase):
         self.failureResultOf(summoned, TimedOut)
         self.assertIsInstance(self.successResultOf(ended), TimedOut)
         self.assertEqual(self.server.asked.count("Reader"), 4)
+
+
+class Away(FalseCase):
+    def away(self) -> Callable[[], None]:
+        """The server answers nothing from now on, until this is called."""
+        answers, obey = dict(self.server.answers), self.server.obey
+        self.server.answers = dict.fromkeys(answers, lambda body: [])
+        self.server.obey = lambda kind, sequence: []  # type: ignore[method-assign]
+
+        def back() -> None:
+            self.server.answers, self.server.obey = answers, obey  # type: ignore[method-assign]
+            self.server.asked.clear()
+
+        return back
+
+    def test_a_flow_that_was_lost_is_renewed_once_when_its_server_is_back__MT_28(self) -> None:
+        """It asked for a lease because it was lost, and got one because all was begun anew, too."""
+        client = self.ready()
+        writer, reader = self.got(client.writer(["a"])), self.got(client.reader(["b"]))
+        for seconds in (15, 18, 21, 24, 27, 30):
+            back = self.away()
+            self.wait(seconds)
+            back()
+            leases = self.server.leases
+            self.wait(8)
+            self.assertEqual(self.server.leases, leases + 2, self.server.asked)
+            self.assertEqual([flow.snapshot()["state"] for flow in (writer, reader)], ["OPEN"] * 2)
+
+    def test_a_flow_that_waits_to_be_renewed_takes_the_lease_that_another_brings__MT_28(
+        self,
+    ) -> None:
+        client = self.ready()
+        reader = self.got(client.reader(["a"]))
+        back = self.away()
+        while client.machine.counters["sockets_dropped"] < 3:
+            self.wait(0.25)
+        back()  # nothing is asked for a second now
+        lease = self.server.answers["Writer"]
+        self.server.answers["Writer"] = lambda body: (
+            lease(body) if "Open" in self.server.asked else [(401, {})]
+        )
+        self.got(client.writer(["b"]))
+        self.wait(8)
+        self.assertEqual(self.server.asked, ["Writer", "Open", "Profile", "Reader", "Writer"])
+        self.assertTrue(reader.stands)
 
 
 class Wrongly(FalseCase):
@@ -263,12 +318,12 @@ class Hurried(FalseCase):
         before = self.server.leases
         self.server.send([b"\5", b"x"])
         self.pump()
-        self.assertEqual(self.server.leases - before, RENEWALS_AT_ONCE)
+        self.assertEqual(self.server.leases - before, renewing.RENEWALS_AT_ONCE)
         self.wait(600)
-        self.assertLess(self.server.leases - before, RENEWALS_AT_ONCE + 30)
+        self.assertLess(self.server.leases - before, renewing.RENEWALS_AT_ONCE + 30)
         self.assertTrue(reader.stands)
         del self.server.obey  # type: ignore[method-assign]
-        self.wait(RENEWAL_SECONDS_MOST)
+        self.wait(renewing.RENEWAL_SECONDS_MOST)
         asked = self.server.leases
         self.got(reader.summon("a"))
         self.wait(10)
@@ -290,12 +345,12 @@ class Hurried(FalseCase):
 
         self.server.obey = obey  # type: ignore[method-assign]
         before = self.server.leases
-        for _ in range(2 * RENEWALS_AT_ONCE):
+        for _ in range(2 * renewing.RENEWALS_AT_ONCE):
             sent = [writer.send("a", b"x"), writer.send("a", b"y")]
             self.pump()
             self.successResultOf(sent[0])
             self.successResultOf(sent[1])
-        self.assertGreater(self.server.leases - before, RENEWALS_AT_ONCE + 1)
+        self.assertGreater(self.server.leases - before, renewing.RENEWALS_AT_ONCE + 1)
 
     def test_a_server_that_brings_something_under_each_lease_is_asked_again_at_once__NB_07(
         self,
@@ -307,11 +362,11 @@ class Hurried(FalseCase):
         ]
         self.got(reader.summon("a"))
         before = self.server.leases
-        for number in range(2 * RENEWALS_AT_ONCE):
+        for number in range(2 * renewing.RENEWALS_AT_ONCE):
             self.server.send(content(1, b"%d" % number), [b"\5", b"x"])
             came = ensureDeferred(reader.__anext__())
             self.assertEqual(self.got(came).body, b"%d" % number)
-        self.assertEqual(self.server.leases - before, 2 * RENEWALS_AT_ONCE)
+        self.assertEqual(self.server.leases - before, 2 * renewing.RENEWALS_AT_ONCE)
 
     def test_a_flow_that_is_closed_while_it_waits_for_a_lease_asks_for_none__NB_07(self) -> None:
         client = self.ready()
@@ -345,3 +400,194 @@ class Deaf(FalseCase):
         self.assertTrue(socket.closed)
         self.assertEqual(self.server.leases, leases + 1)
         self.assertTrue(writer.stands)
+
+
+class Reading(FalseCase):
+    def reader(self, **options: Any) -> MtlReader:
+        client = self.ready(**options)
+        reader = self.got(client.reader(["a"]))
+        self.got(reader.summon("a"))
+        return reader  # type: ignore[no-any-return]
+
+    def taking(self, reader: MtlReader, got: list[bytes]) -> Deferred[None]:
+        async def take() -> None:
+            async for one in reader:
+                got.append(one.body)
+                reader.confirm(one.sequence)
+
+        return ensureDeferred(take())
+
+    def arrive(self, *numbers: int) -> None:
+        self.server.send(*(content(number, b"%d" % number) for number in numbers))
+        self.pump()
+
+    def test_iteration_ends_with_the_flow_after_what_had_come__HO_08(self) -> None:
+        reader, got = self.reader(), list[bytes]()
+        self.arrive(1, 2)
+        ended = reader.whenEnded()
+        reader.close()
+        self.assertIsInstance(self.successResultOf(ended), ConnectionClosed)
+        self.successResultOf(self.taking(reader, got))
+        self.assertEqual(got, [b"1", b"2"])
+        self.assertIsInstance(self.successResultOf(reader.whenEnded()), ConnectionClosed)
+
+    def test_iteration_raises_what_has_ended_the_flow_early__HO_08(self) -> None:
+        reader, got = self.reader(limits={"renewals": 1}), list[bytes]()
+        taken, ended = self.taking(reader, got), reader.whenEnded()
+        lost: list[Exception] = []
+        reader.lost = lost.append
+        self.server.obey = lambda kind, sequence: [  # type: ignore[method-assign]
+            response(sequence, 200 if kind == LEASE else 403)
+        ]
+        reader.summon("b").addErrback(lambda failure: None)
+        self.pump()
+        error = self.successResultOf(ended)
+        self.assertIsInstance(error, TimedOut)
+        self.assertIs(self.failureResultOf(taken, TimedOut).value, error)
+        self.assertEqual(lost, [error])
+
+    def test_a_time_out_loses_nothing(self) -> None:
+        """HO-08: neither while it waits nor in the turn in which the content comes."""
+        reader = self.reader()
+        first = ensureDeferred(reader.__anext__()).addTimeout(1.0, self.clock)
+        self.wait(2)
+        self.failureResultOf(first, TimeoutError)
+        second = ensureDeferred(reader.__anext__())
+        second.cancel()
+        self.failureResultOf(second, CancelledError)
+        self.arrive(1)
+        self.assertEqual(self.got(ensureDeferred(reader.__anext__())).body, b"1")
+
+    def test_who_takes_nothing_is_sent_no_more_and_keeps_its_place(self) -> None:
+        """HO-08, MT-21, MT-29: the socket is not read, and the flow pings as long as it takes."""
+        reader, got = self.reader(limits={"backlog": 10}), list[bytes]()
+        for number in range(1, 40):
+            self.arrive(number)
+        self.assertEqual(len(reader.wire.socket.inbox), 29)  # the others were read
+        leases = self.server.leases
+        self.wait(200)
+        self.assertEqual(self.server.leases, leases)
+        self.taking(reader, got)
+        self.pump()
+        self.assertEqual(got, [b"%d" % number for number in range(1, 40)])
+        self.wait(60)  # the server is silent, and read again: now that means something
+        self.assertGreater(self.server.leases, leases)
+
+    def test_large_contents_that_nobody_takes_are_bounded_by_their_octets__NB_02(self) -> None:
+        """1,000 contents of 8 MiB are 8 GB."""
+        reader, got = self.reader(limits={"backlog-octets": 100_000}), list[bytes]()
+        for number in range(1, 11):
+            self.server.send(content(number, b"%d" % number * 30_000))
+            self.pump()
+        self.assertEqual(len(reader.wire.socket.inbox), 6)
+        self.taking(reader, got)
+        self.pump()
+        self.assertEqual(len(got), 10)
+
+
+class ComingBack(ContractCase):
+    case = Mtl()
+
+    def standing(self, sink: Any = None, **options: Any) -> tuple[World, Any]:
+        world = self.world(sink or SafeSink())
+        service = self.case.service(world, **options)
+        service.startService()
+        world.wait(1)
+        self.assertEqual(service.state, "up")
+        self.addCleanup(self.end, world, service)
+        return world, service
+
+    def end(self, world: World, service: Any) -> None:
+        stopped = service.stopService()
+        world.wait(10)
+        self.successResultOf(stopped)
+
+    def test_a_flow_of_ones_own_survives_the_server__MT_28(self) -> None:
+        world, service = self.standing()
+        leased = service.writer(["events"])
+        world.wait(1)
+        writer = self.successResultOf(leased)
+        self.case.away(world)
+        sent = writer.send("events", b"x")
+        world.wait(60)
+        self.assertIn(service.state, ("connecting", "down"))
+        self.case.back(world)
+        world.wait(60)
+        self.successResultOf(sent)
+        self.assertEqual(service.state, "up")
+        self.assertTrue(writer.stands)
+
+    def test_a_client_without_flows_looks_for_its_server_once_it_is_missed(self) -> None:
+        world, service = self.standing()
+        self.case.away(world)
+        asked = service.writer(["events"])
+        waiting = service.whenEstablished()
+        world.wait(16)
+        self.failureResultOf(asked, TimedOut)
+        world.wait(60)
+        self.assertIn(service.state, ("connecting", "down"))
+        self.case.back(world)
+        world.wait(80)
+        self.assertEqual(service.state, "up")
+        self.successResultOf(waiting)
+        again = service.reader(["events"])
+        world.wait(1)
+        self.failureResultOf(again, Refused)  # the profile is for writers: the server says so
+
+    def test_one_flow_serves_a_resource_and_another_follows_when_it_has_ended(self) -> None:
+        world, service = self.standing()
+        sent = [service.send("events", b"%d" % number) for number in range(3)]
+        other = service.send("others", b"x")
+        world.wait(1)
+        for one in (*sent, other):
+            self.successResultOf(one)
+        self.assertEqual(len(service.session.flows), 2)
+        for flow in list(service.session.flows.values()):
+            flow.close()
+        sent = [service.send("events", b"again"), service.send("events", b"and again")]
+        sent[0].cancel()
+        self.failureResultOf(sent[0], CancelledError)
+        world.wait(1)
+        self.successResultOf(sent[1])
+        self.assertEqual(len(service.session.flows), 1)
+
+    def test_a_flow_which_is_closed_is_not_the_end_of_the_session(self) -> None:
+        sink = HeldSink()
+        world, service = self.standing(sink)
+        sent = service.send("events", b"x")
+        world.wait(1)
+        for flow in list(service.session.flows.values()):
+            flow.close()
+        self.failureResultOf(sent, ConnectionClosed)
+        self.assertEqual(service.state, "up")
+        sent = service.send("events", b"y")
+        world.wait(1)
+        sink.safe()
+        world.wait(1)
+        self.successResultOf(sent)
+
+    def test_a_lease_which_is_refused_fails_all_who_wait_for_it(self) -> None:
+        world, service = self.standing()
+        sent = [service.send("", b"x") for _ in range(2)]
+        world.wait(1)
+        for one in sent:
+            self.failureResultOf(one, Refused)
+
+    def test_a_server_which_wants_to_know_who_it_is_refuses_a_client_without_credentials(
+        self,
+    ) -> None:
+        """HO-11, MT-07"""
+        checker = InMemoryUsernamePasswordDatabaseDontUse(me=b"right")
+        world = self.world(SafeSink(), portal=self.case.portal([checker]))
+        factory = MtlClientFactory(
+            "host", clock=world.clock, sockets=world.network.sockets("192.0.2.7")
+        )
+        service = MtlClientService("tcp://127.0.0.1:5049", factory, stopWhenRefused=True)
+        waiting = service.whenEstablished()
+        service.startService()
+        world.wait(1)
+        refusal: Any = self.failureResultOf(waiting, Refused).value
+        self.assertEqual(refusal.code, 401)
+        stopped = service.stopService()
+        world.wait(1)
+        self.successResultOf(stopped)

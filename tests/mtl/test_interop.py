@@ -77,23 +77,6 @@ def test_plain_req_and_dealer_from_open_to_content(address: str, correlate: bool
         assert reader.quiet()
 
 
-def test_every_reader_gets_what_every_writer_sends(address: str) -> None:
-    """MT-25"""
-    with Plain(address) as client:
-        client.ready("test")
-        readers = [client.flow("Reader", *TEST) for _ in range(3)]
-        for reader in readers:
-            assert reader.summon("resource") == b"200"
-        writers = [client.flow("Writer", *TEST) for _ in range(2)]
-        for number in range(20):
-            writers[number % 2].content("resource", b"%d" % number)
-            assert writers[number % 2].pong()
-        for reader in readers:
-            got = [reader.get() for _ in range(20)]
-            assert [body for _, _, body in got] == [b"%d" % number for number in range(20)]
-            assert [sequence for sequence, _, _ in got] == list(range(1, 21))
-
-
 def test_confirmed_content_is_on_disk(address: str, directory: Path) -> None:
     """MT-19, MT-26: and the row has what the client sent."""
     table = struct.pack(">I", 9) + b"\x03keyt\x01\x01nV"
@@ -114,8 +97,7 @@ def test_confirmed_content_is_on_disk(address: str, directory: Path) -> None:
     assert [int(row["message_id"]) for row in found] == list(range(2, 52))
 
 
-def test_readers_of_a_queue_compete(address: str) -> None:
-    """MT-26"""
+def test_readers_of_a_queue_compete__MT_26(address: str) -> None:
     with Plain(address) as client:
         client.ready("queue")
         readers = [client.flow("Reader", ["jobs"]) for _ in range(2)]
@@ -144,35 +126,14 @@ def test_what_a_dead_reader_had_goes_to_another(address: str) -> None:
         assert all(b"mtl-redeliveries" in header for header, _ in got)
 
 
-def test_recycled_content_comes_first_and_prefetch_holds(address: str) -> None:
-    """MT-19, MT-20, MT-27"""
-    with Plain(address) as client:
-        client.ready("queue")
-        writer, reader = client.flow("Writer", ["again"]), client.flow("Reader", ["again"])
-        last = max(writer.content("", b"%d" % number) for number in range(15))
-        writer.confirmed(last)
-        assert reader.summon("again") == b"200"
-        assert [reader.get()[2] for _ in range(10)] == [b"%d" % number for number in range(10)]
-        assert reader.quiet()
-        reader.reject(3, True, True)
-        assert [reader.get()[2] for _ in range(3)] == [b"0", b"1", b"2"]
-        reader.confirm(2**64 - 1, True)
-        assert reader.quiet()
-        reader.confirm(13, True)
-        assert [reader.get()[2] for _ in range(5)] == [b"%d" % number for number in range(10, 15)]
-
-
 # ── bad input, and the next client is served ────────────────────────────────────────────────────
 
 
-def test_identities_of_ones_own_are_turned_away(address: str) -> None:
-    """MT-30"""
+def test_identities_of_ones_own_are_turned_away__MT_30(address: str) -> None:
     with Plain(address, identity=b"me") as client:
         assert client.open()[0] == "401"
         # While its owner is there, libzmq does not listen to a second one of the same name.
-        second = client._socket(zmq.DEALER)
-        second.set(zmq.IDENTITY, b"me")
-        second.connect(address)
+        second = client.dealer(address, identity=b"me")
         second.send_multipart([b"", b"Connection.Open", b"{}"])
         assert not second.poll(300)
         assert client.open()[0] == "401"
@@ -180,11 +141,9 @@ def test_identities_of_ones_own_are_turned_away(address: str) -> None:
         client.ready("queue")
 
 
-def test_wrong_frame_counts_and_non_json_get_no_reply(address: str) -> None:
-    """MT-03, MT-13"""
+def test_wrong_frame_counts_and_non_json_get_no_reply__MT_03__MT_13(address: str) -> None:
     with Plain(address) as client:
-        dealer = client._socket(zmq.DEALER)
-        dealer.connect(address)
+        dealer = client.dealer(address)
         for count in range(1, 101):
             dealer.send_multipart([b"x"] * count)
         dealer.send_multipart([b"", b"Connection.Open", b"{"])
@@ -213,7 +172,7 @@ def test_a_frame_of_300_mb_is_not_read(address: str, server: Launched) -> None:
     for kind, to_data in ((zmq.REQ, False), (zmq.DEALER, True)):
         with Plain(address) as client:
             port = client.ready("ingest").flow("Writer", ["x"]).socket.get(zmq.LAST_ENDPOINT)
-            socket = client._socket(kind)
+            socket = client.socket(kind)
             socket.connect(port.rstrip(b"\0").decode() if to_data else address)
             monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
             socket.send_multipart([b"Connection.Open", huge], copy=False)
@@ -223,36 +182,6 @@ def test_a_frame_of_300_mb_is_not_read(address: str, server: Launched) -> None:
     assert resident() - before < 30 << 10  # KiB
     with Plain(address) as client:
         client.ready("test")
-
-
-def test_500_silent_connections_are_no_trouble(address: str) -> None:
-    """MT-29"""
-    with Plain(address) as client:
-        crowd = []
-        for _ in range(500):
-            socket = client._socket(zmq.DEALER)
-            socket.connect(address)
-            crowd.append(socket)
-        crowd[-1].send_multipart([b"", b"x", b"{}"])
-        assert crowd[-1].recv_multipart()[1] == b"401"
-        client.ready("test")
-
-
-def test_a_flow_which_never_reads_is_not_the_others_trouble(address: str) -> None:
-    """MT-25, MT-27"""
-    with Plain(address) as client:
-        client.ready("test")
-        deaf, reader = client.flow("Reader", *TEST), client.flow("Reader", *TEST)
-        for flow in (deaf, reader):
-            assert flow.summon("resource") == b"200"
-        writer = client.flow("Writer", *TEST)
-        body = bytes(10_000)
-        for number in range(3000):
-            writer.content("resource", body)
-            if number % 100 == 99:
-                assert writer.pong()
-                for _ in range(100):
-                    assert reader.get()[2] == body
 
 
 # ── another language ────────────────────────────────────────────────────────────────────────────

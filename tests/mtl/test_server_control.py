@@ -167,16 +167,14 @@ def test_a_field_that_is_wrong_or_missing_is_refused(
     assert said(broker, f"Connection.{request_}".encode(), body) in ("", "200", "202", "401")
 
 
-def test_another_protocol_or_version_gets_400_with_what_is_spoken() -> None:
-    """MT-05"""
+def test_another_protocol_or_version_gets_400_with_what_is_spoken__MT_05() -> None:
     broker = Broker()
     for protocol in ({"name": "MTL", "version": 2}, {"name": "AMQP", "version": 1}):
         code, body = broker.ask(PEER, "Open", {**OPEN, "protocol": protocol})
         assert (code, body["protocol"]) == (400, MTL)
 
 
-def test_names_of_mechanisms_are_read_in_any_case_and_resources_count_once() -> None:
-    """MT-04, MT-10"""
+def test_names_of_mechanisms_are_read_in_any_case_and_resources_count_once__MT_04__MT_10() -> None:
     broker = broker_in("UNAUTHORIZED")
     body = b'{"mechanism": "x", "response": ""}'
     assert said(broker, b"cOnNeCtIoN.aUtHoRiZe", body) == ""
@@ -243,8 +241,7 @@ def test_a_session_without_authentication_from_open_to_lease() -> None:
     ]
 
 
-def test_an_unknown_virtual_host_gets_404_and_leaves_the_session_as_it_was() -> None:
-    """MT-05"""
+def test_an_unknown_virtual_host_gets_404_and_leaves_the_session_as_it_was__MT_05() -> None:
     broker = Broker(virtual_hosts={"host"})
     assert broker.ask(PEER, "Open", {**OPEN, "virtual-host": "other"})[0] == 404
     assert broker.server.sessions() == []
@@ -253,25 +250,40 @@ def test_an_unknown_virtual_host_gets_404_and_leaves_the_session_as_it_was() -> 
     assert broker.lease(peer, "Reader")
 
 
-def test_opening_again_resets_the_session() -> None:
-    """MT-05, MT-30"""
-    broker = Broker()
-    peer = broker.session()
-    flow = broker.connect(broker.lease(peer, "Writer"))
-    unused = broker.lease(peer, "Writer")
-    assert broker.ask(peer, "Open", OPEN)[0] == 201
-    assert [e.reason for e in broker.events if isinstance(e, events.SessionEnded)] == ["reopened"]
-    assert [session.name for session in broker.server.sessions()] == ["session-2"]
-    assert broker.ask(peer, "Writer", LEASE)[0] == 409
+@pytest.mark.parametrize("end", ["Open", "Authorize", "Profile", "withdraw"])
+def test_what_begins_anew_ends_the_flows_and_leases_of_before(end: str) -> None:
+    """MT-05, MT-07, MT-09, MT-30"""
+    broker = broker_in("PROFILED")
+    (session,) = broker.server.sessions()
+    flow = broker.connect(broker.lease(PEER, "Writer"))
+    for _ in range(4):
+        broker.wait(8)
+        broker.command(flow, data.Ping())
+    unused = broker.lease(PEER, "Writer")
+    assert broker.ask(PEER, "Profile", {"profile": "nothing"})[0] == 400
+    assert broker.server.snapshot()["writers"] == 1
+    if end == "withdraw":
+        broker.collect(broker.server.withdraw(session, broker.now))
+    elif end == "Authorize":
+        broker.server.challenge(authorize(broker, "Y"), b"", broker.now)
+        assert broker.events[-1].first  # type: ignore[union-attr]
+    else:
+        broker.ask(PEER, end, {**REQUESTS[end], "profile": "ingest"})
+    assert broker.server.snapshot()["writers"] == 0
     assert broker.command(flow, data.Content(5, "a")) == [data.Response(5, 403)]
-    assert broker.command(data_peer(7), data.Lease(1, unused)) == [data.Response(1, 403)]
+    assert broker.command(flow, data.Lease(6, unused)) == [data.Response(6, 403)]
+    reopened = [event.reason for event in broker.events if isinstance(event, events.SessionEnded)]
+    assert reopened == (["reopened"] if end == "Open" else [])
+    broker.wait(29)  # it has all its time to authenticate, again
+    assert state_of(broker) == {"Authorize": "CHALLENGED", "Profile": "PROFILED"}.get(
+        end, "UNAUTHORIZED"
+    )
 
 
 # ── authentication ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_cycle_of_two_challenges() -> None:
-    """MT-07, MT-08"""
+def test_a_cycle_of_two_challenges__MT_07__MT_08() -> None:
     broker = Broker(mechanisms=["X", "Y"])
     assert broker.ask(PEER, "Open", OPEN) == (
         401, {"status": "Unauthorized", "mechanisms": ["X", "Y"]},
@@ -323,8 +335,7 @@ def test_the_time_of_a_failure_counts_from_the_request_on() -> None:
     assert len(broker.to(PEER)) == 1
 
 
-def test_while_an_answer_is_owed_nothing_else_is_answered_with_yes() -> None:
-    """MT-08"""
+def test_while_an_answer_is_owed_nothing_else_is_answered_with_yes__MT_08() -> None:
     broker = broker_in("AUTHORIZING")
     (session,) = broker.server.sessions()
     assert broker.ask(PEER, "Open", OPEN)[0] == 409
@@ -345,8 +356,7 @@ def test_the_mechanism_cannot_be_switched_within_a_cycle() -> None:
     authorize(broker, "Y")
 
 
-def test_where_nobody_has_to_authenticate_authorize_gets_409() -> None:
-    """MT-03, MT-08"""
+def test_where_nobody_has_to_authenticate_authorize_gets_409__MT_03__MT_08() -> None:
     broker = Broker()
     peer = broker.session()
     assert broker.ask(peer, "Authorize", {"mechanism": "X", "response": ""})[0] == 409
@@ -372,21 +382,7 @@ def test_401_at_any_time_ends_the_leases_and_lets_the_client_authenticate_again(
     assert broker.server.withdraw(session, broker.now) == []
 
 
-def test_authenticating_again_ends_the_leases() -> None:
-    """MT-07, MT-30: and the time for it begins anew."""
-    broker = broker_in("PROFILED")
-    flow = broker.connect(broker.lease(PEER, "Writer"))
-    broker.wait(31)
-    broker.command(flow, data.Ping())
-    session = authorize(broker)
-    assert broker.command(flow, data.Content(5, "a")) == [data.Response(5, 403)]
-    broker.server.challenge(session, b"", broker.now)
-    broker.wait(29)
-    assert state_of(broker) == "CHALLENGED"
-
-
-def test_a_session_which_does_not_authenticate_in_time_ends() -> None:
-    """MT-29"""
+def test_a_session_which_does_not_authenticate_in_time_ends__MT_29() -> None:
     for state in ("UNAUTHORIZED", "CHALLENGED", "AUTHORIZING"):
         broker = broker_in(state)
         (session,) = broker.server.sessions()
@@ -399,20 +395,6 @@ def test_a_session_which_does_not_authenticate_in_time_ends() -> None:
 
 
 # ── profiles and leases ─────────────────────────────────────────────────────────────────────────
-
-
-def test_another_profile_ends_the_leases() -> None:
-    """MT-09"""
-    broker = Broker()
-    peer = broker.session()
-    unused = broker.lease(peer, "Writer")
-    flow = broker.connect(broker.lease(peer, "Writer"))
-    assert broker.ask(peer, "Profile", {"profile": "nothing"})[0] == 400
-    assert broker.command(flow, data.Ping()) == [data.Pong()]
-    assert broker.server.snapshot()["writers"] == 1
-    assert broker.ask(peer, "Profile", {"profile": "ingest"})[0] == 200
-    assert broker.command(flow, data.Content(5, "a")) == [data.Response(5, 403)]
-    assert broker.command(data_peer(7), data.Lease(1, unused)) == [data.Response(1, 403)]
 
 
 @pytest.mark.parametrize(
@@ -440,8 +422,7 @@ def test_what_a_profile_grants(
     assert body["status"]
 
 
-def test_sessions_and_leases_are_bounded() -> None:
-    """MT-29"""
+def test_sessions_and_leases_are_bounded__MT_29() -> None:
     broker = Broker(limits={"sessions": 2})
     first, _ = broker.session(), broker.session()
     code, body = broker.ask(PEER, "Open", OPEN)
@@ -454,8 +435,7 @@ def test_sessions_and_leases_are_bounded() -> None:
     assert broker.ask(first, "Open", OPEN)[0] == 201
 
 
-def test_a_lease_which_nobody_uses_expires() -> None:
-    """MT-11"""
+def test_a_lease_which_nobody_uses_expires__MT_11() -> None:
     broker = Broker()
     peer = broker.session()
     token = broker.lease(peer, "Reader")
@@ -470,8 +450,7 @@ def test_a_lease_which_nobody_uses_expires() -> None:
     assert broker.server.counters["leases_unused"] == 1
 
 
-def test_tokens_differ_and_are_never_shown() -> None:
-    """MT-11"""
+def test_tokens_differ_and_are_never_shown__MT_11() -> None:
     broker = Broker()
     peer = broker.session()
     tokens = {broker.lease(peer, "Reader") for _ in range(20)}
@@ -483,8 +462,7 @@ def test_tokens_differ_and_are_never_shown() -> None:
 
 
 @pytest.mark.parametrize("peer", [b"", b"me", b"\1abcd", b"\0abcde", b"\0abc"])
-def test_identities_of_ones_own_get_neither_session_nor_flow(peer: bytes) -> None:
-    """MT-30"""
+def test_identities_of_ones_own_get_neither_session_nor_flow__MT_30(peer: bytes) -> None:
     broker, peer = Broker(), connection_name(peer, 7)
     assert broker.ask(peer, "Open", OPEN)[0] == 401
     token = broker.lease(broker.session(), "Reader")
@@ -492,8 +470,7 @@ def test_identities_of_ones_own_get_neither_session_nor_flow(peer: bytes) -> Non
     broker.connect(token)
 
 
-def test_with_keys_any_identity_will_do_but_a_lease_is_bound_to_its_key() -> None:
-    """MT-30"""
+def test_with_keys_any_identity_will_do_but_a_lease_is_bound_to_its_key__MT_30() -> None:
     broker = Broker()
     mine, other, own = (connection_name(b"me", serial) for serial in (1, 2, 3))
     broker.known = {
@@ -509,8 +486,7 @@ def test_with_keys_any_identity_will_do_but_a_lease_is_bound_to_its_key() -> Non
     assert broker.command(own, data.Lease(1, token)) == [data.Response(1, 200)]
 
 
-def test_an_idle_session_ends_and_traffic_keeps_it() -> None:
-    """MT-30"""
+def test_an_idle_session_ends_and_traffic_keeps_it__MT_30() -> None:
     broker = Broker()
     idle, busy = broker.session(), broker.session()
     flow = broker.connect(broker.lease(busy, "Writer"))
@@ -522,8 +498,7 @@ def test_an_idle_session_ends_and_traffic_keeps_it() -> None:
     assert [e.reason for e in broker.events if isinstance(e, events.SessionEnded)] == ["idle"]
 
 
-def test_a_peer_which_cannot_be_reached_is_gone() -> None:
-    """MT-24, MT-30"""
+def test_a_peer_which_cannot_be_reached_is_gone__MT_24__MT_30() -> None:
     broker = Broker()
     peer = broker.session()
     flow = broker.connect(broker.lease(peer, "Writer"))
@@ -539,8 +514,7 @@ def test_a_peer_which_cannot_be_reached_is_gone() -> None:
 # ── one socket for both flows ───────────────────────────────────────────────────────────────────
 
 
-def test_on_one_socket_control_and_data_share_an_identity() -> None:
-    """MT-12"""
+def test_on_one_socket_control_and_data_share_an_identity__MT_12() -> None:
     broker = Broker()
     peer = broker.session("ingest")
     token = broker.lease(peer, "Writer")
@@ -554,14 +528,6 @@ def test_on_one_socket_control_and_data_share_an_identity() -> None:
     # What came before the session's end is content still.
     kinds = [type(event).__name__ for event in events]
     assert kinds == ["ContentReceived", "SessionEnded", "SessionOpened", "SessionEstablished"]
-
-
-@pytest.mark.parametrize("command", [data.Ping(), data.Lease(1, "0" * 40), data.Confirm(1)])
-def test_the_control_socket_takes_no_data_commands(command: data.DataCommand) -> None:
-    """MT-12"""
-    broker = Broker()
-    broker.receive(Channel.CONTROL, [PEER, *data.encode(command)])
-    assert broker.dropped == {"frames": 1}
 
 
 def test_what_a_session_may_not_use_is_no_lease__MT_12() -> None:
@@ -607,27 +573,6 @@ def test_a_request_and_a_lease_that_is_shown_keep_a_session__MT_30() -> None:
     assert broker.ask(peer, "Reader", {"resources": ["a"], "confirm": FULL})[0] == 202
     broker.wait(302)
     assert broker.ask(peer, "Reader", {"resources": ["a"], "confirm": FULL})[0] == 401
-
-
-def log_in(broker: Broker, mechanism: str = "X") -> None:
-    session = authorize(broker, mechanism)
-    assert broker.events[-1].first  # type: ignore[union-attr]
-    broker.collect(broker.server.authorize(session, "user", broker.now))
-    assert broker.to(PEER)[0][1] == b"201"
-
-
-def test_who_logs_in_anew_may_use_another_mechanism_and_has_no_lease_of_before() -> None:
-    """MT-07, MT-11"""
-    broker = broker_in("UNAUTHORIZED")
-    log_in(broker, "X")
-    assert broker.ask(PEER, "Profile", {"profile": "queue"})[0] == 200
-    reader = broker.connect(broker.lease(PEER, "Reader"))
-    unused = broker.lease(PEER, "Reader")
-    assert broker.server.snapshot()["readers"] == 1
-    log_in(broker, "Y")
-    assert broker.server.snapshot()["readers"] == 0
-    assert broker.command(reader, data.Summon(2, "a")) == [data.Response(2, 403)]
-    assert broker.command(reader, data.Lease(3, unused)) == [data.Response(3, 403)]
 
 
 @pytest.mark.parametrize("answer", ["authorize", "refuse", "challenge", "withdraw"])

@@ -1,10 +1,12 @@
-"""The broker's machine: data commands in every state, leases, heartbeats."""
+"""The broker's machine: data commands in every state, leases, heartbeats, readers."""
 
 from __future__ import annotations
 
+import gc
+from typing import Any
+
 import pytest
 
-from tests.doubles import lines_run
 from tests.mtl.broker import (
     FULL,
     NONE,
@@ -82,8 +84,7 @@ def test_every_command_in_every_state(
         assert broker.server.snapshot() == before
 
 
-def test_ill_formed_commands_are_dropped_and_change_nothing() -> None:
-    """MT-13"""
+def test_ill_formed_commands_are_dropped_and_change_nothing__MT_13() -> None:
     broker = Broker()
     writer, reader = broker.flow("Writer"), broker.reader()
     for peer in (writer, reader, data_peer(90)):
@@ -114,18 +115,7 @@ def test_a_lease_opens_one_data_connection_once() -> None:
     assert broker.command(owner, Summon(4, "a")) == [Response(4, 200)]
 
 
-def test_a_second_lease_on_one_connection_is_forbidden_and_changes_nothing() -> None:
-    """MT-11"""
-    broker = Broker()
-    peer = broker.reader()
-    token = broker.lease(broker.session(), "Writer")
-    assert broker.command(peer, Lease(9, token)) == [Response(9, 403)]
-    assert broker.command(peer, Dismiss(10, "a")) == [Response(10, 200)]
-    broker.connect(token)
-
-
-def test_commands_may_be_pipelined_behind_the_lease() -> None:
-    """MT-15"""
+def test_commands_may_be_pipelined_behind_the_lease__MT_15() -> None:
     broker = Broker()
     token = broker.lease(broker.session(), "Reader", ["a", "b"])
     peer = data_peer(70)
@@ -160,8 +150,7 @@ def test_a_silent_flow_is_pinged_and_a_dead_one_ends() -> None:
     assert broker.command(dead, Summon(9, "a")) == [Response(9, 403)]
 
 
-def test_any_traffic_proves_life_and_content_is_as_good_as_a_ping() -> None:
-    """MT-21"""
+def test_any_traffic_proves_life_and_content_is_as_good_as_a_ping__MT_21() -> None:
     broker = Broker()
     reader, writer = broker.reader(confirm=NONE), broker.flow("Writer")
     for number in range(1, 21):
@@ -173,8 +162,7 @@ def test_any_traffic_proves_life_and_content_is_as_good_as_a_ping() -> None:
     assert Ping() not in broker.got(reader)
 
 
-def test_silence_does_not_count_while_the_socket_is_not_read() -> None:
-    """MT-21"""
+def test_silence_does_not_count_while_the_socket_is_not_read__MT_21() -> None:
     broker = Broker(limits={"session-idle": 20})
     reader = broker.reader()
     broker.server.paused(broker.now)
@@ -186,36 +174,6 @@ def test_silence_does_not_count_while_the_socket_is_not_read() -> None:
     broker.wait(2)
     assert broker.server.snapshot()["readers"] == 0
     assert reader in broker.sent
-
-
-def test_the_frequency_of_pings_is_configurable() -> None:
-    """MT-21"""
-    broker = Broker(limits={"heartbeat": 0.5, "liveness": 1.5})
-    reader = broker.reader()
-    broker.wait(1.2)
-    assert broker.got(reader) == [Ping(), Ping()]
-    broker.wait(1)
-    assert broker.server.snapshot()["readers"] == 0
-
-
-def test_what_a_message_costs_does_not_grow_with_the_silent() -> None:
-    """HO-26: nobody else's session or flow is looked at for it, whatever the time."""
-    costs = []
-    for silent in (2, 200):
-        broker = Broker()
-        writer = broker.flow("Writer")
-        for _ in range(silent):
-            broker.flow("Writer")
-        broker.wait(2)
-
-        def send(broker: Broker = broker, writer: bytes = writer) -> None:
-            for number in range(1, 20):
-                broker.command(writer, *contents(number))
-                broker.safe(broker.events[-1])
-                broker.collect(broker.server.advance(broker.now))
-
-        costs.append(lines_run(send))
-    assert costs[1] < costs[0] * 1.1
 
 
 def test_silent_flows_are_looked_after_in_few_turns() -> None:
@@ -273,3 +231,129 @@ def test_behind_a_content_that_could_not_be_read_sequences_rise__MT_13__MT_18() 
         assert broker.command(peer, *contents(number)) == answers
     broker.safe(broker.events[-1])
     assert broker.got(peer) == [Confirm(6, True)]
+
+
+# ── readers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_resource_is_not_summoned_twice_without_dismiss__MT_16__MT_17() -> None:
+    broker = Broker()
+    peer = broker.flow("Reader", ["a", "b"])
+    steps: list[tuple[Any, str, int]] = [
+        (Summon, "a", 200), (Summon, "a", 400), (Dismiss, "b", 400), (Summon, "b", 200),
+        (Summon, "c", 400), (Dismiss, "c", 400), (Summon, "", 400), (Dismiss, "a", 200),
+        (Dismiss, "a", 400), (Summon, "a", 200),
+    ]  # fmt: skip
+    for number, (kind, resource, code) in enumerate(steps):
+        assert broker.command(peer, kind(number, resource)) == [Response(number, code)]
+
+
+def test_a_lease_without_resources_summons_any_up_to_the_limit() -> None:
+    """MT-10, MT-16, MT-29"""
+    broker = Broker()
+    peer = broker.flow("Reader", [])
+    answers = broker.command(peer, *[Summon(number, f"x{number}") for number in range(1, 258)])
+    assert answers == [*[Response(n, 200) for n in range(1, 257)], Response(257, 400)]
+
+
+def test_the_response_to_summon_precedes_content_and_none_follows_dismiss() -> None:
+    """MT-16, MT-17, MT-18"""
+    broker = Broker()
+    write(broker, 1, 2, 3)
+    reader = broker.flow("Reader", confirm=NONE)
+    answers = broker.command(reader, Summon(7, "a"))
+    assert answers[0] == Response(7, 200)
+    assert bodies(answers[1:]) == [b"1", b"2", b"3"]
+    assert [command.resource for command in answers[1:]] == ["a"] * 3  # type: ignore[union-attr]
+    assert broker.command(reader, Dismiss(8, "a")) == [Response(8, 200)]
+    write(broker, 4)
+    assert broker.got(reader) == []
+
+
+# ── confirmation from readers ───────────────────────────────────────────────────────────────────
+
+
+def test_a_reader_holds_no_more_than_the_prefetch__MT_27() -> None:
+    broker = Broker(limits={"prefetch": 3})
+    reader = broker.reader()
+    write(broker, *range(1, 11))
+    assert bodies(broker.got(reader)) == [b"1", b"2", b"3"]
+    assert bodies(broker.command(reader, Confirm(2, True))) == [b"4", b"5"]
+    assert bodies(broker.command(reader, Reject(3))) == [b"6"]
+
+
+SETTLED: list[tuple[DataCommand, list[int], int]] = [
+    # What is outstanding after each command, and how many so far have settled nothing.
+    (Confirm(3), [1, 2, 4, 5, 6, 7], 0),
+    (Confirm(3), [1, 2, 4, 5, 6, 7], 1),
+    (Confirm(3, True), [4, 5, 6, 7], 1),  # it was sent, so all before it are covered
+    (Confirm(8, True), [4, 5, 6, 7], 2),  # never sent
+    (Confirm(2**64 - 1, True), [4, 5, 6, 7], 3),
+    (Confirm(0, True), [4, 5, 6, 7], 4),
+    (Reject(5), [4, 6, 7], 4),
+    (Confirm(2, True), [4, 6, 7], 4),
+    (Reject(6, True), [7], 4),
+    (Confirm(7), [], 4),
+    (Confirm(7, True), [], 4),
+]
+
+
+@pytest.mark.parametrize("count", range(1, len(SETTLED) + 1))
+def test_confirm_and_reject_single_and_multiple(count: int) -> None:
+    """MT-19, MT-20: another reader gets what is outstanding when this one has gone."""
+    broker = Broker()
+    reader = broker.reader()
+    write(broker, *range(1, 8))
+    assert bodies(broker.got(reader)) == [b"%d" % number for number in range(1, 8)]
+    for command, _, _ in SETTLED[:count]:
+        assert broker.command(reader, command) == []
+    _, left, nothing = SETTLED[count - 1]
+    assert broker.dropped == ({"nothing-to-settle": nothing} if nothing else {})
+    broker.leave(reader)
+    got = broker.command(broker.flow("Reader"), Summon(2, "a"))
+    assert bodies(got) == [b"%d" % number for number in left]
+
+
+def test_unconfirmed_readers_get_bursts() -> None:
+    """MT-27: and nothing while their socket takes no more."""
+    broker = Broker()
+    reader = broker.reader(confirm=NONE)
+    write(broker, *range(1, 601))
+    assert bodies(broker.got(reader)) == [b"%d" % n for n in range(1, 257)]
+    assert broker.server.more_to_send
+    broker.server.blocked(reader)
+    broker.server.refill(broker.now)
+    broker.collect()
+    assert broker.got(reader) == []
+    broker.server.unblocked(reader, broker.now)
+    broker.collect()
+    assert bodies(broker.got(reader)) == [b"%d" % n for n in range(257, 513)]
+    for left in ([b"%d" % n for n in range(513, 601)], []):
+        broker.server.refill(broker.now)
+        broker.collect()
+        assert bodies(broker.got(reader)) == left
+    assert not broker.server.more_to_send
+    broker.server.blocked(b"nobody")
+    broker.server.unblocked(b"nobody", broker.now)
+
+
+def test_sequences_to_a_reader_rise_and_begin_anew_for_each__MT_18() -> None:
+    broker = Broker()
+    readers = [broker.reader(), broker.reader()]
+    write(broker, 1, 2, 3, 4)
+    for reader in readers:
+        assert [command.sequence for command in broker.got(reader)] == [1, 2]  # type: ignore[union-attr]
+
+
+def test_what_was_sent_to_a_reader_is_held_by_the_broker_alone__NB_02() -> None:
+    """NB-02: or a reader that confirms nothing fills the memory beside ``broker-memory``."""
+    broker = Broker()
+    reader, writer = broker.reader(), broker.flow("Writer")
+    body = bytes(1000)
+    broker.command(writer, Content(1, "a", body=body))
+    broker.safe(broker.events[-1])
+    assert bodies(broker.got(reader)) == [body]
+    broker.events.clear()
+    assert len(gc.get_referrers(body)) == 1, "the letter in its queue, and nothing of the reader"
+    broker.leave(reader)
+    assert bodies(broker.command(broker.flow("Reader"), Summon(2, "a"))) == [body]

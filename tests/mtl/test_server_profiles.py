@@ -1,18 +1,27 @@
-"""The broker's machine: the three profiles, and profiles of one's own."""
+"""The broker's machine: its three profiles, profiles of one's own, and profiles that raise."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
 
 from tests.mtl.broker import (
+    FULL,
     NONE,
     OPEN,
     Broker,
+    Channel,
     Confirm,
     Content,
+    DataCommand,
     Dismiss,
+    Ping,
+    Pong,
     Reject,
     Response,
     Summon,
@@ -20,13 +29,22 @@ from tests.mtl.broker import (
     contents,
     write,
 )
-from twisted_msgproto.mtl import Profile, TestProfile, machine
+from tests.tools.memory_zeromq import Network
+from tests.tools.sinks import SafeSink
+from twisted_msgproto.mtl import (
+    IngestProfile,
+    MtlClient,
+    MtlServerFactory,
+    Profile,
+    QueueProfile,
+    TestProfile,
+    machine,
+)
 from twisted_msgproto.mtl.terms import events
-from twisted_msgproto.mtl.wire import fields
+from twisted_msgproto.mtl.wire import data, fields
 
 
-def test_the_test_profile_fans_out_to_all_readers_of_its_virtual_host() -> None:
-    """MT-25"""
+def test_the_test_profile_fans_out_to_all_readers_of_its_virtual_host__MT_25() -> None:
     broker = Broker()
     test = {"resource": "resource", "confirm": NONE, "profile": "test"}
     readers = [broker.reader(**test) for _ in range(3)]  # type: ignore[arg-type]
@@ -48,34 +66,7 @@ def test_the_test_profile_fans_out_to_all_readers_of_its_virtual_host() -> None:
     assert broker.server.profiles["test"].snapshot() == {"missed": 1}
 
 
-def test_a_reader_gets_content_only_when_it_is_safe() -> None:
-    """MT-19, MT-26"""
-    broker = Broker()
-    reader = broker.reader()
-    write(broker, 1, safe=False)
-    assert broker.got(reader) == []
-    broker.safe(broker.events[-1])
-    assert bodies(broker.got(reader)) == [b"1"]
-
-
-def test_rejected_content_is_gone_and_recycled_content_comes_first() -> None:
-    """MT-19, MT-26"""
-    broker = Broker(limits={"prefetch": 3})
-    reader = broker.reader()
-    write(broker, 1, 2, 3, 4, 5)
-    assert bodies(broker.got(reader)) == [b"1", b"2", b"3"]
-    assert bodies(broker.command(reader, Reject(1))) == [b"4"]
-    got = broker.command(reader, Reject(4, True, True))
-    assert bodies(got) == [b"2", b"3", b"4"]
-    assert [command.sequence for command in got] == [5, 6, 7]  # type: ignore[union-attr]
-    broker.command(reader, Confirm(7, True))
-    figures = broker.server.profiles["queue"].snapshot()
-    assert (figures["rejected"], figures["recycled"], figures["confirmed"]) == (1, 3, 3)
-    assert figures["broker_waiting"] + figures["broker_in_flight"] == 1
-
-
-def test_what_is_delivered_too_often_becomes_a_dead_letter() -> None:
-    """MT-26"""
+def test_what_is_delivered_too_often_becomes_a_dead_letter__MT_26() -> None:
     broker = Broker(limits={"deliveries": 2})
     write(broker, 1, 2)
     reader = broker.flow("Reader")
@@ -122,8 +113,7 @@ def test_writers_wait_for_confirm_while_the_queue_is_long() -> None:
     assert broker.got(writer) == [Confirm(7, True)]
 
 
-def test_queues_are_bounded_in_number_and_octets() -> None:
-    """MT-29"""
+def test_queues_are_bounded_in_number_and_octets__MT_29() -> None:
     broker = Broker(limits={"queues": 2, "queue-octets": 1000})
     writer = broker.flow("Writer", ["a", "b", "c"])
     broker.command(writer, *contents(1), *contents(2, resource="b"))
@@ -138,8 +128,7 @@ def test_queues_are_bounded_in_number_and_octets() -> None:
     assert (counters["contents_without_room"], counters["contents_refused"]) == (2, 2)
 
 
-def test_what_a_reader_had_goes_to_another_when_its_session_ends() -> None:
-    """MT-30"""
+def test_what_a_reader_had_goes_to_another_when_its_session_ends__MT_30() -> None:
     broker = Broker()
     session = broker.session()
     first = broker.connect(broker.lease(session, "Reader", ["a", "b"]))
@@ -200,8 +189,7 @@ def test_what_a_profile_does_not_take_is_counted_and_not_confirmed() -> None:
     assert broker.server.counters["contents_lost_by_profile"] == 2
 
 
-def test_room_in_one_queue_releases_only_who_writes_to_it() -> None:
-    """MT-27"""
+def test_room_in_one_queue_releases_only_who_writes_to_it__MT_27() -> None:
     broker = Broker(limits={"queue-contents": 1})
     writers = {resource: broker.flow("Writer", [resource]) for resource in ("a", "b")}
     for resource, writer in writers.items():
@@ -235,9 +223,7 @@ def test_room_in_a_queue_wakes_the_server__MT_27() -> None:
     assert woken
 
 
-def test_the_base_of_all_profiles_takes_everything() -> None:
-    """MT-26"""
-
+def test_the_base_of_all_profiles_takes_everything__MT_26() -> None:
     class Nothing(Profile):
         name = "nothing"
         bounded = True
@@ -255,8 +241,7 @@ def test_the_base_of_all_profiles_takes_everything() -> None:
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_a_withheld_confirm_is_sent_once_and_precedes_a_reject(lost: bool) -> None:
-    """MT-19, MT-27"""
+def test_a_withheld_confirm_is_sent_once_and_precedes_a_reject__MT_19__MT_27(lost: bool) -> None:
     broker = Broker(limits={"queue-contents": 2})
     writer = broker.flow("Writer")
     for number in (1, 2, 3, 4):
@@ -332,8 +317,244 @@ def test_a_profile_that_overrides_nothing_recycles_what_its_reader_leaves__MT_26
 
 
 @pytest.mark.parametrize("name", ["", "Test", "test"])
-def test_names_of_profiles_are_in_lower_case_and_unique(name: str) -> None:
-    """MT-04, MT-26"""
+def test_names_of_profiles_are_in_lower_case_and_unique__MT_04__MT_26(name: str) -> None:
     named = type("Named", (Profile,), {"name": name})
     with pytest.raises(ValueError, match="unique"):
         Broker([TestProfile(), named()])
+
+
+METHODS = [name for name, value in vars(Profile).items() if inspect.isfunction(value)]
+METHODS.remove("__init__")
+GOOD, BAD = "good", "bad"
+"""Virtual hosts: the profile raises for clients of the bad one."""
+
+
+class FaultOfProfileError(Exception):
+    """What a profile raises."""
+
+
+def raising(base: type[Profile], method: str, late: bool) -> Any:
+    """A profile whose ``method`` raises while it is ``armed``: at its beginning, or its end."""
+
+    def call(self: Any, *arguments: Any) -> Any:
+        first: Any = arguments[0] if arguments else BAD
+        host = first if isinstance(first, str) else first.session.virtual_host
+        hit = self.armed and host == BAD
+        self.raised += hit
+        if hit and not late:
+            raise FaultOfProfileError(method)
+        result = getattr(base, method)(self, *arguments)
+        if hit:
+            raise FaultOfProfileError(method)
+        return result
+
+    members = {"armed": False, "raised": 0, "bounded": True, "enveloped": True, method: call}
+    return type("Raising", (base,), members)()
+
+
+class Side:
+    """A writer and a reader of one virtual host, in sessions of their own."""
+
+    def __init__(self, broker: Broker, profile: Profile, host: str, confirm: str) -> None:
+        self.broker, self.host, self.confirm = broker, host, confirm
+        self.name, self.resource = profile.name, profile.only_resource or "a"
+        self.written: dict[int, bytes] = {}
+        self.writer = broker.flow("Writer", [], confirm, self.name, host)
+        self.readers = [self.reader() for _ in range(2 * profile.reads)]
+
+    def reader(self) -> bytes:
+        return self.broker.flow("Reader", [], self.confirm, self.name, self.host)
+
+    def content(self, sequence: int) -> list[bytes]:
+        body = self.written[sequence] = f"{self.host}{sequence}".encode()
+        return [self.writer, *data.encode(Content(sequence, self.resource, body=body))]
+
+    def say(self, command: DataCommand) -> list[list[bytes]]:
+        """The same of every reader."""
+        return [[reader, *data.encode(command)] for reader in self.readers]
+
+
+def settled(got: Sequence[DataCommand], sent: dict[int, bytes]) -> dict[int, type]:
+    """Sequence → what has settled it first."""
+    found: dict[int, type] = {}
+    for command in got:
+        if isinstance(command, Confirm | Reject):
+            for number in sent:
+                if number == command.sequence or (command.multiple and number < command.sequence):
+                    found.setdefault(number, type(command))
+    return found
+
+
+def store(broker: Broker) -> set[bytes]:
+    """The sink has all that it was given."""
+    told = [event for event in broker.events if isinstance(event, events.ContentReceived)]
+    for event in told:
+        broker.safe(event)
+    broker.events.clear()
+    return {body for event in told for body in event.bodies}
+
+
+def take_all(broker: Broker, side: Side) -> set[bytes]:
+    """What another reader gets."""
+    found: set[bytes] = set()
+    reader = side.reader()
+    got = broker.command(reader, Summon(2, side.resource))
+    while new := set(bodies(got)) - found:
+        found |= new
+        last = max(one.sequence for one in got if isinstance(one, Content))
+        got = broker.command(reader, Confirm(last, True))
+    return found
+
+
+WORLDS: list[tuple[type[Profile], str]] = [
+    (QueueProfile, FULL),
+    (QueueProfile, NONE),
+    (TestProfile, NONE),
+    (IngestProfile, FULL),
+]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at its beginning", "at its end"])
+@pytest.mark.parametrize(
+    ("base", "confirm"), WORLDS, ids=[f"{base.name}-{confirm}" for base, confirm in WORLDS]
+)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_that_raises_harms_no_other_client_and_confirms_nothing_that_is_not_stored(
+    method: str, base: type[Profile], confirm: str, late: bool
+) -> None:
+    """RD-40"""
+    profile = raising(base, method, late)
+    broker = Broker([profile], limits={"prefetch": 5})
+    good, bad = (Side(broker, profile, host, confirm) for host in (GOOD, BAD))
+    session = broker.session(profile.name, BAD)
+    profile.armed = True
+
+    # One read has what everybody sends, the good between the bad.
+    resource = good.resource
+    messages = []
+    for side in (bad, good):
+        messages += side.say(Summon(2, resource))
+    for number in range(2, 12):
+        messages += [bad.content(number), good.content(number)]
+    broker.receive(Channel.DATA, *messages)
+    stored = store(broker)
+    messages = []
+    for side in (bad, good):
+        messages += [*side.say(Reject(1, False, True)), *side.say(Confirm(2))]
+    broker.receive(Channel.DATA, *messages, bad.content(12), good.content(12))
+    stored |= store(broker)
+    for reader in bad.readers:
+        broker.server.blocked(reader)
+        broker.server.unblocked(reader, broker.now)
+    broker.server.refill(broker.now)
+    broker.collect(broker.receive(Channel.DATA, *bad.say(Dismiss(3, resource))))
+    code, _ = broker.ask(session, "Writer", {"resources": [resource], "confirm": confirm})
+    assert code in (202, 403)
+    figures = broker.server.snapshot()
+    broker.leave(*bad.readers)
+    broker.receive(Channel.DATA, bad.content(13), good.content(13))
+    stored |= store(broker)
+
+    # The neighbours have everything.
+    of_good = broker.got(good.writer)
+    assert set(good.written.values()) <= stored or not profile.stored
+    if confirm == FULL:
+        assert settled(of_good, good.written) == dict.fromkeys(good.written, Confirm)
+    else:
+        assert of_good == []
+    came = [broker.got(reader) for reader in good.readers]
+    for got in came:
+        assert Response(2, 200) in got
+    delivered = {body for got in came for body in bodies(got)}
+    if confirm == NONE and profile.reads:
+        assert delivered == set(good.written.values())
+    elif profile.reads:
+        assert len(delivered) >= 10  # as many as they may have
+    assert figures["writers"] == 2
+
+    # What is confirmed is stored, and after the fault the bad can go on as well.
+    profile.armed = False
+    broker.wait(broker.limits["heartbeat"])
+    of_bad = [one for one in broker.got(bad.writer) if not isinstance(one, Ping | Pong)]
+    found = settled(of_bad, bad.written)
+    confirmed = {bad.written[number] for number, kind in found.items() if kind is Confirm}
+    if profile.stored:
+        assert confirmed <= stored
+    if confirm == FULL:
+        assert set(found) == set(bad.written), "neither confirmed nor rejected"
+    if base is QueueProfile:
+        had = {body for reader in bad.readers for body in bodies(broker.got(reader))}
+        had |= take_all(broker, bad)
+        assert confirmed <= had, "confirmed to its writer, and no reader has seen it"
+    broker.receive(Channel.DATA, bad.content(20))
+    assert bad.written[20] in store(broker) or not profile.stored
+
+    asked = profile.raised
+    assert broker.server.counters["profile_errors"] == asked
+    assert bool(asked) == bool(broker.server.take_profile_errors())
+    if base is QueueProfile and confirm == FULL:
+        assert asked, "this method was not called"
+
+
+class OnTwisted(SynchronousTestCase):
+    """A server with two clients, of which it reads everything together."""
+
+    def serve(self: Any, **options: Any) -> None:
+        self.clock = Clock()
+        self.network = Network(self.clock)
+        sockets = self.network.sockets()
+        self.sink = SafeSink()
+        self.factory = MtlServerFactory(self.sink, clock=self.clock, sockets=sockets, **options)
+        self.factory.listen(["tcp://127.0.0.1:5049"], "tcp://127.0.0.1:5050")
+
+    def turns(self: Any) -> None:
+        for _ in range(30):
+            self.clock.advance(0)
+
+    def write(self: Any, count: int) -> dict[str, list[Any]]:
+        """What becomes of so many contents of each client."""
+        writers: dict[str, Any] = {}
+        for host in (BAD, GOOD):
+            client = MtlClient(
+                "tcp://127.0.0.1:5049", clock=self.clock, sockets=self.network.sockets()
+            )
+            self.addCleanup(client.abort)
+            for asked in (lambda: client.open(host), lambda: client.profile("ingest")):  # noqa: B023
+                asked().addErrback(lambda failure: None)
+                self.turns()
+            leased = client.writer(["a"])
+            self.turns()
+            leased.addErrback(lambda failure: None)
+            writers[host] = getattr(leased, "result", None)
+        told: dict[str, list[Any]] = {host: [] for host in writers}
+        for number in range(count):
+            for host, writer in writers.items():
+                if writer is not None:
+                    sent = writer.send("a", f"{host}{number}".encode())
+                    sent.addBoth(told[host].append)
+        self.turns()
+        return told
+
+    def stored(self: Any) -> list[bytes]:
+        return [message.body for batch in self.sink.batches for message in batch]
+
+    def good_is_served(self: Any, told: dict[str, list[Any]], count: int) -> None:
+        self.assertEqual(told[GOOD], [None] * count)
+        bodies = [f"{GOOD}{number}".encode() for number in range(count)]
+        self.assertEqual([body for body in self.stored() if body.startswith(b"good")], bodies)
+
+    def test_few_lines_tell_of_a_profile_that_always_raises_and_a_counter(
+        self: Any,
+    ) -> None:
+        """RD-40: it may raise for each content."""
+        profile = raising(IngestProfile, "has_room", False)
+        profile.armed = True
+        self.serve(profiles=[profile])
+        told = self.write(200)
+        self.good_is_served(told, 200)
+        self.assertEqual([one.type.__name__ for one in told[BAD]], ["Refused"] * 200)
+        self.assertEqual(self.factory.counters["profile_errors"], 200)
+        lines = self.flushLoggedErrors(FaultOfProfileError)
+        self.assertTrue(1 <= len(lines) <= 5, len(lines))
+        self.factory.drain()
+        self.clock.advance(self.factory.limits["drain"])

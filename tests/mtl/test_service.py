@@ -11,24 +11,19 @@ import zmq
 import zmq.auth
 from twisted.python import usage
 
-from tests.mtl.plain import Plain
 from tests.tools.processes import Launcher
 from twisted_msgproto.core.errors import ConfigurationError
-from twisted_msgproto.mtl import zeromq
-from twisted_msgproto.mtl.command import destination
-from twisted_msgproto.mtl.service import Options, data_endpoint
+from twisted_msgproto.mtl import command, service, zeromq
 from twisted_msgproto.mtl.zeromq import curve as keys
-from twisted_msgproto.mtl.zeromq import data_beside
 
 
-def options(*words: str) -> Options:
-    read = Options()
+def options(*words: str) -> service.Options:
+    read = service.Options()
     read.read(list(words))
     return read
 
 
-def test_the_defaults_are_on_this_machine() -> None:
-    """MT-12, MT-31"""
+def test_the_defaults_are_on_this_machine__MT_12__MT_31() -> None:
     read = options()
     assert read["endpoints"] == ["tcp://127.0.0.1:5049"]
     assert read["data-endpoint"] == "tcp://127.0.0.1:5050"
@@ -46,25 +41,26 @@ def test_the_defaults_are_on_this_machine() -> None:
         ("ipc:///tmp/x", None),
     ],
 )
-def test_data_goes_to_the_next_port(control: str, data: str | None) -> None:
-    """MT-12"""
-    assert data_endpoint([control]) == data
+def test_data_goes_to_the_next_port__MT_12(control: str, data: str | None) -> None:
+    assert service.data_endpoint([control]) == data
     assert options("-e", control)["data-endpoint"] == data
     assert options("-e", control, "--one-socket")["data-endpoint"] is None
     other = "tcp://127.0.0.1:7"
     assert options("-e", control, "--data-endpoint", other)["data-endpoint"] == other
 
 
-def test_several_endpoints_share_a_data_port_which_is_none_of_theirs() -> None:
-    """HO-25, MT-12"""
+def test_several_endpoints_share_a_data_port_which_is_none_of_theirs__HO_25__MT_12() -> None:
     both = ["tcp://127.0.0.1:6000", "tcp://127.0.0.2:6001"]
-    assert data_endpoint(both) == "tcp://127.0.0.1:6002"
-    assert data_endpoint([*both, "ipc:///tmp/x"]) is None
-    assert data_beside(both, "tcp://127.0.0.1:7") == ["tcp://127.0.0.1:7", "tcp://127.0.0.2:7"]
-    assert data_beside(both, "tcp://0.0.0.0:7") == ["tcp://0.0.0.0:7"]
-    assert data_beside(["tcp://*:6000", *both], "tcp://127.0.0.1:7") == ["tcp://*:7"]
-    assert data_beside(["tcp://[::1]:6000"], "tcp://[::1]:*") == ["tcp://[::1]:*"]
-    assert data_beside(both, "ipc:///tmp/x") == ["ipc:///tmp/x"]
+    assert service.data_endpoint(both) == "tcp://127.0.0.1:6002"
+    assert service.data_endpoint([*both, "ipc:///tmp/x"]) is None
+    assert zeromq.data_beside(both, "tcp://127.0.0.1:7") == [
+        "tcp://127.0.0.1:7",
+        "tcp://127.0.0.2:7",
+    ]
+    assert zeromq.data_beside(both, "tcp://0.0.0.0:7") == ["tcp://0.0.0.0:7"]
+    assert zeromq.data_beside(["tcp://*:6000", *both], "tcp://127.0.0.1:7") == ["tcp://*:7"]
+    assert zeromq.data_beside(["tcp://[::1]:6000"], "tcp://[::1]:*") == ["tcp://[::1]:*"]
+    assert zeromq.data_beside(both, "ipc:///tmp/x") == ["ipc:///tmp/x"]
 
 
 @pytest.mark.parametrize(
@@ -80,8 +76,7 @@ def test_several_endpoints_share_a_data_port_which_is_none_of_theirs() -> None:
         ["--auth", "file:/nonexistent/passwords"],
     ],
 )
-def test_a_usage_error_is_one_line(words: list[str]) -> None:
-    """MT-29, MT-31"""
+def test_a_usage_error_is_one_line__MT_29__MT_31(words: list[str]) -> None:
     with pytest.raises(usage.UsageError) as caught:
         options(*words)
     assert "\n" not in str(caught.value)
@@ -110,8 +105,7 @@ def test_keys_are_read_from_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"short", b"\xff" * 40, b"#" * 39, b"a" * 39 + b" "])
-def test_what_is_no_key_is_said_in_one_line(tmp_path: Path, text: bytes) -> None:
-    """MT-31"""
+def test_what_is_no_key_is_said_in_one_line__MT_31(tmp_path: Path, text: bytes) -> None:
     file = tmp_path / "key"
     file.write_bytes(text)
     for read in (keys.read_secret_key, keys.read_key, keys.read_authorized_keys):
@@ -131,8 +125,7 @@ def test_what_is_no_key_is_said_in_one_line(tmp_path: Path, text: bytes) -> None
         ("tcp://10.0.0.1:5", False), ("tcp://broker:5", False), ("tcp://eth0:5", False),
     ],
 )  # fmt: skip
-def test_which_addresses_only_this_machine_can_reach(address: str, local: bool) -> None:
-    """MT-31"""
+def test_which_addresses_only_this_machine_can_reach__MT_31(address: str, local: bool) -> None:
     zeromq.check_address(address)
     assert zeromq.is_local(address) is local
 
@@ -147,7 +140,7 @@ def test_which_addresses_only_this_machine_can_reach(address: str, local: bool) 
     ],
 )
 def test_destinations(text: str | None, found: tuple[str, str, str]) -> None:
-    assert destination(text, "ingest") == found
+    assert command.destination(text, "ingest") == found
 
 
 # ── processes ───────────────────────────────────────────────────────────────────────────────────
@@ -194,26 +187,7 @@ def test_send_and_recv_with_curve_and_a_password(launch: Launcher, tmp_path: Pat
     assert {json.loads(line)["client_id"] for line in dumped.stdout.splitlines()} == {"me"}
 
 
-def test_recv_of_the_test_profile_gets_what_comes_later(launch: Launcher) -> None:
-    """MT-25: a plain writer, and our recv."""
-    server = launch("mtl", "-e", "tcp://127.0.0.1:*", module="twisted")
-    address = server.address("mtl")
-    recv = launch(
-        *("recv", "mtl", address, "--destination", "test-env/test/resource"),
-        *("--count", "3", "--json"),
-    )
-    with Plain(address) as client:
-        writer = client.ready("test").flow("Writer", ["resource"], "none")
-        while recv.process.poll() is None and len(recv.lines) < 3:
-            writer.content("", b"x")
-            assert writer.pong()
-            writer.quiet(0.02)
-    assert recv.wait() == 0, recv.output
-    assert [json.loads(line)["body"] for line in recv.lines[:3]] == ["x"] * 3
-
-
-def test_where_nobody_answers_send_fails_with_one_line(launch: Launcher) -> None:
-    """MT-28"""
+def test_where_nobody_answers_send_fails_with_one_line__MT_28(launch: Launcher) -> None:
     context = zmq.Context()
     router = context.socket(zmq.ROUTER)
     port = router.bind_to_random_port("tcp://127.0.0.1")

@@ -1,52 +1,20 @@
-"""Who sends a message that never ends is cut off, and nobody else is (NB-02)."""
+"""What is known of messages that have not ended and of octets that nobody read, under a clock."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import socket
-import sys
-import tempfile
-import threading
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import zmq
 from twisted.internet.task import Clock
-from twisted.internet.threads import deferToThread
-from twisted.logger import capturedLogs, formatEvent
 
-from tests.chaos.clients import GoodClients
-from tests.chaos.gateways import Five, most_resident, needs_proc
-from tests.mtl.cases import HeldSink, MtlCase, run, until
-from tests.mtl.endless import Endless, Leased, join, until_cut_off
-from tests.mtl.plain import Plain
-from tests.mtl.test_door import accepted, closed, disconnected
-from tests.tools.processes import Launcher
-from twisted_msgproto.mtl.zeromq import unfinished
-from twisted_msgproto.mtl.zeromq.bounded import Bounds
-from twisted_msgproto.mtl.zeromq.curve import CurveClient, CurveServer
-from twisted_msgproto.mtl.zeromq.unfinished import (
-    ACTIVATION_READS,
-    BUFFER_OCTETS,
-    FRAME_TIMES,
-    HEARTBEAT_RATE,
-    IDLE_LOOKS_PER_TURN,
-    LOOK_SECONDS,
-    LOOKS_PER_TURN,
-    EveryUnfinished,
-    Octets,
-    Unfinished,
-    octets_of,
-    waiting_in,
-)
-from twisted_msgproto.net.memory import OctetBudget
-
-needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="TCP_INFO tells what came: Linux")
+from tests.mtl.endless import needs_linux
+from tests.mtl.test_connections import accepted, closed, disconnected
+from twisted_msgproto.mtl.zeromq import bounded, unfinished, unread
+from twisted_msgproto.net import OctetBudget
 
 FRAME = 100_000
 LARGEST = 2 * FRAME + 65_536
@@ -56,18 +24,20 @@ MESSAGES = 32
 class World:
     """Real connections under a clock; what the system says of them is set by the test."""
 
-    def __init__(self, every: EveryUnfinished | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, every: unfinished.EveryUnfinished | None = None, clock: Clock | None = None
+    ) -> None:
         self.clock = clock or Clock()
         self.told: list[tuple[str, int]] = []
         self.reads = 0
-        self.octets: dict[int, Octets | None] = {}
+        self.octets: dict[int, unfinished.Octets | None] = {}
         self.waiting: dict[int, int | None] = {}
         self.looked: list[int] = []
         self.flows: set[bytes] = set()
         self.made_room: list[tuple[str, int]] = []
-        self.unfinished = Unfinished(
-            every or EveryUnfinished(self.clock),
-            Bounds(FRAME, MESSAGES),
+        self.unfinished = unfinished.Unfinished(
+            every or unfinished.EveryUnfinished(self.clock),
+            bounded.Bounds(FRAME, MESSAGES),
             lambda host, octets: self.told.append((host, octets)),
             self._read_soon,
             self._octets,
@@ -83,9 +53,9 @@ class World:
     def _read_soon(self) -> None:
         self.reads += 1
 
-    def _octets(self, descriptor: int) -> Octets | None:
+    def _octets(self, descriptor: int) -> unfinished.Octets | None:
         self.looked.append(descriptor)
-        return self.octets.get(descriptor, Octets(0, 0, 0))
+        return self.octets.get(descriptor, unfinished.Octets(0, 0, 0))
 
     def join(self) -> int:
         """A further connection: its descriptor."""
@@ -97,10 +67,10 @@ class World:
 
     def came(self, descriptor: int, octets: int, answered: int = 0, segments: int = 0) -> None:
         """So much has come until now, and so much of ours was acknowledged."""
-        self.octets[descriptor] = Octets(octets, answered, segments)
+        self.octets[descriptor] = unfinished.Octets(octets, answered, segments)
 
     def look(self, times: int = 1) -> None:
-        self.clock.pump([LOOK_SECONDS] * times)
+        self.clock.pump([unfinished.LOOK_SECONDS] * times)
 
     def read(self, *names: bytes) -> None:
         """The ROUTER read a message of each of these."""
@@ -207,7 +177,7 @@ def test_heartbeats_of_months_cut_nobody_off(world: World) -> None:
 def test_what_is_not_answered_or_too_much_is_no_heartbeat(world: World) -> None:
     """NB-02: nobody hides an endless message behind octets that we send him."""
     silent, quick = world.join(), world.join()
-    seconds = 10 * LARGEST / HEARTBEAT_RATE
+    seconds = 10 * LARGEST / unfinished.HEARTBEAT_RATE
     world.came(silent, 5 * LARGEST)
     world.came(quick, 20 * LARGEST, 20 * LARGEST, 10)
     world.clock.advance(seconds)
@@ -238,7 +208,7 @@ def test_a_router_that_never_comes_to_its_end_has_read_from_everybody_at_some_ti
     world.came(endless, 2 * LARGEST)
     world.look()
     world.unfinished.happened([disconnected(gone)])
-    for _ in range(ACTIVATION_READS + 6):
+    for _ in range(unfinished.ACTIVATION_READS + 6):
         world.read(b"busy")
         assert world.told == []
     world.look()
@@ -248,8 +218,7 @@ def test_a_router_that_never_comes_to_its_end_has_read_from_everybody_at_some_ti
     assert len(world.told) == 1
 
 
-def test_who_has_a_descriptor_next_begins_anew(world: World) -> None:
-    """NB-02, MT-30"""
+def test_who_has_a_descriptor_next_begins_anew__NB_02__MT_30(world: World) -> None:
     descriptor = world.join()
     world.unfinished.named(b"a", descriptor)
     world.came(descriptor, 2 * LARGEST)
@@ -314,15 +283,15 @@ def test_what_the_system_does_not_tell_cuts_nobody_off(world: World, tmp_path: P
 
 def test_looks_go_round_and_end_with_the_last_connection(world: World) -> None:
     """NB-02: where nothing comes, fewer connections are looked at."""
-    every = [world.join() for _ in range(LOOKS_PER_TURN + 10)]
+    every = [world.join() for _ in range(unfinished.LOOKS_PER_TURN + 10)]
     world.look()
-    assert world.looked == every[:LOOKS_PER_TURN]
+    assert world.looked == every[: unfinished.LOOKS_PER_TURN]
     world.unfinished.happened([disconnected(every.pop())])
     world.look()
-    assert world.looked[LOOKS_PER_TURN:] == every[LOOKS_PER_TURN:]
+    assert world.looked[unfinished.LOOKS_PER_TURN :] == every[unfinished.LOOKS_PER_TURN :]
     world.came(every[0], 10)
     world.looked.clear()
-    for looks in (IDLE_LOOKS_PER_TURN, LOOKS_PER_TURN):
+    for looks in (unfinished.IDLE_LOOKS_PER_TURN, unfinished.LOOKS_PER_TURN):
         world.look()
         assert world.looked == every[:looks]
         world.look(len(every) // looks)
@@ -341,8 +310,8 @@ def worlds() -> Iterator[tuple[World, World]]:
     """Two ROUTERs of one process."""
     clock, budget = Clock(), OctetBudget()
     budget.held.bound(2 * LIMIT)
-    every = EveryUnfinished.of(budget, clock)
-    assert EveryUnfinished.of(budget, clock) is every
+    every = unfinished.EveryUnfinished.of(budget, clock)
+    assert unfinished.EveryUnfinished.of(budget, clock) is every
     both = World(every, clock), World(every, clock)
     yield both
     both[0].unfinished.shutdown()
@@ -366,7 +335,7 @@ def test_of_all_unfinished_messages_the_largest_is_cut_off__NB_02(
     worlds: tuple[World, World], flow: bool
 ) -> None:
     """As soon as they weigh more than half of the bound, in whichever ROUTER they are."""
-    each = 100_000 if flow else 100_000 // FRAME_TIMES
+    each = 100_000 if flow else 100_000 // unfinished.FRAME_TIMES
     every = [joined(worlds[number % 2], number, flow=flow) for number in range(10)]
     worlds[0].look()
     for number, descriptor in enumerate(every):
@@ -397,9 +366,11 @@ def test_who_has_no_flow_is_cut_off_first__NB_02(worlds: tuple[World, World]) ->
         world.unfinished.read_to_end()
         world.look()
     assert not world.made_room
-    world.octets[hostile] = Octets(1000, 0, 0, 5)
+    world.octets[hostile] = unfinished.Octets(1000, 0, 0, 5)
     world.look()
-    assert world.made_room == [("127.0.0.1", FRAME_TIMES * 1000 + 5 * BUFFER_OCTETS)]
+    assert world.made_room == [
+        ("127.0.0.1", unfinished.FRAME_TIMES * 1000 + 5 * unfinished.BUFFER_OCTETS)
+    ]
     assert list(world.unfinished.descriptors) == good
 
 
@@ -436,297 +407,195 @@ def test_who_sends_more_frames_than_any_of_ours_is_taken_at_its_word_no_more__NB
 
 
 @needs_linux
-def test_the_system_says_what_came() -> None:
-    """NB-02"""
+def test_the_system_says_what_came__NB_02() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         near = socket.create_connection(listener.getsockname())
         far = listener.accept()[0]
         with near, far:
-            before = octets_of(far.fileno())
+            before = unfinished.octets_of(far.fileno())
             assert before is not None
             near.sendall(bytes(1000))
             assert far.recv(1, socket.MSG_PEEK) == b"\0"
             far.sendall(bytes(70))
             assert near.recv(1, socket.MSG_PEEK) == b"\0"
-            assert waiting_in(far.fileno()) == 1000
-            after = octets_of(far.fileno())
+            assert unfinished.waiting_in(far.fileno()) == 1000
+            after = unfinished.octets_of(far.fileno())
             assert after is not None
             assert after.received - before.received == 1000
             assert after.segments - before.segments == 1
             # It is acknowledged when the other end says something, at the latest.
             near.sendall(b"x")
             assert len(far.recv(1001, socket.MSG_WAITALL)) == 1001
-            last = octets_of(far.fileno())
+            last = unfinished.octets_of(far.fileno())
             assert last is not None
             assert last.acknowledged - before.acknowledged == 70
-            assert waiting_in(far.fileno()) == 0
+            assert unfinished.waiting_in(far.fileno()) == 0
             assert far.fileno() >= 0
     with socket.socket(socket.AF_UNIX) as other:
-        assert octets_of(other.fileno()) is None
-    assert octets_of(99_999) is None
-    assert waiting_in(99_999) is None
+        assert unfinished.octets_of(other.fileno()) is None
+    assert unfinished.octets_of(99_999) is None
+    assert unfinished.waiting_in(99_999) is None
 
 
-SMALL = 10_000
-LIMITS: dict[str, object] = {"content-octets": SMALL, "json-octets": 1000, "liveness": 20}
-"""With these a connection is suspected from 86 KB on, so that honest ones pass that often."""
+MIB = 1 << 20
+STEP, CHECK_SECONDS = unread.STEP_OCTETS, unread.CHECK_SECONDS
+LATE_SECONDS = 5
 
 
-def counting_looks(case: MtlCase) -> list[int]:
-    """Descriptors that are looked at from now on."""
-    looked: list[int] = []
-    look = unfinished.Unfinished.look_at
+class Given:
+    """Peers under a clock; what the system says of them is set by the test."""
 
-    def look_at(self: Unfinished, descriptor: int) -> None:
-        looked.append(descriptor)
-        look(self, descriptor)
+    def __init__(self, limit: float = 64 * MIB) -> None:
+        self.clock = Clock()
+        self.budget = OctetBudget()
+        self.ledger = self.budget.held
+        self.ledger.bound(limit)
+        self.backlogs: dict[bytes, bounded.Backlog] = {}
+        self.acknowledged: dict[int, int] = {}
+        self.cut: list[bytes] = []
+        self.every = unread.EveryUnread(
+            self.clock, self.budget, self.backlogs, self._cut, self._octets
+        )
+        self._number = 100
 
-    case.patch(unfinished.Unfinished, "look_at", look_at)
-    return looked
+    def _octets(self, descriptor: int) -> unfinished.Octets | None:
+        acknowledged = self.acknowledged.get(descriptor)
+        return None if acknowledged is None else unfinished.Octets(0, acknowledged, 0)
 
+    def _cut(self, peer: unread.Unread, octets: int) -> None:
+        self.cut.append(peer.name)
+        self.every.forget(peer)
 
-@needs_linux
-class Honest(MtlCase):
-    """All that honest clients do, on real sockets."""
+    def join(self, name: bytes, told: bool = True) -> unread.Unread:
+        self._number += 1
+        if told:
+            self.acknowledged[self._number] = 5000  # the hand-shake
+        return unread.Unread(self.every, name, self._number)
 
-    timeout = 30
+    def give(self, peer: unread.Unread, octets: int, piece: int = MIB) -> bool:
+        """Give libzmq so much for this peer, in pieces, as a ROUTER does; False: it was full."""
+        for _ in range(0, octets, piece):
+            if peer.passed >= peer.check_at and not peer.has_room():
+                return False
+            peer.passed += piece
+        return peer.has_room()
 
-    async def serves(
-        self, *, keys: CurveClient | None = None, connections: int = 2, **options: Any
-    ) -> None:
-        """A client writes far more than may come of one message, with looks all the time."""
-        sink = HeldSink()
-        looked = counting_looks(self)
-        factory = self.server(sink, limits=LIMITS, **options)
-        client = await self.ready(factory, "ingest", curve=keys)
-        writer = await client.writer(["a"])
-        sent = 0
-        while len(looked) < 20 or sent < 2000:
-            await writer.sendMany("a", [bytes(SMALL - 100)] * 20 + [b"x"] * 500)
-            sent += 520
-        self.assertEqual(len(sink.bodies), sent)
-        self.assertEqual(factory.counters["faults"], 0)
-        self.assertEqual(factory.snapshot()["connections"], connections)
+    def read(self, peer: unread.Unread, octets: int) -> None:
+        self.acknowledged[peer.descriptor] += octets
 
-    @run
-    async def test_who_writes_at_full_rate_on_two_sockets_is_served(self) -> None:
-        """NB-02"""
-        await self.serves()
-
-    @run
-    async def test_who_writes_at_full_rate_on_one_socket_is_served(self) -> None:
-        """NB-02"""
-        await self.serves(data=None)
-
-    @run
-    async def test_who_writes_behind_curve_is_served(self) -> None:
-        """NB-02, MT-31: where each frame is longer."""
-        public, secret = zmq.curve_keypair()
-        mine, hidden = zmq.curve_keypair()
-        server = CurveServer(secret, {mine: "robot"})
-        await self.serves(keys=CurveClient(public, mine, hidden), curve=server)
-
-    @run
-    async def test_who_writes_through_ipc_is_served_and_not_watched(self) -> None:
-        """NB-02"""
-        looks: list[int] = []
-        self.patch(unfinished.EveryUnfinished, "_look", lambda self: looks.append(1))
-        sink = HeldSink()
-        path = Path(tempfile.mkdtemp(), "socket")
-        self.addCleanup(shutil.rmtree, path.parent)
-        factory = self.server(sink, listen=[f"ipc://{path}"], data=None, limits=LIMITS)
-        client = await self.ready(factory, "ingest")
-        writer = await client.writer(["a"])
-        await writer.sendMany("a", [bytes(SMALL - 100)] * 100)
-        self.assertEqual(len(sink.bodies), 100)
-        self.assertEqual((factory.counters["faults"], looks), (0, []))
-
-    @run
-    async def test_who_waits_while_the_disk_is_full_is_served_afterwards(self) -> None:
-        """NB-02, MT-27: what it has sent lies in libzmq, and is far more than one message."""
-        looked = counting_looks(self)
-        sink = HeldSink(at_once=False)
-        factory = self.server(sink, limits={**LIMITS, "unsafe-octets": SMALL})
-        patient: dict[str, object] = {"window": 1000, "liveness": 100, "heartbeat": 50}
-        client = await self.ready(factory, "ingest", limits=patient)
-        writer = await client.writer(["a"])
-        first = writer.sendMany("a", [bytes(SMALL - 100)] * 10)
-        await until(lambda: factory._data._paused)
-        before = len(looked)
-        await until(lambda: len(looked) > before + 4)
-        done = writer.sendMany("a", [bytes(SMALL - 100)] * 490)
-        before = len(looked)
-        await until(lambda: len(looked) > before + 20)
-        sink.at_once = True
-        while sink.held:
-            sink.held.pop(0).callback(None)
-        await first
-        await done
-        self.assertEqual(len(sink.bodies), 500)
-        self.assertEqual(factory.counters["faults"], 0)
-        self.assertEqual(factory.snapshot()["connections"], 2)
-
-    async def beats(self, prepare: Callable[[Any], object], **options: Any) -> None:
-        factory = self.server(HeldSink(), **options)
-        with Plain(factory.addresses[0], prepare=prepare) as plain:
-            dealer = plain._socket(zmq.DEALER)
-            dealer.set(zmq.HEARTBEAT_IVL, 1)
-            # By itself it would give up where the machine is busy for so long.
-            dealer.set(zmq.HEARTBEAT_TIMEOUT, 60_000)
-            dealer.connect(factory.addresses[1])
-            watching = factory._data.unfinished
-            await until(lambda: watching.descriptors)
-            (descriptor,) = watching.descriptors
-            await until(lambda: octets_of(descriptor).received > 2000)  # type: ignore[union-attr]
-            begin = octets_of(descriptor)
-            assert begin is not None
-            far = begin.received + 4200
-            await until(lambda: octets_of(descriptor).received > far)  # type: ignore[union-attr]
-            # Those of the last moment are not acknowledged yet.
-            most = octets_of(descriptor).received - begin.received  # type: ignore[union-attr]
-
-            def heartbeats() -> int:
-                now = octets_of(descriptor)
-                assert now is not None
-                told = now.acknowledged - begin.acknowledged
-                return told + 2 * (now.segments - begin.segments)
-
-            await until(lambda: heartbeats() >= most)
-        self.assertEqual(factory.counters["faults"], 0)
-
-    @run
-    async def test_heartbeats_of_libzmq_are_what_is_taken_for_heartbeats(self) -> None:
-        """NB-02: what is acknowledged of their answers weighs as much as they do."""
-        await self.beats(lambda socket: None)
-
-    @run
-    async def test_heartbeats_behind_curve_are_what_is_taken_for_heartbeats(self) -> None:
-        """NB-02, MT-31"""
-        public, secret = zmq.curve_keypair()
-        mine, hidden = zmq.curve_keypair()
-
-        def prepare(socket: Any) -> None:
-            socket.curve_serverkey, socket.curve_publickey = public, mine
-            socket.curve_secretkey = hidden
-
-        await self.beats(prepare, curve=CurveServer(secret, {mine: "robot"}))
+    def wait(self, seconds: float) -> None:
+        for _ in range(round(seconds / CHECK_SECONDS)):
+            self.clock.advance(CHECK_SECONDS)
 
 
-@needs_linux
-class Hostile(MtlCase):
-    async def cut_off(self, number: int, limit: str, **options: Any) -> None:
-        """Who sends a message without an end to an address is cut off, in a line; nobody else."""
-        sink = HeldSink()
-        factory = self.server(sink, limits=LIMITS, **options)
-        client = await self.ready(factory, "ingest")
-        writer = await client.writer(["a"])
-        port = int(factory.addresses[number].rpartition(":")[2])
-        with capturedLogs() as logged:
-            for octets in (0, 1, 900):
-                endless = deferToThread(until_cut_off, "127.0.0.1", port, octets)
-                while not endless.called:
-                    await writer.send("a", b"x")
-                self.assertGreater(await endless, 64_000)
-            # In tiny frames more than all may have comes sooner than anybody looks.
-            met = [f"limit:{name}" for name in (limit, "process-held-octets")]
-            await until(lambda: factory.counters["faults"] >= 3)
-            self.assertEqual(factory.counters["fault:endless-message"], 3)
-            self.assertEqual(sum(factory.counters[name] for name in met), 3)
-        said = [formatEvent(event) for event in logged]
-        lines = [line for line in said if "127.0.0.1: cut off: " in line]
-        self.assertEqual(len(lines), 3)
-        ends = f"({limit} is {LIMITS[limit]})", f"(process-held-octets is {256 << 20})"
-        self.assertTrue(all(line.endswith(ends) for line in lines), lines)
-        await until(lambda: factory.snapshot()["connections"] == 2)
-        await writer.send("a", b"y")
-
-    @run
-    async def test_on_the_control_socket(self) -> None:
-        """NB-02"""
-        await self.cut_off(0, "json-octets")
-
-    @run
-    async def test_on_the_data_socket(self) -> None:
-        """NB-02"""
-        await self.cut_off(1, "content-octets")
-
-    @run
-    async def test_on_one_socket_for_both(self) -> None:
-        """NB-02"""
-        await self.cut_off(0, "content-octets", data=None)
+@pytest.fixture
+def given() -> Given:
+    return Given()
 
 
-@needs_linux
-@needs_proc
-def test_clients_of_other_protocols_are_served_beside_messages_without_an_end(
-    launch: Launcher, tmp_path: Path
-) -> None:
-    """NB-02: a good neighbour is never cut off, its messages are acknowledged and stored."""
-    five = Five(launch, options=["--limit", f"content-octets={1 << 20}"])
-    over = threading.Event()
-    cut: list[int] = []
-
-    def hostile(octets: int) -> None:
-        while not over.is_set():
-            sent = until_cut_off("127.0.0.1", five.ports["mtl"], octets, lambda: not over.is_set())
-            cut.append(sent)
-
-    threads = [
-        threading.Thread(target=hostile, args=[octets]) for octets in (1, 1, 1, 65_536, 65_536)
-    ]
-    with contextlib.closing(GoodClients(tmp_path)) as clients:
-        for name in ("lumberjack", "mtl"):
-            clients.stand(name, five.ports[name])
-        connections = clients.connections("lumberjack")
-        before = most_resident(five.server)
-        for thread in threads:
-            thread.start()
-        try:
-            while len(cut) < 20:
-                for name in ("lumberjack", "mtl"):
-                    clients.send(name, 5)
-        finally:
-            over.set()
-            for thread in threads:
-                thread.join()
-        assert clients.connections("lumberjack") == connections
-        told = clients.told()
-        assert five.lost(told) == set()
-        assert {b"lumberjack", b"mtl"} <= {body.split(b'"')[3] for body in told}
-    assert most_resident(five.server) - before < RISE_MOST
-    assert "Traceback" not in five.server.output
+def test_what_is_given_and_not_acknowledged_is_in_the_ledger__NB_02(given: Given) -> None:
+    """NB-02: until the peer reads it."""
+    peer = given.join(b"a")
+    assert given.give(peer, 3 * MIB)
+    assert given.ledger.held == peer.entered == 3 * MIB
+    given.read(peer, 2 * MIB)
+    given.wait(CHECK_SECONDS)
+    assert given.ledger.held == MIB
+    given.read(peer, MIB)
+    given.wait(CHECK_SECONDS)
+    assert given.ledger.held == peer.passed == 0
+    assert given.clock.getDelayedCalls() == []
 
 
-@pytest.mark.slow
-@needs_linux
-@needs_proc
-@pytest.mark.parametrize(
-    ("count", "octets", "flows"), [(10, 1, False), (100, 1, False), (100, 60_000, True)]
-)
-def test_endless_peers_take_no_more_than_twice_what_the_process_may_hold(
-    launch: Launcher, tmp_path: Path, count: int, octets: int, flows: bool
-) -> None:
-    """NB-02: beside good neighbours; where a message may have 21 times its octets in memory."""
-    five = Five(launch, options=["--limit", f"process-held-octets={HELD}"])
-    port = five.ports["mtl"]
-    with contextlib.closing(GoodClients(tmp_path)) as clients, contextlib.ExitStack() as stack:
-        for name in ("lumberjack", "mtl"):
-            clients.stand(name, five.ports[name])
-        connections = [clients.connections(name) for name in ("lumberjack", "mtl")]
-        come = stack.enter_context(contextlib.closing(Leased(port))) if flows else None
-        endless = Endless(come or partial(join, "127.0.0.1", port), count, octets)
-        stack.enter_context(contextlib.closing(endless))
-        while endless.cut < 2 * count + 100:
-            for name in ("lumberjack", "mtl"):
-                clients.send(name, 5)
-        assert [clients.connections(name) for name in ("lumberjack", "mtl")] == connections
-        assert five.lost(clients.told()) == set()
-        assert most_resident(five.server) <= 2 * HELD + (256 << 20)
-    assert "process-held-octets is" in five.server.output
-    assert "Traceback" not in five.server.output
+def test_who_reads_nothing_loses_its_place_first__NB_02() -> None:
+    """NB-02: however little the good one reads, if it is a step now and then."""
+    given = Given(40 * MIB)
+    good, *deaf = (given.join(name) for name in (b"good", b"one", b"two", b"three"))
+    for second in range(40):
+        for peer in (good, *deaf):
+            given.give(peer, MIB)
+        if second % 3 == 0:
+            given.read(good, STEP)
+        given.wait(CHECK_SECONDS)
+        if second == LATE_SECONDS:
+            assert given.cut == []
+    assert set(given.cut) == {b"one", b"two", b"three"}
+    assert good.entered and given.ledger.held <= given.ledger.limit
 
 
-HELD = 128 << 20
+def test_a_trickle_is_no_progress__NB_02() -> None:
+    """NB-02: who reads some octets each second is as late as who reads none."""
+    given = Given(20 * MIB)
+    good, sly = given.join(b"good"), given.join(b"sly")
+    for _ in range(60):
+        given.give(good, MIB)
+        if not given.cut:
+            given.give(sly, MIB)
+        given.read(sly, 1000)
+        given.read(good, STEP)
+        given.wait(CHECK_SECONDS)
+    assert given.cut == [b"sly"] and good.entered
 
-RISE_MOST = 1 << 30
-"""Without an end to what is held it is the machine's memory."""
+
+def test_libzmq_is_given_little_for_each_while_all_hold_much__NB_02(given: Given) -> None:
+    """NB-02: one alone may leave half of what all may hold unread; the next ones have a content."""
+    first, second = given.join(b"first"), given.join(b"second")
+    assert not given.give(first, 100 * MIB)
+    assert first.passed == 32 * MIB
+    assert not given.give(second, 100 * MIB)
+    assert second.passed == unread.PASSED_OCTETS
+    given.read(second, MIB)
+    assert given.give(second, MIB // 2, MIB // 2)
+    assert not given.give(second, MIB)
+    given.read(first, 31 * MIB)
+    assert first.has_room() and second.has_room()
+    assert given.cut == []
+
+
+def test_what_waits_outside_libzmq_counts__NB_02(given: Given) -> None:
+    """NB-02: with what its messages weigh beside their octets."""
+    peer = given.join(b"a")
+    backlog = given.backlogs[b"a"] = bounded.Backlog(0.0)
+    small = STEP // unread.MESSAGE_OCTETS
+    for number in range(1, 3 * small + 1):
+        backlog.messages.append([b"a", b"", b""])
+        given.every.waits(peer, backlog)
+        assert given.ledger.held == number // small * STEP
+    del given.backlogs[b"a"]
+    given.wait(CHECK_SECONDS)
+    assert given.ledger.held == 0
+
+
+def test_who_reads_is_not_given_up_for_what_waits__NB_02(given: Given) -> None:
+    """NB-02, MT-24: what waits outside libzmq is behind what the peer reads."""
+    peer = given.join(b"a")
+    backlog = given.backlogs[b"a"] = bounded.Backlog(0.0)
+    given.give(peer, 10 * MIB)
+    given.wait(5)
+    assert backlog.since == 0.0
+    given.read(peer, STEP)
+    given.wait(CHECK_SECONDS)
+    assert backlog.since == given.clock.seconds()
+
+
+def test_heartbeats_that_are_acknowledged_are_no_credit__NB_02(given: Given) -> None:
+    """NB-02: ZeroMQ's own answers are not given by anybody."""
+    peer = given.join(b"a")
+    given.give(peer, MIB)
+    given.read(peer, 10 * MIB)
+    assert peer.has_room() and peer.passed == 0
+    given.give(peer, 2 * MIB)
+    assert given.ledger.held == 2 * MIB
+
+
+def test_where_nobody_tells_only_what_waits_outside_counts__NB_02(given: Given) -> None:
+    """NB-02: connections of ipc, and other systems."""
+    peer = given.join(b"a", told=False)
+    assert given.give(peer, 100 * MIB)
+    assert given.ledger.held == 0
+    backlog = given.backlogs[b"a"] = bounded.Backlog(0.0)
+    backlog.octets = MIB
+    given.every.waits(peer, backlog)
+    assert given.ledger.held == MIB
+    given.every.shutdown()
+    assert given.ledger.held == 0 and given.clock.getDelayedCalls() == []

@@ -68,8 +68,7 @@ def deep(kind: str, levels: int) -> Any:
 
 
 @given(tables)
-def test_tables_come_back(table: dict[str, Any]) -> None:
-    """MT-23"""
+def test_tables_come_back__MT_23(table: dict[str, Any]) -> None:
     if _depth(table) <= fields.DEPTH_MAX:
         assert fields.decode_table(fields.encode_table(table)) == table
 
@@ -94,8 +93,7 @@ def _depth(value: Any) -> int:
     return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
 
 
-def test_an_independent_library_reads_our_tables() -> None:
-    """MT-23"""
+def test_an_independent_library_reads_our_tables__MT_23() -> None:
     assert fields.encode_table({}) == bytes(4)
     used, table = pamqp.decode.field_table(fields.encode_table(EVERYTHING))
     assert used == len(fields.encode_table(EVERYTHING))
@@ -103,8 +101,7 @@ def test_an_independent_library_reads_our_tables() -> None:
     assert table == EVERYTHING
 
 
-def test_we_read_the_tables_of_an_independent_library() -> None:
-    """MT-23"""
+def test_we_read_the_tables_of_an_independent_library__MT_23() -> None:
     numbers = {str(n): n for n in (0, 200, -200, 40_000, -40_000, 3_000_000_000, 2**40, -(2**40))}
     theirs = {**EVERYTHING, **numbers, "octets": bytearray(b"\x00\xff")}
     assert fields.decode_table(pamqp.encode.field_table(theirs)) == {**EVERYTHING, **numbers}
@@ -123,8 +120,7 @@ def test_we_read_the_tables_of_an_independent_library() -> None:
         (b"V", None), (b"A\0\0\0\x04t\x01t\0", [True, False]), (b"F\0\0\0\x03\x01aV", {"a": None}),
     ],
 )  # fmt: skip
-def test_every_letter_of_the_deployed_set_is_read(octets: bytes, value: object) -> None:
-    """MT-23"""
+def test_every_letter_of_the_deployed_set_is_read__MT_23(octets: bytes, value: object) -> None:
     table = struct.pack(">I", 2 + len(octets)) + b"\x01k" + octets
     assert fields.decode_table(table) == {"k": value}
 
@@ -140,15 +136,13 @@ def test_every_letter_of_the_deployed_set_is_read(octets: bytes, value: object) 
         b"\0\0\0\x0c\1kA\0\0\0\1t\1tt\1",
     ],
 )  # fmt: skip
-def test_what_is_no_table_is_refused(octets: bytes) -> None:
-    """MT-23, MT-13"""
+def test_what_is_no_table_is_refused__MT_23__MT_13(octets: bytes) -> None:
     with pytest.raises(fields.IllFormedTable):
         fields.decode_table(octets)
 
 
 @pytest.mark.parametrize("kind", ["A", "F"])
-def test_tables_have_at_most_8_levels(kind: str) -> None:
-    """MT-23"""
+def test_tables_have_at_most_8_levels__MT_23(kind: str) -> None:
     assert fields.decode_table(fields.encode_table({"x": deep(kind, 7)})) == {"x": deep(kind, 7)}
     with pytest.raises(ValueError, match="deeper than 8"):
         fields.encode_table({"x": deep(kind, 8)})
@@ -175,8 +169,7 @@ def test_tables_have_at_most_128_fields() -> None:
     [2**63, -(2**63) - 1, Decimal("1E-256"), Decimal("NaN"), Decimal(2**31), Decimal("1E30"),
      datetime(2020, 1, 1)],
 )  # fmt: skip
-def test_what_no_field_can_hold_is_the_callers_fault(value: Any) -> None:
-    """MT-23"""
+def test_what_no_field_can_hold_is_the_callers_fault__MT_23(value: Any) -> None:
     with pytest.raises(ValueError, match=r"no field holds|without its zone"):
         fields.encode_table({"x": value})
 
@@ -190,16 +183,14 @@ def test_a_field_that_is_added_may_be_as_deep_as_others__MT_23() -> None:
     assert fields.decode_table(fields.with_field(deepest, "y", 1)) == {"x": value, "y": 1}
 
 
-def test_types_without_a_letter_and_long_names_are_the_callers_fault() -> None:
-    """MT-23"""
+def test_types_without_a_letter_and_long_names_are_the_callers_fault__MT_23() -> None:
     with pytest.raises(TypeError, match="no field holds a object"):
         fields.encode_table({"x": object()})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="255 octets"):
         fields.encode_table({"ä" * 128: 1})
 
 
-def test_of_a_name_which_stands_twice_the_last_value_counts() -> None:
-    """MT-23"""
+def test_of_a_name_which_stands_twice_the_last_value_counts__MT_23() -> None:
     assert fields.decode_table(b"\0\0\0\x08\1kt\1\1kt\0") == {"k": False}
     once = fields.encode_table({"a": 1})
     assert fields.decode_table(fields.with_field(once, "a", "2")) == {"a": "2"}
@@ -288,8 +279,7 @@ def test_ill_formed_commands_say_what_they_are_counted_under(
     assert caught.value.reason == reason
 
 
-def test_what_no_header_can_hold_is_the_callers_fault() -> None:
-    """MT-22"""
+def test_what_no_header_can_hold_is_the_callers_fault__MT_22() -> None:
     for command in (
         data.Summon(-1, "r"), data.Summon(2**64, "r"), data.Summon(1, "ä" * 128),
         data.Summon(1, "a\nb"), data.Lease(1, "\x80"),

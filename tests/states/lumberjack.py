@@ -18,15 +18,7 @@ from tests.states.pairs import (
 from twisted_msgproto.core.connection import WorkLost
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.lumberjack import Reader, Writer
-from twisted_msgproto.lumberjack.terms import (
-    READER_LIMITS,
-    DataReceived,
-    JsonReceived,
-    Parcel,
-    PartAcknowledged,
-    WindowAcknowledged,
-)
+from twisted_msgproto.lumberjack import Reader, Writer, terms
 
 
 class Lumberjack(Pairing):
@@ -53,7 +45,7 @@ class Lumberjack(Pairing):
             compress=options["compress"],
             pipelining=options["pipelining"],
         )
-        self.reader = Reader(Limits.of(READER_LIMITS).replace(limits))
+        self.reader = Reader(Limits.of(terms.READER_LIMITS).replace(limits))
         self.machines = {Side.CLIENT: self.writer, Side.SERVER: self.reader}
         self.sent: deque[bytes] = deque()  # and not acknowledged, in order
         self.carried = carried
@@ -94,12 +86,12 @@ class Lumberjack(Pairing):
         reports: list[Report] = []
         for event in events:
             match event:
-                case JsonReceived():
+                case terms.JsonReceived():
                     reports.append(Arrived(event.place, list(event.bodies)))
-                case DataReceived():
+                case terms.DataReceived():
                     bodies = [pairs["b"].encode() for pairs in event.pairs]
                     reports.append(Arrived(event.place, bodies))
-                case PartAcknowledged() | WindowAcknowledged():
+                case terms.PartAcknowledged() | terms.WindowAcknowledged():
                     reports.append(Settled([self.sent.popleft() for _ in range(event.count)]))
                 case WorkLost():
                     self.work = event.work
@@ -116,6 +108,6 @@ class Lumberjack(Pairing):
         return int(self.options["window"] * self.options["pipelining"])
 
 
-def left(parcel: Parcel) -> list[bytes]:
+def left(parcel: terms.Parcel) -> list[bytes]:
     """What of a parcel is not acknowledged."""
     return list(parcel.token[parcel.acknowledged :])

@@ -20,15 +20,7 @@ from tests.states.pairs import (
 from twisted_msgproto.core.connection import WorkLost
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.micromsg2 import Offer, Proposal
-from twisted_msgproto.micromsg2.machine import Client, Server
-from twisted_msgproto.micromsg2.terms import (
-    LIMITS,
-    ErrorReceived,
-    MessagesAcknowledged,
-    MessagesReceived,
-    SessionEstablished,
-)
+from twisted_msgproto.micromsg2 import Client, Offer, Proposal, Server, terms
 
 UNLIMITED = 8
 """So many are sent at once where there is no window."""
@@ -60,7 +52,7 @@ class MicroMsg2(Pairing):
         offers = [Offer(name) for name in options["more"]]
         if options["acks"]:
             offers.append(Offer(options["acks"], {"max-count": str(options["count"])}))
-        limits = Limits.of(LIMITS).replace({"ack-wait": options["ack-wait"]})
+        limits = Limits.of(terms.LIMITS).replace({"ack-wait": options["ack-wait"]})
         self.machines = {
             Side.CLIENT: Client(Proposal(optional=tuple(offers)), limits),
             Side.SERVER: Server(None, limits),
@@ -101,18 +93,18 @@ class MicroMsg2(Pairing):
         reports: list[Report] = []
         for event in events:
             match event:
-                case MessagesReceived():
+                case terms.MessagesReceived():
                     reports.append(Arrived(event.place, list(event.bodies)))
-                case MessagesAcknowledged():
+                case terms.MessagesAcknowledged():
                     reports.append(Settled(self._released(side, event.sequences)))
                 case WorkLost():
                     reports.append(Unsure(self._released(side, event.work), everything=True))
                 case Fault():
                     reports.append(Faulted(event.reason))
-                case ErrorReceived():
+                case terms.ErrorReceived():
                     expected = {*self.patience, *self.haste}
                     must(event.code in expected, side, "is told", event.code, event.text)
-                case SessionEstablished():
+                case terms.SessionEstablished():
                     must(self.options["acks"] in (*event.extensions, ""), event.extensions)
         return reports
 

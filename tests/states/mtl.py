@@ -19,23 +19,13 @@ from tests.states.pairs import (
 )
 from twisted_msgproto.core.connection import WorkLost
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.mtl.machine import Arrival, Channel, Client, ClientFlow, Profile, Server
-from twisted_msgproto.mtl.machine.peers import connection_name
-from twisted_msgproto.mtl.terms.events import (
-    ContentReceived,
-    ContentsConfirmed,
-    ContentsRefused,
-    FlowBroken,
-    FlowGivenUp,
-    FlowSuspended,
-    LeaseGranted,
-    RequestRefused,
-    RequestTimedOut,
-    SocketDropped,
-)
-from twisted_msgproto.mtl.terms.limits import CLIENT_LIMITS
+from twisted_msgproto.mtl import Client, ClientFlow, Profile, Server
+from twisted_msgproto.mtl import machine as machines
+from twisted_msgproto.mtl.machine import peers
+from twisted_msgproto.mtl.terms import events as told
+from twisted_msgproto.mtl.terms import limits as limited
 
-CONTROL, DATA = Channel.CONTROL, Channel.DATA
+CONTROL, DATA = machines.Channel.CONTROL, machines.Channel.DATA
 
 
 class Ingest(Profile):
@@ -82,7 +72,7 @@ class Mtl(Pairing):
         super().__init__(options, now, carried)
         serials, tokens, names = count(1), count(1), count(1)
         self._serials = serials
-        self.client = Both(Limits.of(CLIENT_LIMITS).replace({"window": options["window"]}))
+        self.client = Both(Limits.of(limited.CLIENT_LIMITS).replace({"window": options["window"]}))
         self.server = Server(
             [Ingest()],
             random=lambda octets: next(tokens).to_bytes(octets, "big"),
@@ -97,9 +87,9 @@ class Mtl(Pairing):
 
     def _name(self) -> bytes:
         serial = next(self._serials)
-        return connection_name(b"\0" + serial.to_bytes(4, "big"), serial)
+        return peers.connection_name(b"\0" + serial.to_bytes(4, "big"), serial)
 
-    def _change(self, channel: Channel) -> None:
+    def _change(self, channel: machines.Channel) -> None:
         """The client has another connection; the server hears of the end of the one before."""
         self.up.append((channel, self.names[channel], None))
         self.names[channel] = self._name()
@@ -133,7 +123,7 @@ class Mtl(Pairing):
                     self.server.leaving(name)
                     events = self.server.left([name], now)
                 else:
-                    events = self.server.receive(Arrival(channel, [[name, *frames]]), now)
+                    events = self.server.receive(machines.Arrival(channel, [[name, *frames]]), now)
             elif self.names[channel] != name:
                 continue  # that connection has ended
             elif channel is CONTROL:
@@ -147,24 +137,24 @@ class Mtl(Pairing):
         reports: list[Report] = []
         for event in events:
             match event:
-                case ContentReceived():
+                case told.ContentReceived():
                     reports.append(Arrived(event.place, event.bodies, event.flow))
-                case ContentsConfirmed():
+                case told.ContentsConfirmed():
                     reports.append(Settled(self._released(event.numbers)))
-                case ContentsRefused():
+                case told.ContentsRefused():
                     reports.append(Refused(self._released(event.numbers)))
-                case LeaseGranted():
+                case told.LeaseGranted():
                     if event.number == self.lease:
                         self._change(DATA)
                         self.client.flow.renew(event.token, now)
-                case SocketDropped():
+                case told.SocketDropped():
                     self._change(CONTROL)
-                case FlowSuspended():
+                case told.FlowSuspended():
                     self.client.control.renew(self.lease, now)
-                case FlowBroken() | FlowGivenUp():
+                case told.FlowBroken() | told.FlowGivenUp():
                     reports += self._give_up(now)
                     self.lease = self.client.control.writer(("events",), "full", now)
-                case RequestRefused() | RequestTimedOut():
+                case told.RequestRefused() | told.RequestTimedOut():
                     self._ask(now)
                 case WorkLost():
                     must(side is Side.CLIENT, side, "lost", event)

@@ -19,17 +19,9 @@ from tests.states.pairs import (
 )
 from twisted_msgproto.core.connection import WorkLost
 from twisted_msgproto.core.limits import Limits
-from twisted_msgproto.umq.machine.sides import Client, Server
-from twisted_msgproto.umq.terms.events import (
-    CallExpired,
-    CallReceived,
-    CallsSafe,
-    ErrorReceived,
-    FatalReceived,
-    HelloReceived,
-    ResultReceived,
-)
-from twisted_msgproto.umq.terms.states import LIMITS
+from twisted_msgproto.umq import Client, Server
+from twisted_msgproto.umq import terms as told
+from twisted_msgproto.umq.terms import LIMITS
 from twisted_msgproto.umq.wire import UmqFault
 
 
@@ -72,31 +64,31 @@ class Umq(Pairing):
 
     def read(self, side: Side, events: Iterable[Any], now: float) -> list[Report]:
         reports: list[Report] = []
-        calls: list[CallReceived] = []
+        calls: list[told.CallReceived] = []
         for event in events:
             match event:
-                case HelloReceived():
+                case told.HelloReceived():
                     self.machines[side].welcome()
-                case CallReceived():
+                case told.CallReceived():
                     must(event.attachments == self._attached(event.payload.encode()), event)
                     calls.append(event)
-                case CallsSafe():
+                case told.CallsSafe():
                     for call in event.calls:
                         self.machines[side].result(call.id, call.payload, call.attachments)
-                case ResultReceived():
+                case told.ResultReceived():
                     body = event.payload.encode()
                     must(event.waiter == body, side, "got the answer to another call:", event)
                     must(event.attachments == self._attached(body), event)
                     reports.append(Settled([body]))
-                case ErrorReceived():
+                case told.ErrorReceived():
                     reports.append(Refused([event.waiter]))
-                case CallExpired():
+                case told.CallExpired():
                     reports.append(Unsure([event.waiter]))
                 case WorkLost():
                     reports.append(Unsure(event.work, everything=True))
                 case UmqFault():
                     reports.append(Faulted(event.reason))
-                case FatalReceived():
+                case told.FatalReceived():
                     must(event.code is not None, event)
         if calls:
             reports.insert(0, Arrived(calls, [call.payload.encode() for call in calls]))

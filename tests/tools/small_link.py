@@ -174,8 +174,6 @@ class LineServer(Session, link=LineLink):
 
 @implementer(IMessageSink)
 class Sink:
-    """Safe at once, or when the test says so."""
-
     def __init__(self, held: bool = False) -> None:
         self.held = held
         self.bodies: list[bytes] = []
@@ -193,8 +191,6 @@ class Sink:
 
 
 class Writes(StringTransport):
-    """A transport which keeps its writes apart."""
-
     def __init__(self) -> None:
         super().__init__()
         self.writes: list[bytes] = []

@@ -22,7 +22,6 @@ SUMMARY = "validate a gateway.toml"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     parser.add_argument("file", metavar="FILE", type=Path, help="the gateway.toml")
     parser.add_argument(
         "--file-only",
@@ -42,6 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigurationError(f"{arguments.file}: {error}") from None
     for name, options in configuration.servers.items():
         print(f"{name}: {', '.join(options.listenAddresses())}")
+        doubt = options.passwordWarning()
+        if doubt is not None:
+            print(f"{name}: {doubt}")
         for line in without_certificates(options["endpoints"]):
             print(f"{name}: {line}")
     if configuration.access is not None:
@@ -105,7 +107,6 @@ def try_queue(directory: Path) -> None:
 
 
 def without_certificates(endpoints: list[str]) -> Iterator[str]:
-    """Yield a line for each endpoint that a start accepts, and that refuses every hand-shake."""
     from twisted_msgproto.net.endpoints import check_directory
 
     for description in endpoints:
@@ -116,7 +117,6 @@ def without_certificates(endpoints: list[str]) -> Iterator[str]:
 
 
 def unproven(configuration: Configuration) -> Iterator[str]:
-    """Yield a line for each server whose users are rules' business, and prove nothing."""
     assert configuration.access is not None
     for name, options in configuration.servers.items():
         warning = options.authWarning()

@@ -37,7 +37,6 @@ class TestProfile(Profile):
         self._readers: dict[str, dict[ReadingFlow, None]] = {}
 
     def accept(self, flow: WritingFlow, resource: str, contents: list[Stored]) -> bool | None:
-        """Deliver the contents to all readers."""
         for reader in self._readers.get(flow.session.virtual_host, ()):
             if reader.blocked:
                 self.counters["missed"] += len(contents)
@@ -47,12 +46,10 @@ class TestProfile(Profile):
         return True
 
     def summon(self, flow: ReadingFlow, resource: str) -> bool:
-        """Return one more reader."""
         self._readers.setdefault(flow.session.virtual_host, {})[flow] = None
         return True
 
     def dismiss(self, flow: ReadingFlow, resource: str) -> None:
-        """Remove a reader."""
         readers = self._readers.get(flow.session.virtual_host, {})
         readers.pop(flow, None)
         if not readers:

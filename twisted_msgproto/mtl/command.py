@@ -45,10 +45,8 @@ SEND_OPTIONS: Final = BOTH_OPTIONS | {"window", "properties"}
 RECV_OPTIONS: Final = BOTH_OPTIONS | {"ready"}
 
 WINDOW = 1000
-"""Contents in flight when nobody says."""
 
 SLICE = 256
-"""Contents that are handed over together."""
 
 
 class Destination(NamedTuple):

@@ -21,20 +21,18 @@ REDELIVERIES: Final = "mtl-redeliveries"
 """A content that came back from a reader has this property: how often it was tried."""
 
 HEADS_KEPT: Final = 4096
-"""The heads of this many queues' envelopes are remembered."""
 
 Table = Callable[[Opened], bytes]
 """Returns the field table for an envelope of another protocol's."""
 
 
 class Heads:
-    """Remembers the heads of envelopes, one for each queue."""
+    """Heads of envelopes, one for each queue."""
 
     def __init__(self) -> None:
         self._heads: dict[QueueName, bytes] = {}
 
     def of(self, name: QueueName) -> bytes:
-        """Return the head of the envelopes of contents for the queue ``name``."""
         found = self._heads.get(name)
         if found is None:
             if len(self._heads) >= HEADS_KEPT:

@@ -145,7 +145,6 @@ class MtlService(Service):
         self._data = data
 
     def startService(self) -> None:
-        """Listen; SystemExit with one line if that cannot be."""
         super().startService()  # type: ignore[no-untyped-call]
         try:
             addresses = self.factory.listen(self._control, self._data)
@@ -167,13 +166,11 @@ class MtlService(Service):
         yield from (f"{PROTOCOL}: {why}" for why in try_addresses([*self._control, *data], held))
 
     def stopService(self) -> Deferred[None]:
-        """Confirm what arrived, then close the sockets."""
         super().stopService()  # type: ignore[no-untyped-call]
         return self.factory.drain()
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
-    """Return the MTL server as a child of ``gateway``, which has the sink."""
     options = cast(Options, options)
     curve = options.curve()
     factory = gateway.makeFactory(
@@ -191,5 +188,4 @@ def serve(options: ServerOptions, gateway: Gateway) -> IService:
 
 
 def makeService(options: ServerOptions) -> IService:
-    """Return what twistd calls."""
     return standalone(options, serve)

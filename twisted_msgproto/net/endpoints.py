@@ -31,6 +31,7 @@ from twisted.internet.interfaces import IAddress, IListeningPort
 from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
 from twisted.protocols.haproxy._info import ProxyInfo
+from twisted.protocols.haproxy._v1parser import V1Parser
 from twisted.protocols.haproxy._v2parser import V2Parser
 from twisted.protocols.haproxy._wrapper import HAProxyProtocolWrapper, HAProxyWrappingFactory
 from twisted.python.failure import Failure
@@ -438,6 +439,17 @@ LENGTH: Final = slice(14, 16)
 """A binary header contains its length here, without its own first 16 octets."""
 
 
+class LineParser(V1Parser):
+    """A reader of version 1 which takes the short form of an unknown peer, too.
+
+    Load balancers send it when they look whether a server is well.
+    """
+
+    @classmethod
+    def parse(cls, line: bytes) -> ProxyInfo:
+        return super().parse(line + b" " if line == b"PROXY UNKNOWN" else line)
+
+
 class ProxiedConnection(HAProxyProtocolWrapper):
     """The header in front of one connection; what follows it is handed on."""
 
@@ -455,6 +467,8 @@ class ProxiedConnection(HAProxyProtocolWrapper):
         ):
             self._refuse()
             return
+        if self._parser is None and data.startswith(V1Parser.PROXYSTR):
+            self._parser = LineParser()
         ends = self.disconnecting
         try:
             super().dataReceived(data)
@@ -496,4 +510,5 @@ def heeding_proxies(factory: Given) -> Given:
         inner = getattr(inner, "wrappedFactory", None)
     if inner is not None:
         inner.protocol = cast(Any, ProxiedConnection)
+        inner.noisy = False
     return factory

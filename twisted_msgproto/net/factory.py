@@ -349,6 +349,9 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self._drained: Deferred[None] | None = None
         self.draining = False
 
+    def logPrefix(self) -> str:
+        return self.protocolName  # Twisted's line says what starts where
+
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
         """Return a protocol for a new connection; None (the connection is closed) above a limit."""
         host = host_of(addr)

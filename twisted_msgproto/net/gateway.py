@@ -208,8 +208,7 @@ class Gateway(MultiService):
         service.setServiceParent(self)
 
     def logsFor(self, options: Any) -> None:
-        if options["json-log"]:
-            self._observer = twistd_observer(options.parent)
+        self._observer = twistd_observer(options.parent, bool(options["json-log"]))
 
     def setServiceParent(self, parent: Any) -> None:
         """Join an application; ``twistd`` asks it how to log."""

@@ -22,7 +22,7 @@ from ..registry import registered_sink
 from .authorising import IAuthoriser, Rules, read_rules
 from .endpoints import TCP_KINDS, check_endpoint, kind_of
 from .factory import COMMON_LIMITS, MsgprotoServerFactory
-from .logs import twist_json_log
+from .logs import twist_log
 from .reloading import Change
 from .sink import IMessageSink
 
@@ -358,8 +358,7 @@ class ServerOptions(LegibleOptions):
         if self["access"] is not None and self["authoriser"] is not None:
             raise usage.UsageError("--access and --authoriser exclude each other")
         self._checkActions()
-        if self["json-log"]:
-            twist_json_log(self.parent)
+        twist_log(self.parent, bool(self["json-log"]))
         if not self["endpoints"]:
             self["endpoints"] = [self.defaultEndpoint]
         self._checkReuse()
@@ -367,6 +366,9 @@ class ServerOptions(LegibleOptions):
             self.checkEndpoint(description)
         if self["status"] is not None:
             _checked(self["status"])
+
+    def passwordWarning(self) -> str | None:
+        return None
 
     def authWarning(self) -> str | None:
         return None

@@ -216,10 +216,6 @@ class Sending(Session):
             self._producers.look(blocked)
 
     def outputChanged(self, paused: bool) -> None:
-        """Note that the transport is full, or has space again.
-
-        Reading continues meanwhile: else two full sides would wait for each other.
-        """
         self._outputPaused = paused
         if not paused and not self._ended:
             self._pump()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol
 
 from ...core.connection import Connection, WorkLost
@@ -86,7 +86,6 @@ class _Task:
     began_anew: bool = False  # once, because of a 401
     cycle: SaslClient | None = None
     credentials: Credentials | None = None
-    mechanisms: Sequence[str] = field(default_factory=tuple)
 
 
 class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEvent]):
@@ -149,7 +148,6 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
         return self._lost_at is not None or (self._draining and not asking)
 
     def snapshot(self) -> dict[str, object]:
-        """The client's state as plain values."""
         return {
             "state": self.state.name,
             "waiting": len(self._waiting) + len(self._script) + (self._current is not None),
@@ -183,7 +181,7 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
     def renew(self, number: int, now: float) -> None:
         """The data flow of this lease is lost: ask for another lease in its place."""
         if number in self._leases:
-            self._waiting.append(_Task(number, self._leases[number], began_anew=False))
+            self._waiting.append(_Task(number, self._leases[number]))
             self._go_on(now)
 
     def release(self, number: int) -> None:
@@ -378,11 +376,12 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
             return
         assert number is not None
         self._leases[number] = task.request
+        # Its flow may have asked for another one, because it was lost before all began anew.
+        self._waiting = deque(waiting for waiting in self._waiting if waiting.number != number)
         self._events.append(LeaseGranted(number, port, token))
         self._done(task, None)
 
     def _done(self, task: _Task, reply: Reply | None) -> None:
-        """The request that was out is answered."""
         self._current = None
         if task is self._task:
             self._task = None
@@ -410,7 +409,6 @@ class Client(Connection[Sequence[Sequence[bytes]], list[list[bytes]], ClientEven
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
     def advance(self, now: float) -> list[ClientEvent]:
-        """Do what is due at ``now``."""
         super().advance(now)
         return self._take_events()
 

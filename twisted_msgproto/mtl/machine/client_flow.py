@@ -155,7 +155,6 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         )
 
     def snapshot(self) -> dict[str, object]:
-        """The flow's state as plain values; the lease is not among them."""
         return {
             "state": self.state.name,
             "reads": self.reads,
@@ -327,7 +326,6 @@ class ClientFlow(Connection[Iterable[Sequence[bytes]], list[list[bytes]], Client
         self._sent_at = now
 
     def outputs(self) -> list[list[bytes]]:
-        """What is to be sent now: header and body each."""
         out, self._out = self._out, []
         return out
 

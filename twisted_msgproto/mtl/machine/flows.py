@@ -33,12 +33,10 @@ CHARACTER_OCTETS: Final = 4
 
 
 def name_weight(name: str) -> int:
-    """Return what one name of a flow counts among what its session keeps."""
     return KEPT_WEIGHT_OCTETS + (CHARACTER_OCTETS + 1) * len(name)
 
 
 def lease_weight(resources: Sequence[str]) -> int:
-    """Return what a lease counts among what its session keeps."""
     octets = KEPT_WEIGHT_OCTETS + LEASED_NAME_OCTETS * len(resources)
     return octets + CHARACTER_OCTETS * sum(map(len, resources))
 
@@ -111,7 +109,6 @@ class Flow:
 
     @property
     def session(self) -> Session:
-        """Return the session that the flow belongs to."""
         return self.grant.session
 
 
@@ -244,6 +241,5 @@ class WritingFlow(Flow):
         return place
 
     def discard(self) -> None:
-        """Forget the contents of the read under way."""
         self.sequences, self.resources, self.properties = [], [], []
         self.texts, self.bodies = [], []

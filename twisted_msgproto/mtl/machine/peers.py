@@ -31,7 +31,6 @@ UNKNOWN: Final = Peer()
 
 
 def connection_name(identity: bytes, serial: int) -> bytes:
-    """Return the name of the connection with this identity and this serial."""
     return identity + serial.to_bytes(SERIAL_OCTETS, "big")
 
 

@@ -25,7 +25,7 @@ from .flows import Flow, ReadingFlow, Stored, WritingFlow
 
 
 class Profile:
-    """Says what a server does with content; the base accepts all and delivers nothing.
+    """What a server does with content; the base accepts all and delivers nothing.
 
     What a method raises is logged and counted, and concerns the flow that it was called for alone:
     contents that it was asked about are rejected, a Confirm is withheld until :meth:`congested` can

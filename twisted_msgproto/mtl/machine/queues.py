@@ -37,14 +37,13 @@ IN_MEMORY_SECONDS: Final = 0.0
 
 
 def broker_limits(limits: Limits) -> Limits:
-    """Return the limits of the broker of a server that has ``limits``."""
     broker = Limits.of(QUEUE_LIMITS)
     names = {name: ALIASES.get(name, name) for name in broker}
     return broker.replace({name: limits[own] for name, own in names.items() if own in limits})
 
 
 class Queues(Protocol):
-    """Describes what is needed of a broker (``net.broker.ServedBroker``)."""
+    """What is needed of a broker (``net.broker.ServedBroker``)."""
 
     durable: bool
     machine: Broker
@@ -176,7 +175,6 @@ class QueueReader:
         self._profile = profile
 
     def room(self) -> int:
-        """Return how many contents it may be sent now."""
         return max(0, self._flow.room)
 
     def push(self, queue: QueueName, letters: Sequence[Letter]) -> bool:
@@ -189,7 +187,6 @@ class QueueReader:
         return flow.grant.confirm
 
     def failed(self, error: Exception) -> None:
-        """End the flow, because sending failed."""
         self._profile.failed(self._flow, error)
 
 
@@ -243,7 +240,6 @@ class QueueProfile(Profile):
             self._broker, self._space = broker, space
 
     def queue(self, virtual_host: str, resource: str) -> QueueName:
-        """Return the broker's name of a queue."""
         space = self._space
         return QueueName(
             f"{SPACES}{virtual_host}/{self.name}" if space is None else space, resource
@@ -369,12 +365,10 @@ class QueueProfile(Profile):
         return own_of(self.foreign(envelope))
 
     def failed(self, flow: ReadingFlow, error: Exception) -> None:
-        """Contents could not be sent to this reader: its flow ends."""
         self.counters["failed"] += 1
         self.end_flow(flow, error)
 
     def snapshot(self) -> dict[str, object]:
-        """Return the profile's figures as plain values."""
         return {**self.counters, **self._broker.snapshot()}
 
 

@@ -245,7 +245,6 @@ class Server(Readers):
             self._end_session(session, "left")
 
     def close(self, now: float) -> list[ServerEvent]:
-        """Every session ends."""
         self._now = now
         self._closing = True
         for session in self.sessions():
@@ -374,7 +373,6 @@ class Server(Readers):
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
     def advance(self, now: float) -> list[ServerEvent]:
-        """Do what is due at ``now``."""
         self._now = now
         super().advance(now)
         return self._take_events()
@@ -405,7 +403,6 @@ class Server(Readers):
         return max(flow.heard_at, self._resumed_at)
 
     def _watch_flow(self, flow: Flow) -> None:
-        """Set the flow's deadline: when it has to be checked next."""
         due = flow.sent_at + self._heartbeat
         if not self._paused:
             due = min(due, self._heard(flow) + self._liveness)

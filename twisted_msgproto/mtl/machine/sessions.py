@@ -91,7 +91,6 @@ May = Callable[["Session", bool, str], bool]
 
 
 def everything(session: Session, reads: bool, resource: str) -> bool:
-    """Allow everything."""
     return True
 
 
@@ -144,7 +143,6 @@ class Session:
 
     @property
     def state(self) -> SessionState:
-        """Return where the session stands."""
         return self.machine.state
 
 
@@ -225,7 +223,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
             return otherwise
 
     def sessions(self) -> list[Session]:
-        """Return the sessions, oldest first."""
         return list(self._sessions.values())
 
     def _take_events(self) -> list[ServerEvent]:
@@ -500,7 +497,6 @@ class Sessions(Connection[Arrival, Outputs, ServerEvent]):
         return max(at, ceil(at / self._grain) * self._grain)
 
     def _watch(self, session: Session) -> None:
-        """Set the session's deadline: when it has to be checked next."""
         if session.ended:
             return
         due = (self._now if self._paused else session.heard_at) + self.limits["session-idle"]

@@ -56,7 +56,6 @@ FLOWS_MAX = 10_000
 """Data flows of one client, each with a socket of its own."""
 
 NOT_AUTHORIZED = 401
-"""The server's answer to who is not, or no more, who it says it is."""
 
 
 class MtlClient(ClientLink):
@@ -132,7 +131,6 @@ class MtlClient(ClientLink):
     # ── the link ────────────────────────────────────────────────────────────────────────────────
 
     def makeMachine(self) -> Client:
-        """Return the control flow's machine."""
         return Client(self.limits)
 
     def connectionMade(self) -> None:
@@ -141,7 +139,6 @@ class MtlClient(ClientLink):
         self.peer = self._endpoint
 
     def connectionCounters(self) -> Mapping[str, int]:
-        """Return what the control flow has counted so far, by name."""
         return self.machine.counters
 
     def _socket(self, received: Callable[[list[list[bytes]]], None], address: str) -> Any:
@@ -264,7 +261,6 @@ class MtlClient(ClientLink):
         return opened
 
     def _over(self) -> Deferred[Any] | None:
-        """Return what a verb gives when the client was closed, or ends."""
         over = self._ended or self.closing
         return fail(ConnectionClosed("the client was closed")) if over else None
 
@@ -308,6 +304,9 @@ class MtlClient(ClientLink):
         """A flow is over: its lease is not renewed any more."""
         self.machine.release(flow.number)
         self.flows.pop(flow.number, None)
+        self._cancelRenewal(flow)
+
+    def _cancelRenewal(self, flow: MtlFlow) -> None:
         renewal = self._renewals.pop(flow, None)
         if renewal is not None:
             renewal.cancel()
@@ -326,20 +325,16 @@ class MtlClient(ClientLink):
             self.drain()
 
     def endNow(self) -> None:
-        """Close all flows and sockets, whatever is in flight."""
         self._abort()
 
     def whyLost(self, reason: Failure) -> Exception:
-        """Return what those are told who wait for something of this client."""
         return self.ending or ConnectionClosed("the client was closed")
 
     def workLost(self, work: list[int], reason: Failure) -> None:
-        """The requests with these numbers will not be answered."""
         for number in work:
             self._requests.fail(number, self.whyLost(reason))
 
     def sessionEnding(self, reason: Failure) -> None:
-        """The client is closed, and all its flows are with it."""
         for flow in list(self.flows.values()):
             flow.close()
         self._sockets.shutdown()
@@ -358,6 +353,7 @@ class MtlClient(ClientLink):
     def _leaseGranted(self, event: LeaseGranted) -> None:
         flow = self.flows.get(event.number)
         if flow is not None:
+            self._cancelRenewal(flow)
             flow.renew(event.port, event.token)
         else:
             self.machine.release(event.number)  # its flow has ended meanwhile

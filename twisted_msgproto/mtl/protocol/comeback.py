@@ -169,7 +169,6 @@ class MtlClientService(ReconnectingService[MtlClient]):
     # ── what the client of the session says ─────────────────────────────────────────────────────
 
     def happened(self, client: MtlClient, event: ClientEvent) -> None:
-        """The control flow of ``client`` had an event."""
         if client is not self.session or self._closing:
             return
         match event:

@@ -41,7 +41,6 @@ class DealerWire(Wire):
     # ── sockets in turn ─────────────────────────────────────────────────────────────────────────
 
     def use(self, socket: Any) -> None:
-        """Continue with this socket; there is none now."""
         self.socket = socket
         if self._paused:
             socket.pauseProducing()
@@ -62,13 +61,11 @@ class DealerWire(Wire):
 
     @property
     def unread(self) -> int:
-        """Messages that the socket has not sent yet."""
         return 0 if self.socket is None else self.socket.unread
 
     # ── as every wire ───────────────────────────────────────────────────────────────────────────
 
     def write(self, outputs: list[list[bytes]]) -> None:
-        """Send messages."""
         if self.socket is not None:
             self.socket.sendAll(outputs)
 

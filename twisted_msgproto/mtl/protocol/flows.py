@@ -53,7 +53,6 @@ class Received:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """Return the content's field table."""
         return decode_table(self.table)
 
 
@@ -112,7 +111,6 @@ class MtlFlow(Link):
     # ── the link ────────────────────────────────────────────────────────────────────────────────
 
     def makeMachine(self) -> ClientFlow:
-        """Return the flow's machine."""
         return ClientFlow(reads=self.reads, confirm=self._confirm, limits=self.factory.limits)
 
     def connectionMade(self) -> None:
@@ -121,7 +119,6 @@ class MtlFlow(Link):
         self.peer = self._client.peer
 
     def connectionCounters(self) -> Mapping[str, int]:
-        """Return what the flow has counted so far, by name."""
         return self.machine.counters
 
     def leasing(self, number: int) -> Deferred[Any]:
@@ -235,7 +232,6 @@ class MtlFlow(Link):
     }
 
     def _over(self) -> Deferred[None] | None:
-        """Return what a verb returns when there is no flow any more."""
         over = self._ended or self._draining
         return fail(ConnectionClosed("the flow has ended")) if over else None
 
@@ -287,11 +283,9 @@ class MtlFlow(Link):
             super().drain()
 
     def whyLost(self, reason: Failure) -> Exception:
-        """Return what those are told who wait for something of this flow."""
         return self.ending or ConnectionClosed("the flow was closed")
 
     def workLost(self, work: list[int], reason: Failure) -> None:
-        """The commands and contents with these numbers will not be answered."""
         self._unanswered = work
 
     def sessionEnding(self, reason: Failure) -> None:
@@ -392,7 +386,6 @@ class MtlReader(MtlFlow):
     # ── iteration ───────────────────────────────────────────────────────────────────────────────
 
     def __aiter__(self) -> MtlReader:
-        """Return this flow."""
         return self
 
     async def __anext__(self) -> Received:
@@ -401,7 +394,6 @@ class MtlReader(MtlFlow):
 
     @property
     def _share(self) -> float:
-        """Return the share of the backlog's limits that is in use."""
         backlog = self._backlog
         return max(len(backlog) / self._backlog_max, backlog.octets / self._octets_max)
 

@@ -48,7 +48,7 @@ log = SteadyLogger(namespace="twisted_msgproto.mtl")
 
 @implementer(IAddress)
 class _AllPeers:
-    """Stands for the address at the other end of a ROUTER socket: there is none."""
+    """The address at the other end of a ROUTER socket: there is none."""
 
 
 class SocketPair(Wire):
@@ -67,7 +67,6 @@ class SocketPair(Wire):
         self.resumeProducing = data.resumeProducing  # type: ignore[method-assign]
 
     def write(self, outputs: tuple[list[list[bytes]], list[list[bytes]]]) -> None:
-        """Send what is for control and what is for data connections."""
         control, data = outputs
         if control:
             self._control.sendAll(control)
@@ -147,11 +146,9 @@ class BrokerLink(SessionLink):
     def arrived(
         self, channel: Channel, messages: list[list[bytes]], peers: Mapping[bytes, Peer]
     ) -> None:
-        """One read of a socket brought ``messages``."""
         self.received(Arrival(channel, messages, peers))
 
     def blocked(self, peer: bytes, full: bool) -> None:
-        """Note that much waits for a peer, or nothing any more."""
         if full:
             self.machine.blocked(peer)
         else:

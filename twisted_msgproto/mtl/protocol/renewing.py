@@ -23,7 +23,7 @@ STEADY_SECONDS: Final = 10.0
 
 
 class Hurry:
-    """Knows how soon the leases of a flow end, and how long to wait for the next."""
+    """How soon the leases of a flow end, and how long to wait for the next."""
 
     def __init__(self, random: Callable[[], float] = random_module.random) -> None:
         """``random`` returns numbers from 0 to 1."""
@@ -33,7 +33,6 @@ class Hurry:
         self._of_use = False  # a content was received or confirmed under the newest lease
 
     def begun(self, now: float) -> None:
-        """A lease is asked for."""
         self._since = now
 
     def used(self) -> None:

@@ -113,12 +113,10 @@ class MtlServer(SessionHooks):
 
     @property
     def established(self) -> bool:
-        """Whether the client was let in."""
         session = self.machineSession
         return not session.ended and session.state in (SessionState.READY, SessionState.PROFILED)
 
     def snapshot(self) -> Mapping[str, object]:
-        """Return where the session stands, as plain values without secrets."""
         return {
             "session": self.session,
             "peer": self.peer,
@@ -282,7 +280,6 @@ class MtlServerFactory(MsgprotoServerFactory):
         )
 
     def _may(self, session: Session, reads: bool, resource: str) -> bool:
-        """Return whether the client of a session may read or write a resource."""
         if self.authoriser is None:
             return True
         user = session.user or self.keyName(session.key)
@@ -434,7 +431,6 @@ class MtlServerFactory(MsgprotoServerFactory):
         )
 
     def _unread(self, address: str, octets: int) -> None:
-        """A client was cut off that does not read what it is sent."""
         self.counters["peers_lost"] += 1
         self._tellCutOff("unread", "process-held-octets", address, octets, "that it has not read")
 
@@ -511,7 +507,6 @@ class MtlServerFactory(MsgprotoServerFactory):
             super().connectionOpened(protocol, host)
 
     def connectionClosed(self, protocol: Any, reason: Failure = connectionDone) -> None:
-        """A session has ended."""
         if protocol in self.liveConnections:
             super().connectionClosed(protocol, reason)
 
@@ -519,7 +514,6 @@ class MtlServerFactory(MsgprotoServerFactory):
         """Sessions come and go; what is drained here are the sockets."""
 
     def snapshot(self) -> Mapping[str, object]:
-        """The broker's figures as plain values, for status pages."""
         return {
             "connections": 0 if self._door is None else len(self._door.connections),
             **self.machine.snapshot(),

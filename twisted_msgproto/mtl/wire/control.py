@@ -25,10 +25,8 @@ LIMITS: Final = (
 """Reading the control flow has these limits (``MT-02``, ``MT-29``)."""
 
 JSON_DEPTH: Final = 16
-"""The JSON body of a control request or reply has no more levels."""
 
 LEASE_RESOURCES: Final = 256
-"""A lease names no more resources."""
 
 PROTOCOL_NAME: Final = "MTL"
 PROTOCOL_VERSION: Final = 1
@@ -214,7 +212,6 @@ def _base64(text: str) -> bytes:
 
 
 def encode_base64(octets: bytes) -> str:
-    """``octets`` as a challenge or a response carries them."""
     return base64.b64encode(octets).decode("ascii")
 
 
@@ -278,8 +275,6 @@ def encode_reply(code: int, **body: Any) -> list[bytes]:
 
 @dataclass(slots=True)
 class Reply:
-    """What a server answered."""
-
     code: int
     body: Mapping[str, Any]
 

@@ -26,12 +26,10 @@ FIELDS_MAX: Final = 128
 """A table may have this many values, those of inner tables and arrays included."""
 
 EMPTY: Final = b"\0\0\0\0"
-"""This is the table without fields."""
 
 FieldValue = (
     bool | int | float | Decimal | str | bytes | datetime | Sequence[Any] | Mapping[str, Any] | None
 )
-"""A field may hold this in Python."""
 
 
 class IllFormedTable(ValueError):

@@ -91,7 +91,7 @@ class Backlog:
 
 
 class Bounded:
-    """Reads in slices, sends without blocking; mixed into txzmq's connection.
+    """A socket that reads in slices and sends without blocking; mixed into txzmq's connection.
 
     Attributes:
         monitor: the socket on which libzmq tells of connections, if it is asked to.
@@ -144,7 +144,6 @@ class Bounded:
         prepare(self)
 
     def bind(self, address: str) -> str:
-        """Listen; the address with the port that was chosen.  ConfigurationError if it cannot."""
         try:
             self.socket.bind(address)
         except zmq.ZMQError as error:
@@ -154,7 +153,6 @@ class Bounded:
         return last.rstrip(b"\0").decode()
 
     def connect(self, address: str) -> None:
-        """Connect; ConfigurationError if the address is none."""
         try:
             self.socket.connect(address)
         except zmq.ZMQError as error:
@@ -164,7 +162,6 @@ class Bounded:
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
 
     def doRead(self) -> None:
-        """Read one slice; more in the next turn."""
         if self.read_scheduled is not None:
             if self.read_scheduled.active():
                 self.read_scheduled.cancel()
@@ -240,7 +237,6 @@ class Bounded:
             self.factory.reactor.removeReader(self)
 
     def resumeProducing(self) -> None:
-        """Read again."""
         self._paused = False
         if self.factory is not None:
             self.factory.reactor.addReader(self)
@@ -303,7 +299,6 @@ class Bounded:
         self._readSoon()
 
     def _sendWaiting(self, peers: int) -> None:
-        """Try the next ``peers`` that wait."""
         now = self.factory.reactor.seconds()
         some = False
         for peer in list(islice(self._backlogs, peers)):
@@ -331,7 +326,6 @@ class Bounded:
 
     @property
     def unread(self) -> int:
-        """Messages that wait for peers."""
         return sum(len(backlog.messages) for backlog in self._backlogs.values())
 
     def shutdown(self) -> None:

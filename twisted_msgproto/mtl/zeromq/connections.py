@@ -11,7 +11,7 @@ whose messages were not read yet; and whoever has the descriptor next gets a hig
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 PROPERTY: Final = "X-Connection"
@@ -57,8 +57,3 @@ class Connections:
         self._closed[descriptor] = self._given
         for serial, ended in self._standing.pop(descriptor, {}).items():
             ended(serial)
-
-    def __iter__(self) -> Iterator[int]:
-        """The serials of the connections that stand and have sent something."""
-        for serials in self._standing.values():
-            yield from serials

@@ -87,7 +87,6 @@ def read_key(path: str) -> bytes:
 
 
 def public_key(secret: bytes) -> bytes:
-    """Return the public key of a secret one."""
     found: bytes = zmq.curve_public(secret)
     return found
 

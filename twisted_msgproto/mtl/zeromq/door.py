@@ -19,7 +19,6 @@ from ...net.peers import CROWDED
 from .descriptors import address_of, shut_down, standing
 
 EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-"""What a socket is asked to tell."""
 
 EVENT: Final = struct.Struct("=Hi")
 

@@ -107,7 +107,6 @@ class Routing:
         )
 
     def _slice(self, messages: list[list[bytes]]) -> bool:
-        """Read some messages; whether there may be more."""
         socket, names, flags, octets = self.socket, self._names, zmq.NOBLOCK, 0
         receive, option = socket.recv, socket.getsockopt
         if self._within and not self._throwAway():
@@ -173,7 +172,6 @@ class Routing:
             self._waiting = self.factory.reactor.callLater(LAST_WORDS_SECONDS, self._waited)
 
     def _forget(self, name: bytes) -> None:
-        """Send nothing more to this connection."""
         self._identities.pop(name, None)
         self._backlogs.pop(name, None)
         unread = self._unread.pop(name, None)
@@ -232,7 +230,6 @@ class Routing:
         guarded(self._received, messages, self._peers)
 
     def shutdown(self) -> None:
-        """Close the socket."""
         self.unfinished.shutdown()
         self._everyUnread.shutdown()
         if self._waiting is not None:

@@ -50,13 +50,10 @@ HAND_SHAKES: Final = frozenset(
         zmq.EVENT_HANDSHAKE_SUCCEEDED,
     }
 )
-"""What says how a hand-shake came out."""
 
 CONNECTIONS: Final = (zmq.EVENT_CONNECTED, zmq.EVENT_DISCONNECTED)
-"""These events tell the descriptor of a connection."""
 
 SERVER: Final = b"server"
-"""A DEALER has one connection; this is its name."""
 
 ENDLESS: Final = "it sends a message that does not end"
 
@@ -127,12 +124,10 @@ class Watched:
         self.unfinished.read_to_end()
 
     def shutdown(self) -> None:
-        """Close the socket."""
         self.unfinished.shutdown()
         super().shutdown()  # type: ignore[misc]
 
     def happened(self, messages: list[list[bytes]]) -> None:
-        """What libzmq says of the connection."""
         for event, where in messages:
             kind, value = EVENT.unpack(event)
             if kind in CONNECTIONS:
@@ -194,7 +189,6 @@ class Sockets:
         self._every = EveryUnfinished(reactor)
 
     def router(self, received: Routed, bounds: Bounds, **options: Any) -> Any:
-        """Return a ROUTER socket; the arguments are those of :class:`Routing`."""
         return self._router(
             self._factory, received, bounds, connections=self.connections, **options
         )
@@ -282,7 +276,6 @@ class Sockets:
         return prepare
 
     def shutdown(self) -> None:
-        """Close all sockets and end the context."""
         if self._factory.context is not None:
             for connection in list(self._factory.connections):
                 if connection.monitor is not None:

@@ -11,17 +11,13 @@ from ...net.endpoints import Held
 
 
 class BoundSockets:
-    """Binds sockets of ZeroMQ and holds them until it is closed."""
-
     def __init__(self) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
 
     def bind(self, address: str) -> None:
-        """Bind one more; raises ZMQError."""
         self._context.socket(zmq.ROUTER).bind(address)
 
     def close(self) -> None:
-        """Let go of all addresses."""
         self._context.destroy(linger=0)
 
 

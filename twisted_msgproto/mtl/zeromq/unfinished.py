@@ -37,7 +37,6 @@ LOOK_SECONDS: Final = 0.05
 """Some connections are looked at this often."""
 
 LOOKS_PER_TURN: Final = 500
-"""This many of them, in 2 ms."""
 
 IDLE_LOOKS_PER_TURN: Final = 100
 """This many where nothing has come from all of them: 10,000 idle connections cost less than 1 % of
@@ -81,7 +80,6 @@ TCP_INFO: Final = struct.Struct("=120xQQ16xII")
 segments with data that came and that were sent."""
 
 NEW: Final = (zmq.EVENT_ACCEPTED, zmq.EVENT_CONNECTED)
-"""These events tell of a new connection."""
 
 NAME: Final = itemgetter(0)
 
@@ -148,7 +146,7 @@ class Seen:
 
 
 class EveryUnfinished:
-    """Looks at the connections of all sockets in turns, and bounds what they weigh together.
+    """The connections of all sockets, looked at in turns, and a bound of what they weigh together.
 
     Attributes:
         moved: something has come in this round.
@@ -173,18 +171,15 @@ class EveryUnfinished:
         return found
 
     def seconds(self) -> float:
-        """Return the time of the clock."""
         now: float = self._clock.seconds()
         return now
 
     def watch(self, socket: Unfinished) -> None:
-        """Look at the connections of this socket from now on."""
         self._sockets[socket] = None
         if self._timer is None:
             self._timer = self._clock.callLater(LOOK_SECONDS, self._look)
 
     def leave(self, socket: Unfinished) -> None:
-        """Look at this socket no more: it has no connections."""
         self._sockets.pop(socket, None)
         if not self._sockets and self._timer is not None:
             self._timer.cancel()
@@ -225,7 +220,7 @@ class EveryUnfinished:
 
 
 class Unfinished:
-    """Watches the connections of one ROUTER, or the connection of a DEALER.
+    """The connections of one ROUTER, or the connection of a DEALER, as they are watched.
 
     An honest connection of which libzmq has taken more than the largest message has a whole message
     there.  It is read before the ROUTER is read to its end, or has read from every connection.
@@ -276,14 +271,12 @@ class Unfinished:
     # ── what the ROUTER tells ───────────────────────────────────────────────────────────────────
 
     def named(self, name: bytes, descriptor: int) -> None:
-        """A first message of a connection that stands was read."""
         seen = self.descriptors.get(descriptor)
         if seen is not None:
             seen.name = name
             self._names[name] = seen
 
     def ended(self, name: bytes) -> None:
-        """A connection that was named has ended."""
         self._names.pop(name, None)
 
     def read(self, messages: list[list[bytes]]) -> None:
@@ -303,12 +296,10 @@ class Unfinished:
             seen.many = True
 
     def read_to_end(self) -> None:
-        """There was no further message."""
         self._ends += 1
         self._gone = 0
 
     def happened(self, messages: Iterable[list[bytes]]) -> None:
-        """What libzmq says of connections."""
         for event, where in messages:
             kind, descriptor = EVENT.unpack(event)
             self._forget(descriptor)
@@ -320,7 +311,6 @@ class Unfinished:
             self._every.leave(self)
 
     def shutdown(self) -> None:
-        """Look no more."""
         for descriptor in list(self.descriptors):
             self._forget(descriptor)
         self._every.leave(self)

@@ -118,7 +118,7 @@ class Unread:
 
 
 class EveryUnread:
-    """Enters in the ledger what the peers of one ROUTER have not read."""
+    """What the peers of one ROUTER have not read, as the ledger has it."""
 
     def __init__(
         self,
@@ -142,11 +142,9 @@ class EveryUnread:
 
     @property
     def little(self) -> bool:
-        """Whether all peers of the process hold little."""
         return self._ledger.held < self._ledger.limit * MUCH_SHARE
 
     def waits(self, peer: Unread, backlog: Backlog) -> None:
-        """Note that a message more waits outside libzmq."""
         if weight_of(backlog) >= peer.waiting + STEP_OCTETS:
             peer.has_room()
 
@@ -212,7 +210,6 @@ class EveryUnread:
         self._check_or_rest()
 
     def shutdown(self) -> None:
-        """Check nothing more."""
         for peer in list(self._entered):
             self.forget(peer)
         if self._timer is not None:
@@ -221,5 +218,4 @@ class EveryUnread:
 
 
 def weight_of(backlog: Backlog) -> int:
-    """Return how many octets of memory a backlog may need."""
     return backlog.octets + MESSAGE_OCTETS * len(backlog.messages)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from io import BytesIO
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.protocol import connectionDone
@@ -92,6 +92,7 @@ class BoundedSite(Site):
         connections: those that are open, the one that was answered least recently first.
     """
 
+    protocolName: ClassVar[str] = "control"
     noisy = False
     protocol = BoundedChannel  # type: ignore[assignment]
 
@@ -100,6 +101,9 @@ class BoundedSite(Site):
         settings.setdefault("requestFactory", BodilessRequest)
         super().__init__(*arguments, **settings)  # type: ignore[no-untyped-call]
         self.connections: dict[BoundedChannel, None] = {}
+
+    def logPrefix(self) -> str:
+        return self.protocolName
 
     def buildProtocol(self, addr: Any) -> Any:
         """Return a channel for a newcomer; None (the connection is closed) if there is no place."""

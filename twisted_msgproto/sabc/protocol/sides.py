@@ -90,7 +90,6 @@ class SabcServer(SabcSession):
         return accepted.name
 
     def makeMachine(self) -> Server:
-        """Return a machine with the factory's limits and options."""
         factory = self.factory
         return Server(
             factory.limits,
@@ -102,7 +101,6 @@ class SabcServer(SabcSession):
         )
 
     def connectionMade(self) -> None:
-        """Begin; a subclass that overrides this calls it first."""
         super().connectionMade()
         if self.factory.draining:  # this WebSocket upgrade was on its way when the server stopped
             self.loseSession()
@@ -125,7 +123,6 @@ class SabcServer(SabcSession):
 
     @property
     def keptByAll(self) -> Kept:
-        """Return what counts what all sessions of the process keep."""
         return self.factory.budget.kept
 
     def _accepted(self, clientId: str | None) -> None:
@@ -164,7 +161,6 @@ class SabcServer(SabcSession):
         self._settle()
 
     def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone: nobody waits for the log-in any more, and the avatar leaves."""
         login, self._login = self._login, None
         if login is not None:
             login.cancel()
@@ -179,7 +175,7 @@ class SabcServer(SabcSession):
 
 
 class SabcServerFactory(MsgprotoServerFactory):
-    """Builds a :class:`SabcServer` for each client, on byte streams and on WebSocket.
+    """The maker of a :class:`SabcServer` for each client, on byte streams and on WebSocket.
 
     Attributes:
         authentication: who may come in; None: everybody.
@@ -295,14 +291,12 @@ class SabcClient(ClientLink, SabcSession):
             super().loseSession()
 
     def makeMachine(self) -> Client:
-        """Return a machine with the factory's limits and options."""
         factory = self.factory
         return Client(
             factory.limits, framed=self.framed, lenient=factory.lenient, unhooked=self.unhooked
         )
 
     def transportSecured(self) -> None:
-        """The connection can be used: ask for a session."""
         factory = self.factory
         self.machine.connect(
             factory.clientId, factory.passcode, now=self._now(), headers=factory.connectHeaders
@@ -330,7 +324,7 @@ ANONYMOUS_CLIENT_ID = "anonymous"
 
 
 class SabcClientFactory(SessionFactory, ClientFactory):
-    """Builds a :class:`SabcClient` for each connection to a server.
+    """The maker of a :class:`SabcClient` for each connection to a server.
 
     Attributes:
         clientId: who we are.
