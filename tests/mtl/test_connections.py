@@ -38,7 +38,7 @@ from twisted_msgproto.mtl import machine, zeromq
 from twisted_msgproto.mtl.protocol import server
 from twisted_msgproto.mtl.wire import data
 from twisted_msgproto.mtl.zeromq import connections
-from twisted_msgproto.net import room
+from twisted_msgproto.net import peers
 
 LEASE = {"resources": ["a"], "confirm": "full"}
 
@@ -409,7 +409,7 @@ class Limited(MtlCase):
 
         Loopback is no group, and nobody waits a minute here: both are said to be otherwise.
         """
-        self.patch(room, "network_of", lambda address: address)
+        self.patch(peers, "network_of", lambda address: address)
         self.patch(server, "silent_seconds", silent_for(61.0))
         factory = self.server(HeldSink(), limits={"connections": 10})
         address = factory.addresses[0].removeprefix("tcp://").split(":")

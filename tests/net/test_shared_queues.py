@@ -30,8 +30,8 @@ from twisted_msgproto.mtl.service import Options as MtlOptions
 from twisted_msgproto.mtl.service import serve as serve_mtl
 from twisted_msgproto.net import gateway as net_gateway
 from twisted_msgproto.net.clients.shapes import RecvOptions, SendOptions
-from twisted_msgproto.net.control.asking import GatewayBroker
 from twisted_msgproto.net.gateway import Gateway
+from twisted_msgproto.net.site.client import GatewayBroker
 
 reactor: Any = installed
 SERVERS = {

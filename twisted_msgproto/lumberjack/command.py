@@ -21,8 +21,8 @@ from twisted.internet.defer import CancelledError, Deferred
 from ..core.errors import TimedOut
 from ..core.strict_json import parse_json
 from ..net.clients.endpoints import client_endpoint, host_and_port
+from ..net.clients.reconnect import ReconnectState
 from ..net.clients.shapes import TLS_OPTIONS, Messages, Progress, SendOptions
-from ..net.comeback import ComebackState
 from ..registry import PROTOCOLS
 from .protocol import LumberjackShipper
 from .terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event
@@ -122,7 +122,7 @@ class _Sender(LumberjackShipper):
 
     def why(self) -> BaseException | None:
         """Return what to say when it was cancelled, or has given up; None if nothing is known."""
-        if self.error is None and self._ended is not None and self.state is ComebackState.UP:
+        if self.error is None and self._ended is not None and self.state is ReconnectState.UP:
             text = f"the server acknowledges no more; the connection before this one: {self._ended}"
             return TimedOut(text)
         return self.error or self._ended

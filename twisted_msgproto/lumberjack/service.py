@@ -17,7 +17,7 @@ class Options(ServerOptions):
     LIMITS = LumberjackServerFactory.LIMITS
     serverFactory = LumberjackServerFactory
 
-    def doubtOfUsers(self) -> str | None:
+    def authWarning(self) -> str | None:
         if any("mtls:" in description for description in self["endpoints"]):
             return None
         return "without an mtls: endpoint no client has a user's name"

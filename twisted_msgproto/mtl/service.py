@@ -72,8 +72,8 @@ class Options(BrokerOptions, AuthenticationOptions):
         """A virtual host; may be given more than once.  Without it any name is accepted."""
         self["virtual-host"].append(name)
 
-    def doubtOfUsers(self) -> str | None:
-        return None if self["curve-key"] is not None else super().doubtOfUsers()
+    def authWarning(self) -> str | None:
+        return None if self["curve-key"] is not None else super().authWarning()
 
     def sharingRefusal(self) -> str | None:
         return (
@@ -87,9 +87,9 @@ class Options(BrokerOptions, AuthenticationOptions):
         except ConfigurationError as error:
             raise usage.UsageError(str(error)) from None
 
-    def whereItListens(self) -> list[str]:
+    def listenAddresses(self) -> list[str]:
         data = [f"{self['data-endpoint']} (data)"] if self["data-endpoint"] else []
-        return [*super().whereItListens(), *data]
+        return [*super().listenAddresses(), *data]
 
     def postOptions(self) -> None:
         super().postOptions()

@@ -35,12 +35,12 @@ from ..core.errors import (
     shown,
 )
 from ..core.reasons import TLS_HERE, speaks_tls
-from .addresses import is_address
-from .backpressure import ReadControl
 from .counters import Places
 from .factory import SessionFactory, host_of, peer_name, tls_refusal
 from .hooks import run_on
-from .peerlog import NEWS
+from .logs import NEWS
+from .memory import ReadControl
+from .peers import is_address
 from .turns import TURN_SECONDS, next_stretch
 from .wires import Wire
 from .wires.stream import StreamWire

@@ -26,12 +26,12 @@ from zope.interface import implementer
 from ..core.errors import ConnectionClosed, NotStored, QueueError
 from ..core.message import Message, MessageBatch
 from .authorising import Permissions
-from .backpressure import OctetBudget, ReadControl
+from .counters import Traffic
 from .factory import host_of
 from .hooks import Later, awaited
 from .link import Link
+from .memory import OctetBudget, ReadControl
 from .outbox import Waiters
-from .traffic import Traffic
 
 GOODBYE_SECONDS: Final = 1.0
 """The last words of a session may need this long to be written and read, then the connection is

@@ -47,9 +47,9 @@ class Options(AuthenticationOptions):
         self["websockets"] = []
         self["origins"] = []
 
-    def whereItListens(self) -> list[str]:
+    def listenAddresses(self) -> list[str]:
         websockets = [f"{description} (WebSocket)" for description in self["websockets"]]
-        return [*super().whereItListens(), *websockets]
+        return [*super().listenAddresses(), *websockets]
 
     def endpointStrings(self) -> list[str]:
         return [*super().endpointStrings(), *self["websockets"]]

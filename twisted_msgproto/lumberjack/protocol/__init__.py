@@ -2,7 +2,7 @@
 shipper above it.
 """
 
-from ...net.comeback import Backoff
+from ...net.clients.reconnect import Backoff
 from .reconnect import SHIPPER_LIMITS, LumberjackClientService, LumberjackShipper
 from .sides import (
     CLIENT_LIMITS,

@@ -47,7 +47,12 @@ from ...core.errors import (
     Refused,
 )
 from ...core.limits import Limit, Limits
-from ...net.comeback import COMEBACK_LIMITS, ClientComeback, Comeback, ComebackState
+from ...net.clients.reconnect import (
+    RECONNECT_LIMITS,
+    ReconnectingClient,
+    ReconnectingService,
+    ReconnectState,
+)
 from ...net.outbox import ProducerControl, fail_all
 from ..terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event, Parcel
 from .sides import (
@@ -97,7 +102,7 @@ class _Owned(Factory):
         return client
 
 
-class _Line(ClientComeback[LumberjackClient]):
+class _Line(ReconnectingClient[LumberjackClient]):
     """One connection at a time, for ever: each attempt goes to the next of its hosts.
 
     It is the owner of its connections.
@@ -124,7 +129,7 @@ class _Line(ClientComeback[LumberjackClient]):
             _InTurn(hosts),
             factory,
             connecting=_Owned(self, factory),
-            limits=Limits.of(COMEBACK_LIMITS).replace({**limits, **changes}),
+            limits=Limits.of(RECONNECT_LIMITS).replace({**limits, **changes}),
             random=shipper.random,
             **options,
         )
@@ -152,7 +157,7 @@ class _Line(ClientComeback[LumberjackClient]):
             return 0.0
         return super()._delay()
 
-    def _change(self, state: ComebackState) -> None:
+    def _change(self, state: ReconnectState) -> None:
         super()._change(state)
         self._shipper._lineChanged()
 
@@ -160,7 +165,7 @@ class _Line(ClientComeback[LumberjackClient]):
         if self.running:
             Service.stopService(self)
         self._closing = True
-        return self._leave().addCallback(lambda _: self._change(ComebackState.DOWN))
+        return self._leave().addCallback(lambda _: self._change(ReconnectState.DOWN))
 
     # What a connection says to its owner.
 
@@ -176,23 +181,23 @@ class _Line(ClientComeback[LumberjackClient]):
         error = link.ending
         assert error is not None
         self._expired = link.expired
-        if isinstance(error, Refused) and self.state is ComebackState.UP:
+        if isinstance(error, Refused) and self.state is ReconnectState.UP:
             # A reader on TLS 1.3 looks at our certificate when our side stands already.
             self._error = error
-            self._change(ComebackState.CONNECTING)
+            self._change(ReconnectState.CONNECTING)
         self._shipper._takeBack(parcels)
         self._shipper.connectionEnded(error, stood)
 
 
 @implementer(IConsumer)
-class LumberjackShipper(Comeback[LumberjackClient]):
+class LumberjackShipper(ReconnectingService[LumberjackClient]):
     """A service that sends events to one of several readers (or to all in turn), whatever happens.
 
     Events are kept until they are acknowledged.  When a connection is lost, what was unacknowledged
     on it is sent again, in order, on the next one.  When every reader refuses the connection (TLS
     says no), what was not acknowledged fails with Refused.
 
-    Attributes as :class:`~twisted_msgproto.net.comeback.Comeback` has them, and:
+    Attributes as ``ReconnectingService`` has them, and:
         factory: its ``counters`` count all connections.
         unsent: events that wait for a connection with space.
         unacknowledged: events that were accepted and are not acknowledged.
@@ -212,7 +217,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         random: Callable[[], float] = random_module.random,
         clock: Any = None,
         factory: LumberjackClientFactory | None = None,
-        comebackLimits: Mapping[str, object] | None = None,
+        reconnectLimits: Mapping[str, object] | None = None,
         **options: Any,
     ) -> None:
         """Make a shipper; nothing connects before ``startService``.
@@ -222,8 +227,8 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         connection to each, and events go to any that has space.  ``random`` returns numbers from 0
         to 1.  The rest is as for :class:`~.sides.LumberjackClientFactory`; ``limits`` may also
         change ``backoff-first`` and ``backoff-most``.  ``factory`` replaces the settings before it.
-        ``comebackLimits`` change the limits, and ``options`` are ``retryPolicy`` and
-        ``stopWhenRefused``, as :class:`~twisted_msgproto.net.comeback.Comeback` has them.
+        ``reconnectLimits`` change the limits, and ``options`` are ``retryPolicy`` and
+        ``stopWhenRefused``, as ``ReconnectingService`` has them.
 
         Raises ConfigurationError for a setting that makes no sense.
         """
@@ -246,7 +251,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
         if not hosts:
             raise ConfigurationError("no host to send to")
         groups = [[host] for host in hosts] if loadBalance else [hosts]
-        self._lines = [_Line(group, self, comebackLimits or {}, options) for group in groups]
+        self._lines = [_Line(group, self, reconnectLimits or {}, options) for group in groups]
         self._capacity = factory.capacity * len(self._lines)
         self._queue: OrderedDict[Parcel, None] = OrderedDict()
         self._producers = ProducerControl()
@@ -275,7 +280,7 @@ class LumberjackShipper(Comeback[LumberjackClient]):
             return succeed(None)
         if self._closing:
             return fail(ConnectionClosed("the service has stopped; nothing sent"))
-        if self.state is ComebackState.REFUSED and self.refusal is not None:
+        if self.state is ReconnectState.REFUSED and self.refusal is not None:
             return fail(self.refusal)
         ticket = Sent(self._withdraw)
         window, pack = self.factory.window, self.factory.packer.pack
@@ -320,23 +325,23 @@ class LumberjackShipper(Comeback[LumberjackClient]):
 
     def _lineChanged(self) -> None:
         lines = self._lines
-        up = next((line for line in lines if line.state is ComebackState.UP), None)
+        up = next((line for line in lines if line.state is ReconnectState.UP), None)
         if up is not None:
-            if self.state is not ComebackState.UP and up.session is not None:
+            if self.state is not ReconnectState.UP and up.session is not None:
                 self._established(up.session)
             return
         self.session = None
         states = {line.state for line in lines}
-        if states == {ComebackState.REFUSED} and lines[0].refusal is not None:
-            if self.state is not ComebackState.REFUSED:
+        if states == {ReconnectState.REFUSED} and lines[0].refusal is not None:
+            if self.state is not ReconnectState.REFUSED:
                 self.refusal = lines[0].refusal
-                self._change(ComebackState.REFUSED)
+                self._change(ReconnectState.REFUSED)
                 self._failWaiting(self.refusal)
                 self._failQueue(self.refusal)
-        elif ComebackState.CONNECTING in states:
-            self._change(ComebackState.CONNECTING)
+        elif ReconnectState.CONNECTING in states:
+            self._change(ReconnectState.CONNECTING)
         else:
-            self._change(ComebackState.DOWN)
+            self._change(ReconnectState.DOWN)
 
     def stopService(self) -> Deferred[None]:
         """Accept no more events, await the acks of all (until the limit ``drain``), disconnect.
@@ -476,7 +481,7 @@ def _unheard(failure: Failure) -> None:
 
 
 class LumberjackClientService(LumberjackShipper):
-    """Events to one reader; see :class:`~twisted_msgproto.net.comeback.Comeback`.
+    """A service that sends events to one reader; see ``ReconnectingService``.
 
     Events are kept until they are acknowledged, however many connections that takes; they wait for
     a connection without a limit of time, up to ``unsent-events`` and ``unsent-octets``.  For
@@ -487,9 +492,9 @@ class LumberjackClientService(LumberjackShipper):
         self, endpoint: IStreamClientEndpoint, factory: LumberjackClientFactory, **options: Any
     ) -> None:
         """``options`` are ``retryPolicy``, ``stopWhenRefused``, ``random`` and ``limits``, as
-        :class:`~twisted_msgproto.net.comeback.Comeback` has them.
+        ``ReconnectingService`` has them.
         """
         changes = options.pop("limits", {})
         super().__init__(
-            factory.clock, [endpoint], factory=factory, comebackLimits=changes, **options
+            factory.clock, [endpoint], factory=factory, reconnectLimits=changes, **options
         )

@@ -10,7 +10,7 @@ from twisted.logger import Logger
 
 from ...core.message import Message
 from ...net.clients import subscriptions
-from ...net.comeback import ClientComeback
+from ...net.clients.reconnect import ReconnectingClient
 from ..wire import NO_PROPERTIES, Filter, Writable
 from .sides import MicroMsg2Client, MicroMsg2ClientFactory
 from .subscriptions import Arrivals, Subscription
@@ -72,8 +72,8 @@ class Renewed(subscriptions.Renewed):
         super()._end(reason, failure)
 
 
-class MicroMsg2ClientService(ClientComeback[MicroMsg2Client]):
-    """One session with a server; see :class:`~twisted_msgproto.net.comeback.Comeback`.
+class MicroMsg2ClientService(ReconnectingClient[MicroMsg2Client]):
+    """One session with a server; see ``ReconnectingService``.
 
     A message that was not sent waits for the next session.  One that was on its way when the
     session ended fails with ConnectionClosed, because nobody knows whether the server has it; a

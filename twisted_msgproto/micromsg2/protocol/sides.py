@@ -32,12 +32,12 @@ from ...core.kept import KEPT_LIMIT
 from ...core.limits import Limit, Limits
 from ...core.message import Message, MessageBatch
 from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, refusal_text
-from ...net.backpressure import ReadControl
 from ...net.broker import ServedBroker, Withheld, broker_of
 from ...net.clients.subscriptions import UNSUBSCRIBED
 from ...net.factory import MsgprotoServerFactory
 from ...net.inherited import InheritedClientLink as ClientLink
-from ...net.peerlog import LIMITS as LIMITS_MET
+from ...net.logs import LIMITS as LIMITS_MET
+from ...net.memory import ReadControl
 from ...net.sink import IMessageSink
 from ...net.turns import TurnWatch
 from .. import application, machine

@@ -31,7 +31,7 @@ from twisted.python.failure import Failure
 from ...core.errors import ConfigurationError, ConnectionClosed, LimitExceeded, Refused, TimedOut
 from ...core.limits import Limits
 from ...net.clients.client import ClientLink
-from ...net.comeback import DRAIN_SECONDS, Comeback, ComebackState
+from ...net.clients.reconnect import DRAIN_SECONDS, ReconnectingService, ReconnectState
 from ...net.factory import SessionFactory
 from ...net.link import SteadyLogger
 from ...net.outbox import Tickets
@@ -507,8 +507,8 @@ class MtlClientFactory(SessionFactory):
 # ── A client that comes back ──────────────────────────────────────────────────────────────────────
 
 
-class MtlClientService(Comeback[MtlClient]):
-    """A session and its flows; see :class:`~twisted_msgproto.net.comeback.Comeback`.
+class MtlClientService(ReconnectingService[MtlClient]):
+    """A session and its flows; see ``ReconnectingService``.
 
     A flow that stands survives the server: its lease is renewed, and what it has in flight is sent
     again, so contents arrive at least once.  A log-in that is refused ends the flows with Refused.
@@ -518,7 +518,7 @@ class MtlClientService(Comeback[MtlClient]):
     """
 
     def __init__(self, endpoint: str, factory: MtlClientFactory, **options: Any) -> None:
-        """``endpoint`` is the control flow's ZeroMQ address; ``options`` go to ``Comeback``.
+        """``endpoint`` is the control flow's ZeroMQ address; ``options`` are those of the base.
 
         Raises ConfigurationError for what is no address.
         """
@@ -608,8 +608,8 @@ class MtlClientService(Comeback[MtlClient]):
     # ── attempts ────────────────────────────────────────────────────────────────────────────────
 
     def whenEstablished(self) -> Deferred[MtlClient]:
-        """As :meth:`Comeback.whenEstablished`; it waits while the server is away."""
-        if self.session is not None and self.state is not ComebackState.UP:
+        """As :meth:`ReconnectingService.whenEstablished`; it waits while the server is away."""
+        if self.session is not None and self.state is not ReconnectState.UP:
             return self._standing.wait()
         return super().whenEstablished()
 
@@ -640,7 +640,7 @@ class MtlClientService(Comeback[MtlClient]):
         if self._closing:
             return  # somebody's callback has stopped the service
         seconds = self._delay()
-        if not (self._stopWhenRefused and self.state is ComebackState.REFUSED):
+        if not (self._stopWhenRefused and self.state is ReconnectState.REFUSED):
             self._call = self.clock.callLater(seconds, self._begin)
 
     # ── what the client of the session says ─────────────────────────────────────────────────────
@@ -651,20 +651,20 @@ class MtlClientService(Comeback[MtlClient]):
             return
         match event:
             case SocketDropped():
-                if self.state is ComebackState.UP:
-                    self._change(ComebackState.CONNECTING)
+                if self.state is ReconnectState.UP:
+                    self._change(ReconnectState.CONNECTING)
             case Answered() | LeaseGranted():
-                if self.state is not ComebackState.UP:
+                if self.state is not ReconnectState.UP:
                     self._established(client)
             case RequestTimedOut():
-                self._change(ComebackState.DOWN)
+                self._change(ReconnectState.DOWN)
                 self.flowEnded(client)
             case RequestRefused(code=401):
-                self._change(ComebackState.CONNECTING)  # it does not stand any more
+                self._change(ReconnectState.CONNECTING)  # it does not stand any more
                 self._lost(Failure(Refused(event.reason, event.code)))
 
     def flowEnded(self, client: MtlClient) -> None:
-        if client is self.session and self.state is ComebackState.DOWN and not client.flows:
+        if client is self.session and self.state is ReconnectState.DOWN and not client.flows:
             self._lost(Failure(TimedOut("the server does not answer")))
 
     def _isOver(self, session: MtlClient) -> bool:

@@ -17,8 +17,8 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
+from ...net.clients.reconnect import Backoff
 from ...net.clients.subscriptions import Backlog
-from ...net.comeback import Backoff
 from ...net.factory import SessionFactory
 from ...net.link import Link, SteadyLogger
 from ...net.outbox import Tickets, Waiters

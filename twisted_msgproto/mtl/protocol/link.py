@@ -19,7 +19,7 @@ from ...core.message import MessageBatch
 from ...net import sasl
 from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
-from ...net.peerlog import Topic
+from ...net.logs import Topic
 from ...net.session import SessionLink, tell_not_stored
 from ...net.wires import Wire
 from ..machine import Arrival, Channel, Server, Session

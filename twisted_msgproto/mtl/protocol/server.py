@@ -34,7 +34,7 @@ from ...net.broker import ServedBroker, broker_of
 from ...net.broker.forms import fields_of
 from ...net.factory import MsgprotoServerFactory
 from ...net.link import SteadyLogger
-from ...net.peerlog import Topic
+from ...net.logs import Topic
 from ...net.session import SessionHooks, hook, only_hooks
 from ..application import SPACES, IngestProfile, QueueProfile, TestProfile, broker_limits
 from ..machine import Channel, Profile, Server, Session
@@ -403,7 +403,7 @@ class MtlServerFactory(MsgprotoServerFactory):
             silent = silent_seconds(descriptor)
             return None if silent is None else now - silent
 
-        found = self._room.search(address, connections, heard, now)
+        found = self._eviction.search(address, connections, heard, now)
         if found is not None:
             self.displaced(connections[found])
         return found

@@ -21,8 +21,8 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConfigurationError
 from ...core.reasons import cannot_listen
-from ...net.backpressure import OctetBudget
 from ...net.hooks import run_on
+from ...net.memory import OctetBudget
 from ..machine.flows import SERIAL_OCTETS, Peer, connection_name
 from . import Bounds
 from .connections import DESCRIPTOR, PROPERTY, Connections

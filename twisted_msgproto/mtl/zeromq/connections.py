@@ -31,7 +31,7 @@ from typing import Final
 
 import zmq
 
-from ...net.room import CROWDED
+from ...net.peers import CROWDED
 
 # ── What the system says ──────────────────────────────────────────────────────────────────────────
 

@@ -35,7 +35,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import zmq
 
-from ...net.backpressure import OctetBudget
+from ...net.memory import OctetBudget
 from . import Bounds
 from .connections import EVENT, shut_down, standing, waiting_in
 

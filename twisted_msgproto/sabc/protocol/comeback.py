@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IStreamClientEndpoint
 
 from ...core.errors import LimitExceeded
-from ...net.comeback import ClientComeback
+from ...net.clients.reconnect import ReconnectingClient
 from .exchange import Body, Response
 from .sides import SabcClient, SabcClientFactory
 
@@ -19,8 +19,8 @@ GOODBYE_SECONDS: Final = 1.0
 T = TypeVar("T")
 
 
-class SabcClientService(ClientComeback[SabcClient]):
-    """One session with a server; see :class:`~twisted_msgproto.net.comeback.Comeback`.
+class SabcClientService(ReconnectingClient[SabcClient]):
+    """One session with a server; see ``ReconnectingService``.
 
     A request that was not sent waits for the next session.  One that was on its way when the
     session ended fails with ConnectionClosed, because nobody knows whether the server has done it;
@@ -39,7 +39,7 @@ class SabcClientService(ClientComeback[SabcClient]):
     ) -> None:
         """Make a service; ``url`` is the ``ws://…`` or ``wss://…`` address, for WebSocket.
 
-        ``options`` as :class:`~twisted_msgproto.net.comeback.Comeback` has them.
+        ``options`` as ``ReconnectingService`` has them.
         """
         connecting = None if url is None else factory.webSocketFactory(url)
         super().__init__(endpoint, factory, connecting=connecting, **options)

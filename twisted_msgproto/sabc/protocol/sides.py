@@ -37,10 +37,10 @@ from ...core.kept import KEPT_LIMIT, Kept, table_octets
 from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn
 from ...net.authorising import CALL, PUBLISH
-from ...net.backpressure import OctetBudget
 from ...net.clients.client import UNSENT_LIMITS
 from ...net.factory import MsgprotoServerFactory, SessionFactory, host_of
 from ...net.inherited import InheritedClientLink as ClientLink
+from ...net.memory import OctetBudget
 from ...net.sink import IMessageSink
 from ..machine import Client, Server
 from ..terms.events import ConnectReceived, ConnectRefused, SessionGranted

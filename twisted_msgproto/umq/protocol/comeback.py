@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded
 from ...net.clients import subscriptions
-from ...net.comeback import ClientComeback
+from ...net.clients.reconnect import ReconnectingClient
 from .exchange import Reply, Update
 from .sides import UmqClient, UmqClientFactory
 from .subscriptions import Subscription, Updates
@@ -69,8 +69,8 @@ class Renewed(subscriptions.Renewed):
         super()._end(reason, failure)
 
 
-class UmqClientService(ClientComeback[UmqClient]):
-    """One session with a server; see :class:`~twisted_msgproto.net.comeback.Comeback`.
+class UmqClientService(ReconnectingClient[UmqClient]):
+    """One session with a server; see ``ReconnectingService``.
 
     A call that was not sent waits for the next session.  One that was on its way when the session
     ended fails with ConnectionClosed, because nobody knows whether the server did it; a caller who
@@ -83,7 +83,7 @@ class UmqClientService(ClientComeback[UmqClient]):
     def __init__(
         self, endpoint: IStreamClientEndpoint, factory: UmqClientFactory, **options: Any
     ) -> None:
-        """``options`` as :class:`~twisted_msgproto.net.comeback.Comeback` has them."""
+        """``options`` as ``ReconnectingService`` has them."""
         super().__init__(endpoint, factory, **options)
         self._renewed: dict[Renewed, Renewed] = {}
         self._attributes: dict[str, tuple[str, Sequence[Any]]] = {}

@@ -109,7 +109,7 @@ def within_bounds(messages: Sequence[MessageShown]) -> Sequence[MessageShown]:
     return messages[:MESSAGES_SHOWN_MAX]
 
 
-def in_json(message: MessageShown) -> dict[str, object]:
+def message_in_json(message: MessageShown) -> dict[str, object]:
     """Return a message as JSON has it: ``body`` if it is text, else ``body_base64``."""
     shown = asdict(message)
     body = shown.pop("body")

@@ -10,7 +10,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from ..traffic import CLASSES, quantile
+from ..counters import CLASSES, quantile
 
 SAMPLE_SECONDS: Final = 5.0
 """The counters of all servers are read this often; a read costs some microseconds."""
@@ -23,7 +23,7 @@ QUANTILES: Final = (("ack_p50_seconds", 0.5), ("ack_p99_seconds", 0.99))
 COLUMNS: Final = ("messages_per_second", "octets_per_second", *(name for name, _ in QUANTILES))
 """Each protocol has these figures in every sample; latencies are None without messages."""
 
-log = Logger(namespace="twisted_msgproto.status")
+log = Logger(namespace="twisted_msgproto.site")
 
 Value = float | None
 

@@ -1,12 +1,93 @@
-"""Find the connection that is closed for a newcomer when a server has nearly all it may have."""
+"""Whose address it is, who broke the protocol, and who gives its place to a newcomer."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from typing import Final, TypeVar
+from heapq import nlargest
+from ipaddress import IPv6Address, ip_address
+from typing import Final, NamedTuple, TypeVar
 
-from .addresses import network_of
+
+def network_of(address: str) -> str | None:
+    """Return whose address it is: an IPv4 address, or an IPv6 network of 64 bits.
+
+    Returns None for addresses that stand for many: this machine's, and none (UNIX sockets).
+    """
+    try:
+        ip = ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    if ip.is_loopback:
+        return None
+    if isinstance(ip, IPv6Address):
+        return f"{IPv6Address(int(ip) >> 64 << 64)}/64"
+    return str(ip)
+
+
+def is_address(host: str) -> bool:
+    """Return whether this text is an IP address, and nothing that would spoil a log."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return host.isprintable()  # the zone of an IPv6 address may be anything
+
+
+# ── this module remembers the addresses that broke their protoco ────────────────────────────────
+
+
+OFFENDERS_MAX: Final = 1000
+"""Faults are remembered for this many pairs of address and reason: about 300 kB.  The pair that was
+silent for longest is dropped first.
+"""
+
+
+class Offence(NamedTuple):
+    """How often an address had the same fault, and when last, in seconds of the clock.
+
+    An IPv6 address stands for its network of 64 bits, which one client has to itself.
+    """
+
+    protocol: str
+    address: str
+    reason: str
+    times: int
+    last: float
+
+
+class Offenders:
+    """Faults by protocol, address and reason, since the start.
+
+    Attributes:
+        forgotten: faults of addresses that had to make room for others.
+    """
+
+    def __init__(self) -> None:
+        self._counted: OrderedDict[tuple[str, str, str], tuple[int, float]] = OrderedDict()
+        self.forgotten = 0
+
+    def note(self, protocol: str, host: str, reason: str, now: float) -> None:
+        """Count one fault of the peer at ``host``; "" if its transport has no address."""
+        key = protocol, network_of(host) or host or "local", reason
+        count, _ = self._counted.pop(key, (0, 0.0))
+        self._counted[key] = count + 1, now
+        if len(self._counted) > OFFENDERS_MAX:
+            self.forgotten += self._counted.popitem(last=False)[1][0]
+
+    def worst(self, most: int) -> list[Offence]:
+        """Return those with the most faults, at most ``most`` of them."""
+        found = (Offence(*key, *counted) for key, counted in self._counted.items())
+        return nlargest(most, found, key=lambda one: one.times)
+
+    def __len__(self) -> int:
+        return len(self._counted)
+
+
+# ── find the connection that is closed for a newcomer when a ser ────────────────────────────────
+
 
 K = TypeVar("K", bound=Hashable)
 
@@ -26,7 +107,7 @@ ALL_NETWORKS: Final = "*"
 """A search was in vain for newcomers of every address group: no connection is silent."""
 
 
-class Room:
+class Eviction:
     """Chooses among the connections of one server; remembers when it last searched in vain."""
 
     def __init__(self) -> None:

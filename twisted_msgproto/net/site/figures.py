@@ -22,8 +22,8 @@ from twisted.internet.task import Cooperator
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 
+from ..counters import BOUNDS
 from ..sink import DurableSink
-from ..traffic import BOUNDS
 from .store import NOTHING_READ, queue_figures, read_figures
 from .verdict import healthy, safe_and_landing
 
