@@ -16,8 +16,7 @@ from tests.micromsg2.streams import message
 from tests.tools.sinks import SafeSink
 from twisted_msgproto.core.errors import ConfigurationError, Refused
 from twisted_msgproto.lumberjack import LumberjackServerFactory
-from twisted_msgproto.micromsg2.machine import MessagesReceived
-from twisted_msgproto.micromsg2.protocol.connection import READ_OCTETS
+from twisted_msgproto.micromsg2.protocol.session import READ_OCTETS
 from twisted_msgproto.net.authorising import Access, IAuthoriser, Rules
 from twisted_msgproto.net.authorising.asking import ANSWERS_MAX, LINES_MAX
 from twisted_msgproto.net.factory import MsgprotoServerFactory
@@ -296,21 +295,6 @@ class WhoMayWhat:
         ]
         assert [message.fields["n"] for message in messages[:2]] == ["a", "c"]
         assert [message.body for message in heard] == [b"to all"]
-
-    @only("micromsg2")
-    def test_numbers_that_repeat_refuse_no_other_message(self: Any) -> None:
-        """Without acks the numbers mean nothing (MM-13), so a row is refused and not a number."""
-        world = self.ruled(("publish", "b"))
-        peer = self.joined(world)
-        machine = peer.server.machine
-        event = MessagesReceived(
-            [5, 5, 5], ["a", "b", "c"], [{}, {}, {}], [b"a", b"b", b"c"], [b""] * 3, [{}] * 3, 3
-        )
-        machine._window.receive(3)
-        event.place = machine._window.slice()
-        peer.server._authorise(event)
-        assert (event.destinations, event.bodies) == (["a", "c"], [b"a", b"c"])
-        assert event.octets == 2
 
     @only("micromsg2")
     def test_a_refused_subscription_or_consumer_gets_nothing(self: Any) -> None:

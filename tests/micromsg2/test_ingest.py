@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail
+from zope.interface import implementer
 
 from tests.micromsg2.cases import Case, Noting
 from tests.micromsg2.streams import (
@@ -25,6 +26,7 @@ from twisted_msgproto.micromsg2 import (
     MicroMsg2Server,
     Proposal,
 )
+from twisted_msgproto.net import IAuthoriser
 
 
 class Ingest(Case):
@@ -74,11 +76,27 @@ class Ingest(Case):
         server, transport = self.connect(factory, "batch-ack:max-count=2")
         server.dataReceived(messages(1, 5, b"x" * 30))
         self.assertEqual(transport.producerState, "paused")
-        self.assertEqual(server.machine.counters.over_window, 3)
+        self.assertEqual(factory.counters["over_window"], 3)
         self.sink.safe()
         self.assertEqual(transport.producerState, "producing")
         self.lose(server)
         self.assertEqual(factory.counters["over_window"], 3)
+
+    def test_where_numbers_mean_nothing_a_refusal_is_of_one_row__MM_13(self) -> None:
+        """All three messages have the same number; one may not be published."""
+
+        @implementer(IAuthoriser)
+        class Ruled:
+            def allows(self, access: Any) -> bool:
+                return bool(access.name != "b")
+
+        server, _ = self.connect(self.server_factory(authoriser=Ruled()), "")
+        server.dataReceived(b"".join(message(5, name.encode(), name) for name in "abc"))
+        self.assertEqual(
+            [(m.destination, m.body) for m in self.sink.messages], [("a", b"a"), ("c", b"c")]
+        )
+        self.sink.safe()
+        self.lose(server)
 
     def test_a_protocol_error_is_told_counted_logged_and_closed(self) -> None:
         """MM-33: flushed before the close"""

@@ -46,7 +46,7 @@ class ClientLife(Case):
         client.dataReceived(handshake("", "batch-ack:max-count=50;pub-sub"))
         self.assertIs(self.successResultOf(waiting), client)
         self.assertIs(self.successResultOf(client.whenEstablished()), client)
-        self.assertEqual(client.machine.room, 50)
+        self.assertEqual(client.snapshot()["count"], 50)
         self.lose(client)
         self.failureResultOf(client.whenEstablished(), ConnectionClosed)
 
@@ -234,7 +234,7 @@ class Sending(Case):
         self.successResultOf(sent[0])
         self.assertEqual(len(self.frames(transport)), 5)
         client.dataReceived(ack(5))
-        self.assertEqual(client.machine.in_flight, 0)
+        self.assertEqual(client.snapshot()["in_flight"], 0)
         self.lose(client)
 
     def test_the_reason_of_the_end_is_what_the_peer_said(self) -> None:

@@ -13,6 +13,7 @@ from tests.micromsg2.streams import (
     BATCH,
     Error,
     ExtensionFrame,
+    Session,
     ack,
     acks_written,
     at,
@@ -38,9 +39,6 @@ from tests.micromsg2.streams import (
 )
 from tests.tools.figures import Figures
 from twisted_msgproto.core.errors import LimitExceeded
-from twisted_msgproto.micromsg2.machine import (
-    Session,
-)
 
 # ── numbers (MM-12, MM-13) ──────────────────────────────────────────────────────────────────────
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.micromsg2.streams import (
     Error,
     Part,
+    Session,
     client_with,
     cuts,
     decode,
@@ -30,9 +31,6 @@ from tests.micromsg2.streams import (
 )
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.micromsg2 import Filter, Server
-from twisted_msgproto.micromsg2.machine import (
-    Session,
-)
 
 
 def read(chunks: Sequence[bytes], session: Session | None = None) -> list[object]:

@@ -52,26 +52,25 @@ STARTS = (0, 0, 65_520, 65_533, 65_535)
 """So many messages went before the first of a connection, in each direction."""
 
 
-def begun(machine: Any, before: int) -> Any:
-    """A machine which has sent and received, and settled, ``before`` messages."""
+def begun(machine: Any, before: int) -> None:
+    """Let a machine have sent and received, and settled, ``before`` messages."""
     machine._last_sent = machine._inbox._last = machine._inbox._sliced = before
     window = machine._inbox.window
     window.received = window.safe = window.acknowledged = window.marked = before
-    return machine
 
 
 class Server(MicroMsg2Server):
     """Our server; its factory says where numbers begin."""
 
-    def makeMachine(self) -> Any:
-        return begun(super().makeMachine(), self.factory.before)  # type: ignore[attr-defined]
+    def connectionMade(self) -> None:
+        begun(self.link.machine, self.factory.before)  # type: ignore[attr-defined]
 
 
 class Sender(MicroMsg2Client):
     """Our client; its factory's owner says what to send."""
 
-    def makeMachine(self) -> Any:
-        return begun(super().makeMachine(), self.factory.owner.before)  # type: ignore[attr-defined]
+    def connectionMade(self) -> None:
+        begun(self.link.machine, self.factory.owner.before)  # type: ignore[attr-defined]
 
     def sessionEstablished(self) -> None:
         self.factory.owner.established(self)  # type: ignore[attr-defined]
@@ -146,12 +145,12 @@ class OurClient:
             self._live.close()
 
     def check(self) -> None:
-        if self._live is not None and self._live.machine.in_flight > self.window:
-            raise Violation(f"{self._live.machine.in_flight} in flight, window {self.window}")
+        if self._live is not None and self._live.link.machine.in_flight > self.window:
+            raise Violation(f"{self._live.link.machine.in_flight} in flight, window {self.window}")
         counters = self.factory.counters
         if counters["faults"] > counters["fault:ack-timeout"] + counters["fault:refused-by-peer"]:
             raise Violation(f"the client reports faults: {counters}")
-        if self._live is not None and self._live.machine.counters.stray_acks:
+        if self._live is not None and self._live.link.machine.counters.stray_acks:
             raise Violation("an ack for what is not in flight")
 
     @property
@@ -278,8 +277,8 @@ class ForeignClient:
 class Taking(MicroMsg2Client):
     """A connection of a consumer."""
 
-    def makeMachine(self) -> Any:
-        return begun(super().makeMachine(), self.factory.owner.before)  # type: ignore[attr-defined]
+    def connectionMade(self) -> None:
+        begun(self.link.machine, self.factory.owner.before)  # type: ignore[attr-defined]
 
     def sessionEstablished(self) -> None:
         self.subscribe("orders")
