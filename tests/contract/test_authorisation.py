@@ -334,14 +334,14 @@ class WhoMayWhat:
                 world.pump()
         world.pump()
         assert world.factory.counters["not_allowed"] == count
-        assert len(peer.server._permissions._answers) <= ANSWERS_MAX
+        assert len(peer.server.link._permissions._answers) <= ANSWERS_MAX
         assert len(refusals(world)) == 5  # of this address, within a minute
 
     @only("micromsg2")
     def test_a_storm_of_refused_names_is_no_long_turn(self: Any) -> None:
         """NB-07: a read is small, and few lines are logged."""
         world = self.ruled(authoriser=Rules.of([{"allow": "*", "name": "orders"}]))
-        server = world.join().server
+        server = world.join().server.link
         assert server.readOctets == 128 << 10
         count = 2000
         storm = b"".join(message(number, b"x", f"n{number}") for number in range(1, count))

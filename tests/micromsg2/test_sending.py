@@ -251,11 +251,12 @@ class Sending(Case):
         self.assertIn("unknown flags", str(self.failureResultOf(sent, ProtocolViolation).value))
 
     def test_a_cancelled_send_is_not_sent_if_it_waits(self) -> None:
-        client, transport = self.client(extensions="ack")
-        flying, waiting, last = (client.send("q", b"%d" % n) for n in range(3))
+        client, transport = self.client(extensions="ack", limits={"unsent_messages": 1})
+        flying, waiting = (client.send("q", b"%d" % n) for n in range(2))
         for deferred in (flying, waiting):
             deferred.addErrback(lambda failure: None)
             deferred.cancel()
+        last = client.send("q", b"2")  # there is room again
         client.dataReceived(ack(1))
         self.assertEqual(self.bodies(transport), [b"0", b"2"])
         client.dataReceived(ack(2))

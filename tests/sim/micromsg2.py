@@ -29,7 +29,7 @@ from twisted_msgproto.micromsg2 import (
     Proposal,
 )
 from twisted_msgproto.micromsg2.application import Broker
-from twisted_msgproto.micromsg2.machine import receiving, session
+from twisted_msgproto.micromsg2.machine import Session, receiving
 from twisted_msgproto.micromsg2.wire import (
     LIMITS,
     Decoder,
@@ -441,19 +441,19 @@ class MicroMsg2:
 
 def ack_off_by_one() -> AbstractContextManager[object]:
     """The server acknowledges the message after the last safe one."""
-    write = session.Session._write_ack
+    write = Session._write_ack
 
     def ahead(self: Any) -> None:
         self._window.safe += 1
         write(self)
         self._window.safe -= 1
 
-    return mock.patch.object(session.Session, "_write_ack", ahead)
+    return mock.patch.object(Session, "_write_ack", ahead)
 
 
 def ack_what_arrived() -> AbstractContextManager[object]:
     """The server acknowledges what has arrived, safe or not."""
-    receive = session.Session.receive
+    receive = Session.receive
 
     def early(self: Any, octets: bytes, now: float) -> Any:
         events = receive(self, octets, now)
@@ -463,13 +463,13 @@ def ack_what_arrived() -> AbstractContextManager[object]:
             self._window.safe = safe
         return events
 
-    return mock.patch.object(session.Session, "receive", early)
+    return mock.patch.object(Session, "receive", early)
 
 
 def no_idle_ack() -> AbstractContextManager[object]:
     """What does not fill a window is never acknowledged."""
     never = {"ack": lambda self, now, events: None}
-    return mock.patch.dict(session.Session.timely, never)
+    return mock.patch.dict(Session.timely, never)
 
 
 def repeats_delivered() -> AbstractContextManager[object]:

@@ -33,7 +33,7 @@ from ...net.session import ClientSession, hook
 from ...net.sink import IMessageSink
 from ..application import BAD_FILTER, NOT_ALLOWED, TOPIC_PREFIX
 from ..machine import Client, Proposal, PubSub
-from ..machine.negotiation import EXTENSION_MISMATCH, UNSUPPORTED_EXTENSION, UNSUPPORTED_VERSION
+from ..machine.extensions import EXTENSION_MISMATCH, UNSUPPORTED_EXTENSION, UNSUPPORTED_VERSION
 from ..terms import (
     BAD_COMMAND,
     ERROR_CHARACTERS_MAX,
