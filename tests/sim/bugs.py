@@ -20,7 +20,7 @@ from tests.sim.disk import SimulatedFile
 from tests.sim.gateway import DIRECTORY
 from tests.sim.pipe import End
 from twisted_msgproto.core.errors import QueueFull
-from twisted_msgproto.core.gathered import Gathered
+from twisted_msgproto.core.frame_buffer import FrameBuffer
 from twisted_msgproto.core.window import ReceiveWindow
 from twisted_msgproto.lumberjack import wire as lumberjack_wire
 from twisted_msgproto.lumberjack.machine import receiving as lumberjack_machine
@@ -281,7 +281,7 @@ def no_idle_ack() -> AbstractContextManager[object]:
 
 def shared_buffer() -> AbstractContextManager[object]:
     """All connections read into one buffer."""
-    shared: dict[str, Gathered] = {}
+    shared: dict[str, FrameBuffer] = {}
     init = lumberjack_wire.Decoder.__init__
 
     def sharing(self: Any, *arguments: Any) -> None:

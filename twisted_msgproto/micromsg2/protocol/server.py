@@ -35,7 +35,7 @@ from ..application import (
     SPACE,
     TOPIC_PREFIX,
     Broker,
-    KeptTooMuch,
+    MemoryLimitExceeded,
     SubscriptionRefused,
 )
 from ..letters import Routed
@@ -128,7 +128,7 @@ class MicroMsg2ServerLink(MicroMsg2Link):
             self._authoriseCommand(event)
             broker.obey(self, event.name, event.parameters)
         except SubscriptionRefused as refusal:
-            if isinstance(refusal, KeptTooMuch):
+            if isinstance(refusal, MemoryLimitExceeded):
                 self.factory.limitMet(KEPT_LIMIT, "subscription")
             self.machine.send_error(refusal.code, str(refusal))
         self._subscribed = True

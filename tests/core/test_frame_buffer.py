@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twisted_msgproto.core.gathered import PIECE_OCTETS, Gathered
+from twisted_msgproto.core.frame_buffer import PIECE_OCTETS, FrameBuffer
 
 READS = st.lists(
     st.one_of(
@@ -18,7 +18,7 @@ READS = st.lists(
 @given(READS)
 def test_what_is_added_comes_back_in_order(sizes: list[int]) -> None:
     reads = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
-    gathered = Gathered()
+    gathered = FrameBuffer()
     for read in reads:
         gathered.add(read)
     whole = b"".join(reads)
@@ -33,7 +33,7 @@ def test_what_is_added_comes_back_in_order(sizes: list[int]) -> None:
 
 
 def test_many_short_reads_make_few_pieces_and_a_long_one_is_not_copied__NB_02() -> None:
-    gathered = Gathered()
+    gathered = FrameBuffer()
     gathered.add(b"x")
     for _ in range(3 * PIECE_OCTETS):
         gathered.add(b"y")
