@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from twisted.internet.defer import Deferred, fail
 from zope.interface import implementer
 
 from tests.micromsg2.cases import Case, Noting
 from tests.micromsg2.streams import (
+    BATCH,
     Error,
     ExtensionFrame,
     ack,
@@ -26,7 +27,7 @@ from twisted_msgproto.micromsg2 import (
     MicroMsg2Server,
     Proposal,
 )
-from twisted_msgproto.net import IAuthoriser
+from twisted_msgproto.net import DurableSink, IAuthoriser
 
 
 class Ingest(Case):
@@ -120,6 +121,47 @@ class Vendor(Extension):
     has_frames = True
     commands = frozenset({"x-go"})
 
+    def test_ten_awaited_sends_take_ten_syncs_and_no_time__MM_19__RD_22(self) -> None:
+        """MM-19, RD-22: each took half a second."""
+        client, one = self.client(extensions=BATCH + "100")
+        server, two = self.connect(self.server_factory(), BATCH + "100")
+        for number in range(10):
+            sent = client.send("jobs", b"%d" % number)
+            server.dataReceived(one.value())
+            one.clear()
+            self.sink.safe()
+            client.dataReceived(two.value())
+            two.clear()
+            self.successResultOf(sent)
+        self.assertEqual((len(self.sink.batches), self.clock.seconds()), (10, 0.0))
+        self.lose(client, server)
+
+    def test_one_group_of_the_disk_is_one_ack_for_each_connection__MM_19__RD_22(self) -> None:
+        class Writer:
+            batches: ClassVar[list[list[Any]]] = [[]]
+
+            def submit(self, batch: Any, callback: Any) -> None:
+                self.batches[-1].append(callback)
+
+        class Reactor:
+            calls: ClassVar[list[Any]] = []
+
+            def callFromThread(self, call: Any) -> None:
+                self.calls.append(call)
+
+        writer, reactor = Writer(), Reactor()
+        factory = self.server_factory(sink=DurableSink.over(writer, reactor))
+        (one, first), (two, second) = (self.connect(factory, BATCH + "100") for _ in range(2))
+        for number in range(1, 4):
+            one.dataReceived(message(number))
+            two.dataReceived(message(number))
+        for callback in writer.batches[0]:
+            callback(None, None)
+        (fire,) = reactor.calls
+        fire()
+        self.assertEqual((first.value(), second.value()), (ack(3), ack(3)))
+        self.lose(one, two)
+
 
 class Hooks(Case):
     def test_every_hook_is_called(self) -> None:
@@ -185,7 +227,7 @@ class Hooks(Case):
 
     def test_an_ack_waits_for_the_hook_and_for_the_sink(self) -> None:
         """MM-19: and the sink gets the batches in order, whichever hook is done first"""
-        server, transport = self.connect(self.server_factory(Noting), "batch-ack:max-count=2")
+        server, transport = self.connect(self.server_factory(Noting), "ack:max-count=2")
         first: Deferred[None] = Deferred()
         second: Deferred[None] = Deferred()
         server.answers |= {b"1": first, b"2": second}
@@ -227,7 +269,7 @@ class Hooks(Case):
                 above = super().batchReceived
                 return self.gates[-1].addCallback(lambda _: above(batch))
 
-        server, transport = self.connect(self.server_factory(Late), "batch-ack:max-count=2")
+        server, transport = self.connect(self.server_factory(Late), "ack:max-count=2")
         server.dataReceived(message(1, b"1"))
         server.dataReceived(message(2, b"2"))
         for gate in server.gates:

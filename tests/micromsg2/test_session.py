@@ -312,7 +312,7 @@ def test_what_is_safe_cannot_fail_any_more__MM_19() -> None:
 
 
 def test_a_session_counts_and_shows_each_step__MM_13__MM_19__MM_21__MM_28__MM_33() -> None:
-    session = server_with("json;pub-sub;" + BATCH + "3")
+    session = server_with("json;pub-sub;ack:MessagesPerAck=3")
     places: list[int] = []
 
     def figures() -> dict[str, Any]:

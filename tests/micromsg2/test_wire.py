@@ -464,7 +464,10 @@ def test_keys_are_written_strictly(key: str) -> None:
         (b"json;;dotnet;", [("json", {}), ("dotnet", {})]),
         (b"batch-ack:max-count=10;json", [("batch-ack", {"max-count": "10"}), ("json", {})]),
         (b"batch-ack:max-count:100;", [("batch-ack", {"max-count": "100"})]),
-        (b"ack:MessagesPerAck=10,,AckExpireTime=5%30,", [("ack", {"messagesperack": "10"})]),
+        (
+            b"ack:MessagesPerAck=10,,AckExpireTime=5%30,",
+            [("ack", {"messagesperack": "10", "ackexpiretime": "50"})],
+        ),
         (b"json:", [("json", {})]),
     ],
 )

@@ -50,6 +50,9 @@ COUNT_KEYS: Final = ("max-count", "count", "messagesperack")
 COUNT_DIGITS_MAX: Final = 5
 """It has at most this many digits."""
 
+EXPIRY_KEY: Final = "ackexpiretime"
+"""Under ``ack`` a peer says with this how many milliseconds it waits for an acknowledgement."""
+
 
 class Inspection(Protocol):
     """Inspects a body that may need more than one turn of the reactor.
@@ -242,14 +245,20 @@ class Acknowledging(Extension):
 
     Attributes:
         count: how many messages may be unacknowledged in each direction.
+        prompt: whatever is safe is acknowledged with the next outputs, else when ``count`` are.
+        patience: seconds after which fewer are, if not ``prompt``.
     """
 
     has_frames = True
+    prompt: ClassVar[bool]
     default: ClassVar[int]
 
     def __init__(self, properties: Mapping[str, str], limits: Limits) -> None:
         super().__init__(properties, limits)
         self.count = self.named(properties) or self.default
+        expiry = properties.get(EXPIRY_KEY, "")
+        milliseconds = expiry.isascii() and expiry.isdigit() and len(expiry) <= COUNT_DIGITS_MAX
+        self.patience = int(expiry) / 1000 if milliseconds else limits["idle-ack"]
 
     @staticmethod
     def named(properties: Mapping[str, str]) -> int | None:
@@ -307,6 +316,7 @@ class BatchAck(Acknowledging):
     """
 
     name = "batch-ack"
+    prompt = True
     default = NUMBER_OF_ACKS_DEFAULT
 
 
@@ -314,6 +324,7 @@ class Ack(Acknowledging):
     """Allows one message in flight (``MM-18``), unless the final properties carry a number."""
 
     name = "ack"
+    prompt = False  # an early one makes the reference implementation send again
     default = 1
 
     @classmethod
@@ -447,7 +458,7 @@ def read_of(extension: type[Extension], properties: Mapping[str, str]) -> Mappin
         return properties
     read = {
         key: text
-        for key in COUNT_KEYS
+        for key in (*COUNT_KEYS, EXPIRY_KEY)
         if (text := properties.get(key)) is not None and len(text) <= COUNT_DIGITS_MAX
     }
     return properties if len(read) == len(properties) else read  # usual ones are shared

@@ -8,7 +8,8 @@ alike: each may send messages, commands, extension frames and errors, each count
 from 1 and after 65535 goes on with 1 (``MM-13``).
 
 With ``ack`` or ``batch-ack`` a sender has at most N messages in flight, and the receiver
-acknowledges what is *safe*: when N are, or when nothing more has come for a while (``MM-19``).
+acknowledges what is *safe* (``MM-19``): with ``batch-ack`` whatever is when outputs are asked for,
+with ``ack`` when N are, or after a while.
 Acknowledgements are cumulative, by place in the window, never by the size of a number (``MM-21``).
 Without either, numbers are carried and never looked at.
 
@@ -94,8 +95,8 @@ class Session(Sending):
     """
 
     __slots__ = (
-        "_ack_due_at",
         "_ack_start",
+        "_ack_wanted",
         "_acks",
         "_behind",
         "_draining",
@@ -103,7 +104,6 @@ class Session(Sending):
         "_firsts",
         "_handshake_seconds",
         "_heard_at",
-        "_idle_ack_seconds",
         "_idle_close_seconds",
         "_inbox",
         "_partial",
@@ -136,16 +136,15 @@ class Session(Sending):
         self._unread_octets = 0
 
         self._handshake_seconds = limits["handshake"]
-        self._idle_ack_seconds = limits["idle-ack"]
         self._idle_close_seconds = limits["idle-close"]
         # Times, by the caller's clock; None: not running.
         self._heard_at = 0.0
         self._partial = False  # a frame or a payload is incomplete
-        self._ack_due_at: float | None = None
 
         # What the agreed extensions mean for the session.
         self._acks: Acknowledging | None = None
         self._ack_start = b""  # an acknowledgement up to its number
+        self._ack_wanted = False  # the next outputs end with one
 
         self._inbox = Inbox(limits, self.counters, self._body_refused)
         self._window = self._inbox.window
@@ -250,6 +249,8 @@ class Session(Sending):
                 self._settle_refused()
             seconds = self._idle_close_seconds
             self._partial = bool(self.decoder.buffered or inbox.in_parts)
+            if self._acks is not None and self._acks.prompt and not self._partial:
+                self._ack_wanted = self._window.safe > self._window.acknowledged
             if seconds and self._partial:
                 self.deadlines.no_later("idle", now + seconds)
         inbox.repeat_seen = False
@@ -403,12 +404,13 @@ class Session(Sending):
         self._firsts.pop(place, None)
         if self._acks is None or self._machine.state is not Side.ESTABLISHED:
             return []
-        waiting = window.safe - window.acknowledged
-        if waiting >= self._acks.count or (self._draining and waiting):
+        acks, waiting = self._acks, window.safe - window.acknowledged
+        if acks.prompt and not self._partial:
+            self._ack_wanted = waiting > 0
+        elif waiting >= acks.count or (self._draining and waiting):
             self._write_ack()
-        elif waiting and self._ack_due_at is None:
-            self._ack_due_at = now + self._idle_ack_seconds
-            self.deadlines.set("ack", self._ack_due_at)
+        elif waiting and "ack" not in self.deadlines:
+            self.deadlines.set("ack", now + acks.patience)
         return []
 
     def not_safe(self, place: int, now: float) -> list[Event]:
@@ -460,9 +462,8 @@ class Session(Sending):
         if self._acks is None or not window.safe:
             return
         window.acknowledged = window.safe
-        if self._ack_due_at is not None:
-            self._ack_due_at = None
-            self.deadlines.clear("ack")
+        self._ack_wanted = False
+        self.deadlines.clear("ack")
         self.counters.acks += 1
         number = SPACE.first + (window.safe - 1) % SPACE_SIZE
         self._out.append(self._ack_start + number.to_bytes(2, "big"))
@@ -546,6 +547,11 @@ class Session(Sending):
     }
 
     # ── octets out, and the end ─────────────────────────────────────────────────────────────────
+
+    def outputs(self) -> bytes:
+        if self._ack_wanted:
+            self._write_ack()
+        return super().outputs()
 
     def lost(self, now: float) -> list[Event | WorkLost]:
         if self.state is Side.CLOSED:

@@ -354,11 +354,16 @@ class MicroMsg2Link(SessionLink):
 
     def settled(self, arrived: Arrived) -> None:
         if not self._gone:
-            events = self.machine.made_safe(arrived.event.place, self._now())
-            if not self._following:
-                self._followAlone(events)
-            elif events:
-                self._follow(events)
+            self.machine.made_safe(arrived.event.place, self._now())
+            group = getattr(self.factory.sink, "telling", None)
+            if group is not None:
+                group[self.toldSafe] = None
+            elif not self._following:
+                self.toldSafe()
+
+    def toldSafe(self) -> None:
+        """The sink has said what is safe now: one acknowledgement for all of it."""
+        self._followAlone(())
 
     def _notSafe(self, place: Arrived, failure: Failure) -> None:
         """A refused batch is settled; after any other failure there is no ack for it (MM-19).
