@@ -215,7 +215,7 @@ def test_the_reference_loses_nothing_and_sends_nothing_twice__MM_19__RD_22(seed:
         open_ += batches(events)
         for batch in rng.sample(open_, rng.randint(0, len(open_))):
             open_.remove(batch)
-            server.made_safe(batch.place, now)
+            server.made_safe(batch.position, now)
             events = receive(server, reference.hear(server.outputs()), now)
             assert not bodies(events)
     assert (reference.dropped, reference.again, server.counters.repeats) == (0, 0, 0)

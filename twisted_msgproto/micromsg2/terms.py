@@ -67,7 +67,7 @@ class SessionEstablished:
 
 @dataclass(slots=True)
 class MessagesReceived:
-    """Messages arrived: columns, and the place for ``made_safe``.
+    """Messages arrived: columns, and the position for ``made_safe``.
 
     ``fields`` are what the table shows: properties as text, and what extensions add.
     ``properties`` are the same with their types, for filters; ``texts`` as they came.  ``notes``
@@ -82,7 +82,7 @@ class MessagesReceived:
     texts: list[bytes] = field(default_factory=list)
     properties: list[Properties] = field(default_factory=list)
     octets: int = 0
-    place: int = 0
+    position: int = 0
     notes: list[Mapping[str, str]] = field(default_factory=list)
     weight: int = 0
 

@@ -10,8 +10,8 @@ from 1 and after 65535 goes on with 1 (``MM-13``).
 With ``ack`` or ``batch-ack`` a sender has at most N messages in flight, and the receiver
 acknowledges what is *safe* (``MM-19``): with ``batch-ack`` whatever is when outputs are asked for,
 with ``ack`` when N are, or after a while.
-Acknowledgements are cumulative, by place in the window, never by the size of a number (``MM-21``).
-Without either, numbers are carried and never looked at.
+Acknowledgements are cumulative, by position in the window, never by the size of a number
+(``MM-21``).  Without either, numbers are carried and never looked at.
 
 Duties of the caller, beside those of :mod:`twisted_msgproto.core.connection`: a client calls
 ``open()`` first; ``refuse(sequence)`` comes before ``made_safe`` for a message that shall count as
@@ -149,7 +149,7 @@ class Session(Sending):
         self._inbox = Inbox(limits, self.counters, self._body_refused)
         self._window = self._inbox.window
         self._draining = False
-        self._firsts: dict[int, int] = {}  # by place, of events the sink has not answered yet
+        self._firsts: dict[int, int] = {}  # by position, of events the sink has not answered yet
 
     # ── what the caller may look at ─────────────────────────────────────────────────────────────
 
@@ -226,7 +226,7 @@ class Session(Sending):
                 frames = self.decoder.feed(inputs, FRAMES_A_TURN)
             else:
                 frames = self._resume(inputs)
-            for place, frame in enumerate(frames, 1):
+            for at, frame in enumerate(frames, 1):
                 if type(frame) is Fault:
                     self._emit(self._break(frame.reason, frame.text, frame.octets))
                 elif not self._machine.try_step(type(frame)):
@@ -236,7 +236,7 @@ class Session(Sending):
                 if self.fault is not None:
                     break
                 if inbox.inspected is not None:
-                    self._behind = frames[place:]
+                    self._behind = frames[at:]
                     break
         except (Broken, Disagreement) as error:
             reason = error.code if isinstance(error, Disagreement) else error.reason
@@ -299,13 +299,13 @@ class Session(Sending):
         """Return the messages that have come so far."""
         batch = self._inbox.take()
         if batch is not None:
-            self._firsts[batch.place] = batch.sequences[0]
+            self._firsts[batch.position] = batch.sequences[0]
             self._events.append(batch)
 
     def _settle_refused(self) -> None:
-        place = self._inbox.slice_refused()
-        if place is not None:
-            self.made_safe(place, self._heard_at)
+        position = self._inbox.slice_refused()
+        if position is not None:
+            self.made_safe(position, self._heard_at)
 
     def _body_refused(self, sequence: int, why: str) -> None:
         self._write_error(BAD_PAYLOAD, f"{sequence}: {why}")
@@ -361,7 +361,7 @@ class Session(Sending):
                 self._emit(ExtensionReceived(extension.name, content))
 
     def _receive_ack(self, payload: bytes) -> None:
-        """Follow an ack of everything up to this number, by place; a stray one is ignored
+        """Follow an ack of everything up to this number, by position; a stray one is ignored
         (``MM-21``).
         """
         if len(payload) != 2:
@@ -392,16 +392,16 @@ class Session(Sending):
 
     # ── what the caller says about what arrived ─────────────────────────────────────────────────
 
-    def made_safe(self, place: int, now: float) -> list[Event]:
-        """Note that the messages up to ``place`` (of one event returned before) are safe
+    def made_safe(self, position: int, now: float) -> list[Event]:
+        """Note that the messages up to ``position`` (of one event returned before) are safe
         (``MM-19``).
 
-        Raises ValueError for a place that no event had, or that is safe already.
+        Raises ValueError for a position that no event had, or that is safe already.
         """
         self._now = now
         window = self._window
-        window.made_safe(place)
-        self._firsts.pop(place, None)
+        window.made_safe(position)
+        self._firsts.pop(position, None)
         if self._acks is None or self._machine.state is not Side.ESTABLISHED:
             return []
         acks, waiting = self._acks, window.safe - window.acknowledged
@@ -413,22 +413,22 @@ class Session(Sending):
             self.deadlines.set("ack", now + acks.patience)
         return []
 
-    def not_safe(self, place: int, now: float) -> list[Event]:
+    def not_safe(self, position: int, now: float) -> list[Event]:
         """The messages of this event never will be safe: as ``fail`` with the first of them.
 
         :meth:`blame` names another one beforehand.
         """
         self._now = now
-        sequence = self._firsts.pop(place, None)
+        sequence = self._firsts.pop(position, None)
         if sequence is None:
-            raise ValueError(f"no event had the place {place!r}")
+            raise ValueError(f"no event had the position {position!r}")
         self.fail(sequence)
         return []
 
-    def blame(self, place: int, sequence: int) -> None:
-        """If the event with this ``place`` never will be safe, it is because of this message."""
-        if place in self._firsts:
-            self._firsts[place] = sequence
+    def blame(self, position: int, sequence: int) -> None:
+        """If the event with this ``position`` never will be safe, it is because of this message."""
+        if position in self._firsts:
+            self._firsts[position] = sequence
 
     def refuse(self, sequence: int, text: str = "") -> None:
         """Refuse this message for good; it counts as settled all the same (``MM-19``)."""
@@ -551,7 +551,11 @@ class Session(Sending):
     def outputs(self) -> bytes:
         if self._ack_wanted:
             self._write_ack()
-        return super().outputs()
+        if not self._out:
+            return b""
+        octets = b"".join(self._out)
+        self._out.clear()
+        return octets
 
     def lost(self, now: float) -> list[Event | WorkLost]:
         if self.state is Side.CLOSED:

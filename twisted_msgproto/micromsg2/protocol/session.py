@@ -342,9 +342,9 @@ class MicroMsg2Link(SessionLink):
         if stored is not None:
             await stored
 
-    def _safe(self, place: Arrived) -> None:
+    def _safe(self, arrived: Arrived) -> None:
         """This batch is in the sink: publish what is in order, then acknowledge."""
-        place.stored = True
+        arrived.stored = True
         while self._arrived and self._arrived[0].stored:
             self.publish(self._arrived.pop(0))
 
@@ -354,7 +354,7 @@ class MicroMsg2Link(SessionLink):
 
     def settled(self, arrived: Arrived) -> None:
         if not self._gone:
-            self.machine.made_safe(arrived.event.place, self._now())
+            self.machine.made_safe(arrived.event.position, self._now())
             group = getattr(self.factory.sink, "telling", None)
             if group is not None:
                 group[self.toldSafe] = None
@@ -365,22 +365,22 @@ class MicroMsg2Link(SessionLink):
         """The sink has said what is safe now: one acknowledgement for all of it."""
         self._followAlone(())
 
-    def _notSafe(self, place: Arrived, failure: Failure) -> None:
+    def _notSafe(self, arrived: Arrived, failure: Failure) -> None:
         """A refused batch is settled; after any other failure there is no ack for it (MM-19).
 
         Nor for what follows, and the session ends.
         """
         if failure.check(MessageRefused):
-            for sequence in place.event.sequences:
-                self._refuse(place, sequence, failure)
-            self._safe(place)
+            for sequence in arrived.event.sequences:
+                self._refuse(arrived, sequence, failure)
+            self._safe(arrived)
             return
         self._arrived.clear()
         error = failure.value
         if isinstance(error, _Unsafe):
             failure = error.failure
-            self.machine.blame(place.event.place, error.sequence)
-        super()._notSafe(place.event.place, failure)
+            self.machine.blame(arrived.event.position, error.sequence)
+        super()._notSafe(arrived.event.position, failure)
 
     # ── for verbs ───────────────────────────────────────────────────────────────────────────────
 
