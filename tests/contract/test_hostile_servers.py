@@ -56,7 +56,7 @@ NONSENSE: dict[str, Callable[[Any, int, int], None]] = {
 
 class Deaf:
     def waits(self: Any, peer: Peer) -> int:
-        return int(peer.client.wire.waiting)
+        return int(peer.client.link.wire.waiting)
 
     @only(*BOTH_WAYS)
     def test_answers_to_a_server_that_does_not_read_have_a_bound__NB_02(self: Any) -> None:
@@ -67,7 +67,7 @@ class Deaf:
         peer.line.server.deaf = True
         most = 0
         for number in range(400):
-            NONSENSE[self.case.name](peer.server, number * 2000, 2000)
+            NONSENSE[self.case.name](peer.server.link, number * 2000, 2000)
             world.wait(0.05, 0.05)
             if peer.line.client.gone:
                 break
@@ -123,13 +123,13 @@ class Small:
         peer = world.join()
         peer.line.server.deaf = True
         for number in range(3000):
-            NONSENSE[self.case.name](peer.server, number * 3, 3)
+            NONSENSE[self.case.name](peer.server.link, number * 3, 3)
             world.pump()
-        pieces = len(peer.client.wire.output._queue or ())
+        pieces = len(peer.client.link.wire.output._queue or ())
         self.assertLessEqual(pieces, 2 + 2 * self.waits(peer) // SLICE_OCTETS)
 
     def waits(self: Any, peer: Peer) -> int:
-        return int(peer.client.wire.waiting)
+        return int(peer.client.link.wire.waiting)
 
 
 over_all(globals(), Deaf, Small)

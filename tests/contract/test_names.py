@@ -27,8 +27,8 @@ CLIENTS = {
 }
 HOOKS = {"sessionEstablished", "sessionLost", "batchReceived", "messageReceived"}
 
-SERVERS_NOT_MOVED = {"micromsg2", "sabc", "umq"}
-CLIENTS_NOT_MOVED = {"micromsg2", "sabc", "umq"}
+SERVERS_NOT_MOVED = {"sabc", "umq"}
+CLIENTS_NOT_MOVED = {"sabc", "umq"}
 """Their sessions inherit their links still: their names are neither few nor guarded."""
 
 

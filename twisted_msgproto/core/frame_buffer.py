@@ -1,4 +1,4 @@
-"""Keep the beginning of a frame until the rest of it has come: :class:`Gathered`."""
+"""The beginning of a frame is kept until the rest of it has come."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PIECE_OCTETS: Final = 64 << 10
 """Shorter reads are joined up to this size: a piece for each would weigh more than its octets."""
 
 
-class Gathered:
+class FrameBuffer:
     """The octets of a frame that is not here in full, in pieces.
 
     One buffer that grows with each read has to be moved again and again.  A thousand connections

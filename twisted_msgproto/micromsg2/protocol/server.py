@@ -1,4 +1,4 @@
-"""MicroMsg2 on Twisted: a server with its broker, and a client whose verbs return Deferreds.
+"""The side of MicroMsg2 that accepts: it receives messages and serves subscriptions.
 
 ::
 
@@ -9,94 +9,90 @@
     factory = MicroMsg2ServerFactory(sink)
     factory.protocol = MyServer
     serverEndpoint.listen(factory)
-
-    client = await clientEndpoint.connect(MicroMsg2ClientFactory())
-    await client.whenEstablished()
-    await client.send("orders", b"...", {"amount": 3})
-    async for message in await client.subscribe("topic/prices", "market=Teu;amount>=N100"):
-        print(message.body)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from ...core.broker import WAIT, QueueName, TooManyQueues
-from ...core.errors import ConfigurationError, ConnectionClosed, Fault, PeerError, Refused, shown
+from ...core.broker import LETTER_OCTETS, WAIT, QueueName, TooManyQueues
+from ...core.errors import ConfigurationError, shown
 from ...core.kept import KEPT_LIMIT
-from ...core.limits import Limit, Limits
-from ...core.message import Message, MessageBatch
+from ...core.limits import Limits
 from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, refusal_text
 from ...net.broker import ServedBroker, Withheld, broker_of
-from ...net.clients.subscriptions import UNSUBSCRIBED
-from ...net.factory import MsgprotoServerFactory
-from ...net.inherited import InheritedClientLink as ClientLink
 from ...net.logs import LIMITS as LIMITS_MET
 from ...net.memory import ReadControl
 from ...net.sink import IMessageSink
 from ...net.turns import TurnWatch
-from .. import application, machine
 from ..application import (
     NOT_ALLOWED,
     SLOW_CONSUMER,
     SPACE,
     TOPIC_PREFIX,
     Broker,
-    KeptTooMuch,
+    MemoryLimitExceeded,
     SubscriptionRefused,
 )
 from ..letters import Routed
-from ..machine import (
-    Client,
-    CommandReceived,
-    ErrorReceived,
-    MessagesAcknowledged,
-    Proposal,
-    PubSub,
-    Server,
-)
-from ..machine.negotiation import EXTENSION_MISMATCH, UNSUPPORTED_EXTENSION, UNSUPPORTED_VERSION
-from ..terms import REFUSED_BY_PEER, SERVER
-from ..wire import LIMIT_EXCEEDED, NO_PROPERTIES, Filter, Offer, Writable
-from . import sending
-from .connection import PROTOCOL, Arrived, MicroMsg2Protocol
-from .publication import Publication
-from .subscriptions import Arrivals, Subscription, Subscriptions
+from ..machine import Proposal, PubSub, Server
+from ..terms import SERVER, CommandReceived, MessagesAcknowledged
+from ..wire import LIMIT_EXCEEDED, NO_PROPERTIES, Writable
+from .session import Arrived, MicroMsg2Factory, MicroMsg2Link, MicroMsg2Session
 
-LIMITS: Final = (
-    *machine.LIMITS,
-    *sending.LIMITS,
-    *application.LIMITS,
-    Limit("ack-wait", 300.0, "s", "a consumer that acks nothing for this long is left; 0 = off"),
-    Limit("withheld-octets", 64 << 20, "octets", "of all senders to full broker queues", 1),
-    Limit(
-        "withheld-seconds",
-        30.0,
-        "s",
-        "for a sender to full queues to acknowledge what it has of them; 0 = off",
-    ),
-)
-"""A server has these limits."""
-
-UNLIMITED_ROOM: Final = 256
+UNLIMITED_ROOM = 256
 """A consumer that does not acknowledge gets this many messages at a time."""
 
 
-class MicroMsg2Factory(MsgprotoServerFactory):
-    protocolName = PROTOCOL
-    LIMITS: ClassVar[tuple[Limit, ...]] = LIMITS
+class Publication:
+    """Messages of one read on their way to topics and queues; then they are acknowledged."""
 
-    proposal: Proposal
-    broker: Broker | None = None
+    __slots__ = ("_accepted", "_arrived", "_octets", "_parts", "_paused", "_server")
+
+    def __init__(self, server: MicroMsg2ServerLink, arrived: Arrived, parts: int) -> None:
+        """``parts`` says how often :meth:`came` will be called."""
+        self._server = server
+        self._arrived = arrived
+        self._parts = parts
+        self._accepted = arrived.envelopes is None
+        self._octets = 0
+        self._paused = False
+
+    def wait(self) -> None:
+        """Unless all is done, the octets are withheld; and a sender of much waits for its turn."""
+        if not self._parts and self._accepted:
+            return
+        event = self._arrived.event
+        self._octets = event.octets + event.weight + LETTER_OCTETS * len(event.sequences)
+        if self._parts:
+            self._paused = True
+            self._server.control.pause("fan-out")
+        self._server.factory.withheld.add(self._server, self._octets)
+
+    def came(self) -> None:
+        """Some of it is where it belongs: with the subscribers of topics, or in its queues."""
+        self._parts -= 1
+        if self._paused and not self._parts:
+            self._server.control.resume("fan-out")
+        self._look()
+
+    def accepted(self) -> None:
+        self._accepted = True
+        self._look()
+
+    def _look(self) -> None:
+        if not self._parts and self._accepted:
+            if self._octets:
+                self._server.factory.withheld.remove(self._server, self._octets)
+            self._server.settled(self._arrived)
 
 
-class MicroMsg2Server(MicroMsg2Protocol):
-    """The side that accepts: it receives messages and serves subscriptions."""
+class MicroMsg2ServerLink(MicroMsg2Link):
+    """The link of a server's connection; to the broker it is a consumer."""
 
     factory: MicroMsg2ServerFactory
     _subscribed = False  # the broker was told of subscriptions, and has not looked yet
@@ -110,11 +106,6 @@ class MicroMsg2Server(MicroMsg2Protocol):
             self.factory.lookBroker()
         self.factory.withheld.forget(self)
         super().sessionEnding(reason)
-
-    def connectionMade(self) -> None:
-        super().connectionMade()
-        if self.factory.broker is not None:
-            self._queues = self.factory.broker.queues
 
     def outputChanged(self, paused: bool) -> None:
         if paused:
@@ -137,7 +128,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
             self._authoriseCommand(event)
             broker.obey(self, event.name, event.parameters)
         except SubscriptionRefused as refusal:
-            if isinstance(refusal, KeptTooMuch):
+            if isinstance(refusal, MemoryLimitExceeded):
                 self.factory.limitMet(KEPT_LIMIT, "subscription")
             self.machine.send_error(refusal.code, str(refusal))
         self._subscribed = True
@@ -159,7 +150,7 @@ class MicroMsg2Server(MicroMsg2Protocol):
             if self.factory.broker is not None:
                 self.factory.broker.look()
 
-    def _addressed(self, arrived: Arrived) -> None:
+    def _address(self, arrived: Arrived) -> None:
         """Messages have come: those for queues get envelopes.
 
         A message is for a queue if its destination is one now.  A queue that outlives the process
@@ -200,8 +191,8 @@ class MicroMsg2Server(MicroMsg2Protocol):
         publication.wait()
         self.factory.lookBroker()
 
-    def _acknowledge(self, event: MessagesAcknowledged) -> None:
-        super()._acknowledge(event)
+    def _acknowledged(self, event: MessagesAcknowledged) -> None:
+        super()._acknowledged(event)
         if self.factory.broker is not None:
             self.factory.broker.acknowledged(self, event.sequences)
             self.factory.lookBroker()
@@ -209,9 +200,9 @@ class MicroMsg2Server(MicroMsg2Protocol):
                 self.factory.withheld.settled(self)
 
     actions: ClassVar = {
-        **MicroMsg2Protocol.actions,
+        **MicroMsg2Link.actions,
         CommandReceived: _commanded,
-        MessagesAcknowledged: _acknowledge,
+        MessagesAcknowledged: _acknowledged,
     }
 
     # What the broker asks of a consumer.
@@ -274,6 +265,13 @@ class MicroMsg2Server(MicroMsg2Protocol):
             self.machine.break_off(code, text)
             assert self.machine.fault is not None
             self.peerFaulted(self.machine.fault)
+
+
+class MicroMsg2Server(MicroMsg2Session, link=MicroMsg2ServerLink):
+    """The side that accepts: a session that receives messages and serves subscriptions."""
+
+    factory: MicroMsg2ServerFactory
+    link: MicroMsg2ServerLink
 
 
 class MicroMsg2ServerFactory(MicroMsg2Factory):
@@ -407,153 +405,3 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         return self.toNewest(
             clientId, lambda session: session.send(destination, payload, properties)
         )
-
-
-DISAGREEMENTS: Final = frozenset({UNSUPPORTED_VERSION, UNSUPPORTED_EXTENSION, EXTENSION_MISMATCH})
-"""Faults of a handshake that the next handshake would have too: as good as a refusal."""
-
-
-class MicroMsg2Client(ClientLink, MicroMsg2Protocol):
-    """The side that connects."""
-
-    factory: MicroMsg2ClientFactory
-
-    def makeMachine(self) -> Client:
-        client = Client(self.factory.proposal, self.factory.limits)
-        client.open()
-        return client
-
-    def peerError(self, fault: Fault) -> PeerError:
-        """Return a fault of the server; that it says no, or we do, is a refusal."""
-        if fault.reason == REFUSED_BY_PEER and self._lastError is not None:
-            return Refused(self._lastError.text, self._lastError.code)
-        if fault.reason in DISAGREEMENTS and not self._established:
-            return Refused(fault.text, fault.reason)
-        return super().peerError(fault)
-
-    # ── subscriptions (MM-25) ───────────────────────────────────────────────────────────────────
-
-    def subscriptionEnded(self, subscription: Subscription, reason: str) -> None:
-        """A subscription of ours has ended; ``reason`` as :class:`Subscription` has it."""
-
-    @cached_property
-    def _subscriptions(self) -> Subscriptions:
-        return Subscriptions()
-
-    @property
-    def subscriptions(self) -> Mapping[str, Subscription]:
-        """Return the subscriptions that live, by their destinations."""
-        return self._subscriptions.living
-
-    def subscribe(
-        self, destination: str, filter: str | Filter | None = None
-    ) -> Deferred[Subscription]:
-        """Ask for messages to ``destination`` (``MM-25``); fires when that is written.
-
-        Messages come to ``messageReceived``, or iterate the :class:`Subscription` with ``async
-        for``.  ``filter`` is an expression like ``amount>=N100;market=Teu``.  Subscribing again
-        replaces it.
-
-        The protocol has no answer to this.  The server's objection comes as an ERROR, and ends the
-        subscription if its text names it.  Fails with BadText for a filter that cannot be,
-        ConnectionClosed outside a session, LimitExceeded, ValueError if ``pub-sub`` was not agreed.
-        """
-        try:
-            return succeed(self._subscribe(destination, filter))
-        except (ValueError, ConnectionClosed) as error:
-            return fail(error)
-
-    def _subscribe(
-        self, destination: str, filter: str | Filter | None, arrivals: Arrivals | None = None
-    ) -> Subscription:
-        self._inPubSub()
-        parameters = {"destination": destination}
-        read = Filter.read(filter) if isinstance(filter, str) else filter
-        if read is not None:
-            parameters["filter"] = str(read)
-        self.machine.send_command("subscribe", parameters)
-        subscription = self._subscriptions.add(self, destination, read, arrivals)
-        self._settle()
-        return subscription
-
-    def unsubscribe(self, destination: str) -> Deferred[None]:
-        """Ask for no further messages to ``destination`` (``MM-25``); fails as ``subscribe``.
-
-        What came and was not iterated yet still can be.  Messages of a queue are not acknowledged
-        before that, so that they are not lost; after the session the server has them again.
-        """
-
-        def say() -> None:
-            self._inPubSub()
-            self.machine.send_command("unsubscribe", {"destination": destination})
-            self._subscriptions.end(destination, UNSUBSCRIBED)
-
-        return self._say(say)
-
-    def _inPubSub(self) -> None:
-        self._inSession()
-        if not self.machine.has(PubSub.name):
-            raise ValueError("pub-sub was not agreed")
-
-    def batchReceived(self, batch: MessageBatch) -> Deferred[Any] | None:
-        if self._subscriptions.wanted:
-            return self._offerTo(self._hear, batch)
-        return super().batchReceived(batch)
-
-    def _hear(self, message: Message) -> Any:
-        taker = self._subscriptions.taker(message.destination)
-        return self.messageReceived(message) if taker is None else taker(message)
-
-    def _toldError(self, event: ErrorReceived) -> None:
-        self._subscriptions.objected(event)
-        super()._toldError(event)
-
-    def _lookClosing(self) -> None:
-        super()._lookClosing()
-        closing = self._lateness is not None and not self._inFlight and not self._unsent
-        if closing and self._subscriptions.untaken:
-            self.leave()  # nobody is going to take it: the server keeps it
-
-    def sessionEnding(self, reason: Failure) -> None:
-        self._subscriptions.lost(self.whyLost(reason))
-        super().sessionEnding(reason)
-
-    actions: ClassVar = {**MicroMsg2Protocol.actions, ErrorReceived: _toldError}
-
-
-class MicroMsg2ClientFactory(MicroMsg2Factory):
-    """Builds a :class:`MicroMsg2Client` for each connection; fit for ``ClientService``.
-
-    Attributes:
-        proposal: what the client requires and offers.
-    """
-
-    protocol = MicroMsg2Client  # type: ignore[assignment]
-
-    def __init__(
-        self,
-        sink: IMessageSink | None = None,
-        *,
-        proposal: Proposal | None = None,
-        limits: Mapping[str, object] | Limits | None = None,
-        **shared: Any,
-    ) -> None:
-        """By default the client offers ``batch-ack`` (100 in flight) and ``pub-sub``.
-
-        Towards the reference implementation offer only ``ack`` (``MM-07``): it agrees to options
-        that it does not have.  ``sink`` takes what the server pushes; hooks see it as well.
-        """
-        changes: Mapping[str, object] | Limits = {"ack-wait": 0} if limits is None else limits
-        if not isinstance(changes, Limits):
-            changes = {"ack-wait": 0, **changes}
-        super().__init__(sink, limits=changes, **shared)
-        self.proposal = default_proposal() if proposal is None else proposal
-
-
-def default_proposal(count: int = 100) -> Proposal:
-    """Return what a client offers when nobody says: ``batch-ack`` with ``count``, and
-    ``pub-sub``.
-    """
-    return Proposal(
-        optional=(Offer("batch-ack", {"max-count": str(count)}), Offer("pub-sub")),
-    )
