@@ -217,7 +217,7 @@ class Case:
         return portal_over(checkers)
 
     def stands(self, peer: Peer) -> Any:
-        return peer.server._established
+        return peer.server.established
 
     def make_server(self, world: Any, sink: Any, portal: Any, limits: Any) -> Any:
         raise NotImplementedError
@@ -400,7 +400,7 @@ class SabcOnWebSocket(Sabc):
         return None if protocol is None else protocol.session
 
     def stands(self, peer: Peer) -> Any:
-        return peer.client.transport is not None and peer.server._established
+        return peer.client.transport is not None and peer.server.established
 
 
 class Umq(Case):

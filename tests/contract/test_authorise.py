@@ -54,7 +54,7 @@ class Authorising:
             if not asked[0].called:
                 asked[0].callback(answer) if answer == "me" else asked[0].errback(answer)
             self.assertEqual(world.tracebacks, [])
-            self.assertFalse(peer.server._established)
+            self.assertFalse(peer.server.established)
             self.assertEqual(world.factory.counters["rejected"], 0)
 
     @only(*WITH_LOG_IN)

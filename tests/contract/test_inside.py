@@ -199,7 +199,7 @@ class SessionHooks:
         for end in (
             lambda session: session.transport.loseConnection(),
             lambda session: session.transport.abortConnection(),
-            lambda session: session.drain(),
+            lambda session: session.close(),
         ):
             for side in ("server", "client"):
 

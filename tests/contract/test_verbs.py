@@ -30,7 +30,7 @@ from twisted_msgproto.micromsg2 import MessageRefused
 from twisted_msgproto.mtl.protocol.flows import MtlReader, MtlWriter
 from twisted_msgproto.net.clients.client import ClientLink
 from twisted_msgproto.net.comeback import Comeback
-from twisted_msgproto.net.session import Session
+from twisted_msgproto.net.session import Session, SessionLink
 
 VOCABULARY = (ConnectionClosed, LimitExceeded, NotStored, ProtocolViolation, Refused, TimedOut)
 """What a failed verb may say of the peer, the connection and limits."""
@@ -494,7 +494,7 @@ class Closing(Walking):
         """HO-03"""
         world = self.world(SafeSink())
         peer = world.case.meeting(world)
-        if peer.client._established:  # on a plain byte stream a writer stands at once
+        if peer.client.established:  # on a plain byte stream a writer stands at once
             return
         waiting = [peer.client.whenEstablished() for _ in range(3)]
         times = [0, 0, 0]
@@ -660,7 +660,7 @@ KINDS = [
 )
 def test_every_public_method_is_in_the_table(case: Any, of: str, kind: type) -> None:
     """A new method is a verb of the table, or the table says what else it is."""
-    inherited = methods(ClientLink) | methods(Comeback) | methods(Session)
+    inherited = methods(ClientLink) | methods(Comeback) | methods(Session) | methods(SessionLink)
     local = {name.removeprefix(f"{kind.__name__}.") for name in LOCAL}
     found = methods(kind) - inherited - ENDS - HOOKS - INSIDE - local
     assert found == {verb.name for verb in VERBS[case.name] if verb.of == of}

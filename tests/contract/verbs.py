@@ -334,7 +334,6 @@ HOOKS = frozenset(
 
 INSIDE = frozenset(
     {
-        "look",
         "deliver",
         "publish",
         "settled",

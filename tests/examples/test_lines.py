@@ -148,7 +148,7 @@ def test_no_private_method_of_ours_is_overridden() -> None:
 
 
 def is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("_abc_") and not name.endswith("__")
+    return name.startswith("_") and not name.startswith("_abc_") and "__" not in name
 
 
 # ── its machines and hooks, with the tools which others have ────────────────────────────────────

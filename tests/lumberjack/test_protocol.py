@@ -380,7 +380,7 @@ class TheEnd(Case):
         windows = b"".join(encode_window(1) + encode_json([n], [body]) for n in range(1, 20))
         server.dataReceived(encode_window(1) + encode_json([77], [body]))
         server.dataReceived(encode_compressed(windows + b"2J\0"))
-        self.assertTrue(server.machine.unfinished)
+        self.assertEqual(transport.producerState, "paused")
         self.factory.drain()
         self.clock.pump([0.1] * 20)
         self.sink.safe()

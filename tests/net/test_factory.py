@@ -61,6 +61,10 @@ class Silent:
     peer = "198.51.100.1:1"
     gone = False
 
+    @property
+    def link(self):
+        return self
+
     def displace(self):
         self.gone = True
 

@@ -286,7 +286,7 @@ class Links(LinkCase):
 
     def test_a_hook_may_end_the_server_from_inside(self) -> None:
         def batchReceived(self: Any, batch: MessageBatch) -> None:
-            self.drain()
+            self.close()
 
         server, transport = self.link(batchReceived=batchReceived)
         server.dataReceived(b"a\nb\n")

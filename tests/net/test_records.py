@@ -91,10 +91,16 @@ class TinyRecords(TestCase):
         test = self
 
         class Counted(server):  # type: ignore[misc]  # whichever class it is
-            def dataReceived(self, data: bytes) -> None:
-                test.processed += 1
-                test.by_turn[-1] += 1
-                super().dataReceived(data)
+            def connectionMade(self) -> None:
+                super().connectionMade()
+                received = self.dataReceived
+
+                def counted(data: bytes) -> None:
+                    test.processed += 1
+                    test.by_turn[-1] += 1
+                    received(data)
+
+                self.dataReceived = counted
 
         return Counted
 

@@ -90,8 +90,8 @@ class Ends(TestCase):
 
     async def test_who_pauses_a_connection_that_ends_does_not_keep_it_from_ending(self) -> None:
         def end(server: Any) -> None:
-            server.wire.close(False)
-            server.wire.pauseProducing()
+            server.link.wire.close(False)
+            server.link.wire.pauseProducing()
 
         await self.ended(end, Clock())
 

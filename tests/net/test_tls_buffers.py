@@ -144,7 +144,7 @@ def paused(directory: Path) -> tuple[Served, Any, Any]:
 def one_more(served: Served) -> Any:
     """One more link of that server, paused as the first one is."""
     connection, encrypted = served.connection()
-    link = connection.wrappedProtocol
+    link = connection.wrappedProtocol.link
     connection.dataReceived(b"".join(encrypted(EVENT) for _ in range(60)))
     assert link.snapshot()["not_read_because"]
     return link

@@ -69,6 +69,10 @@ class Notes:
         if self.on_message is not None:
             self.on_message(self)
 
+    @property
+    def link(self):
+        return self
+
     def oversized(self):
         self.seen.append("oversized")
 

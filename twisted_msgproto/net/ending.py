@@ -34,6 +34,11 @@ class OrderlyLink(Link):
         return Waiters()
 
     @property
+    def established(self) -> bool:
+        """Whether the session stands."""
+        return self._established and not self._ended
+
+    @property
     def closing(self) -> bool:
         """``close()`` was called."""
         return self._lateness is not None

@@ -15,8 +15,8 @@ from twisted.internet.defer import Deferred, fail, succeed
 
 from ...core.errors import ConnectionClosed, Refused, shown
 from ...core.limits import Limit
+from ...net.inherited import InheritedSession as Session
 from ...net.outbox import ProducerControl, Ticket, fail_all
-from ...net.session import Session
 from .. import machine
 from ..machine import ErrorReceived
 from ..wire import NO_PROPERTIES, Writable

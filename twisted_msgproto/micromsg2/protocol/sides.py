@@ -34,9 +34,9 @@ from ...core.message import Message, MessageBatch
 from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, refusal_text
 from ...net.backpressure import ReadControl
 from ...net.broker import ServedBroker, Withheld, broker_of
-from ...net.clients.client import ClientLink
 from ...net.clients.subscriptions import UNSUBSCRIBED
 from ...net.factory import MsgprotoServerFactory
+from ...net.inherited import InheritedClientLink as ClientLink
 from ...net.peerlog import LIMITS as LIMITS_MET
 from ...net.sink import IMessageSink
 from ...net.turns import TurnWatch

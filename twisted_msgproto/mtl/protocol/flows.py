@@ -14,7 +14,8 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut
 from ...net.clients.subscriptions import Backlog
-from ...net.link import Link, SteadyLogger
+from ...net.inherited import InheritedLink as Link
+from ...net.link import SteadyLogger
 from ...net.outbox import Tickets, Waiters
 from ..machine.client_flow import ClientFlow
 from ..terms.events import (

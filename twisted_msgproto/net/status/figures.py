@@ -316,7 +316,11 @@ def _walk_states(factory: Any, states: Counter[Any]) -> None:
     """
     live = list(factory.liveConnections)
     if states:
-        live = [session for session in live if not factory.counters.tracks(session)]
+        live = [
+            session
+            for session in live
+            if not factory.counters.tracks(getattr(session, "link", None))
+        ]
     states.update(map(_state_of, live))  # by the state itself, because its name takes longer
 
 
@@ -338,7 +342,8 @@ def _finite(limit: float) -> int | None:
 
 def _state_of(session: Any) -> Enum | str:
     """Return a session's state; what has no machine of its own stands or not."""
-    state = getattr(getattr(session, "machine", None), "state", None)
+    owner = getattr(session, "link", session)  # MTL's sessions share one link
+    state = getattr(getattr(owner, "machine", None), "state", None)
     if isinstance(state, Enum):
         return state
     return "ESTABLISHED" if getattr(session, "established", False) else "OPEN"

@@ -38,8 +38,9 @@ from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn
 from ...net.authorising import CALL, PUBLISH
 from ...net.backpressure import OctetBudget
-from ...net.clients.client import UNSENT_LIMITS, ClientLink
+from ...net.clients.client import UNSENT_LIMITS
 from ...net.factory import MsgprotoServerFactory, SessionFactory, host_of
+from ...net.inherited import InheritedClientLink as ClientLink
 from ...net.sink import IMessageSink
 from ..machine import Client, Server
 from ..terms.events import ConnectReceived, ConnectRefused, SessionGranted
@@ -76,7 +77,7 @@ class SabcServer(SabcSession):
             return request.client_id
         credentials = authentication.credentials(request.client_id, request.passcode)
         # Not the one of the beginning: behind a proxy its first octets say whose address it is.
-        address = host_of(self.transport.getPeer())  # type: ignore[union-attr]
+        address = host_of(self.transport.getPeer())
         asked = authentication.login(credentials, address, request.client_id)
         return asked.addCallback(self._loggedIn)
 

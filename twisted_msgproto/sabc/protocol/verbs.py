@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred, fail, succeed
 
 from ...core.errors import ConnectionClosed
 from ...core.machine import IllegalTransition
+from ...net.inherited import InheritedSession as Session
 from ...net.outbox import Ticket
-from ...net.session import Session
 from ..machine import Client, Server
 from ..machine.outgoing import OutgoingMessage
 from .exchange import Body, Response, octets_of

@@ -40,8 +40,9 @@ from ...core.limits import Limits
 from ...net.authentication import Authentication, LoggedIn, Passcode
 from ...net.authorising import CALL, PUBLISH, SUBSCRIBE
 from ...net.backpressure import OctetBudget
-from ...net.clients.client import UNSENT_LIMITS, ClientLink
+from ...net.clients.client import UNSENT_LIMITS
 from ...net.factory import MsgprotoServerFactory, SessionFactory
+from ...net.inherited import InheritedClientLink as ClientLink
 from ...net.sink import IMessageSink
 from ...net.wires.websocket import (
     WebSocketClientFactory,

@@ -12,9 +12,9 @@ from twisted.python.failure import Failure
 from ...core.errors import ConnectionClosed, LimitExceeded, shown
 from ...core.limits import Limits
 from ...core.machine import IllegalTransition
+from ...net.inherited import InheritedSession as Session
 from ...net.link import SteadyLogger
 from ...net.outbox import Ticket
-from ...net.session import Session
 from ...net.wires.websocket import WebSocketWire
 from ..machine import Client, Server
 from ..machine.attachments import Slot

@@ -113,6 +113,7 @@ class Carrier(_Mixin):
         factory: a :class:`.factories.WebSocketServerFactory` or
             :class:`.factories.WebSocketClientFactory`.
         session: what the messages are for.
+        link: the session's own.
         wire: what the session sees of this.
         send: writes octets for the peer; short ones are with the system when it returns.
         output: what the peer has not read yet.
@@ -122,7 +123,8 @@ class Carrier(_Mixin):
     log = QuietLog()
     factory: Any
     transport: Any
-    session: FramedSession
+    session: Any
+    link: FramedSession
     wire: WebSocketWire
     send: Callable[[bytes], None]
     output: Output
@@ -262,7 +264,7 @@ class Carrier(_Mixin):
         if tell_rest is not None:
             tell_rest(self._encryptedRest)
         self._keepalive = Keepalive(factory.keepalives, self._ask, self._gone)
-        self.session.wire = self.wire = factory.wire(self)
+        self.link.wire = self.wire = factory.wire(self)
         if factory.sessions.turnWatch is not None:
             peer = self.transport.getPeer()
             whose = {"peer": peer_name(peer), "host": host_of(peer)}
@@ -363,7 +365,7 @@ class Carrier(_Mixin):
         rest = self._encrypted + (len(self.data) if self._reading_paused else 0)
         if self._held + rest != self.wire.held and self._upgraded and self.state == _OPEN:
             self.wire.held = self._held + rest
-            self._guarded(self.session.heldChanged)
+            self._guarded(self.link.heldChanged)
 
     def consumeData(self) -> None:
         """Process what was read, as autobahn's loop does, but stop where reading was paused.
@@ -446,7 +448,7 @@ class Carrier(_Mixin):
         self.wire.held = self._held
         if self.state == _OPEN:
             try:
-                self.session.received(arrived)
+                self.link.received(arrived)
             except Exception:
                 self._failed("received")
 
@@ -495,7 +497,7 @@ class Carrier(_Mixin):
         """autobahn's, before it closes with 1009."""
         self.oversize = True
         if self.state == _OPEN and not self._alone:
-            self._guarded(self.session.oversized)
+            self._guarded(self.link.oversized)
         super()._max_message_size_exceeded(size, most, reason)
 
     def onMessageBegin(self, isBinary: bool) -> None:
@@ -624,7 +626,7 @@ class Carrier(_Mixin):
         why = self.wasNotCleanReason or reason or str(code)
         if not self._upgraded:
             error = tls_refusal(self._loss) or ConnectionClosed(f"no WebSocket: {why}")
-            self._guarded(self.session.neverConnected, error)
+            self._guarded(self.link.neverConnected, error)
         else:
             lost: Exception = ConnectionDone() if wasClean else ConnectionLost(why)
             if self._broken:
@@ -661,21 +663,21 @@ class Carrier(_Mixin):
 
     def _outputChanged(self, paused: bool) -> None:
         if self._upgraded:
-            self.session.outputChanged(paused)
+            self.link.outputChanged(paused)
 
     def _drained(self) -> None:
         if self._ping is not None:
             payload, self._ping = self._ping, None
             self.sendPong(payload)  # type: ignore[no-untyped-call]
         if self.state == _OPEN:
-            self.session.outputDrained()
+            self.link.outputDrained()
 
     def _stalled(self) -> None:
         """Report that the peer read nothing for ``unread-seconds``; the session logs it, if
         there is one.
         """
         if self.state == _OPEN:
-            self._guarded(self.session.unread)
+            self._guarded(self.link.unread)
         self.abort("the peer does not read")
 
 

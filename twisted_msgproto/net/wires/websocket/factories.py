@@ -26,7 +26,7 @@ from .limits import (
     UPGRADE_OCTETS,
 )
 from .quiet import PlainTimer, log
-from .wire import FramedSession, WebSocketWire
+from .wire import WebSocketWire
 
 Build = Callable[[IAddress | None], Any]
 """Builds the session (a :class:`.wire.FramedSession`) of a new connection; None refuses it."""
@@ -77,9 +77,9 @@ class _Bounds:
             }
         self.setProtocolOptions(**options)  # type: ignore[attr-defined]
 
-    def carrying(self, carrier: Any, session: FramedSession) -> Any:
+    def carrying(self, carrier: Any, session: Any) -> Any:
         """Return ``carrier`` with the session that it is for."""
-        carrier.session = session
+        carrier.session, carrier.link = session, session.link
         return carrier
 
     @property
