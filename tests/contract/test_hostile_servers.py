@@ -44,7 +44,7 @@ def both_ids(session: Any, number: int) -> bytes:
 def updates(session: Any, begin: int, count: int) -> None:
     """Updates of topics to which nobody has subscribed; each is answered with ``U``."""
     topics = range(begin + 4000, begin + 4000 + count)
-    session._write([encode(TopicUpdate(base36(topic), "")) for topic in topics])
+    session.link.wire.write([encode(TopicUpdate(base36(topic), "")) for topic in topics])
 
 
 NONSENSE: dict[str, Callable[[Any, int, int], None]] = {
@@ -59,7 +59,7 @@ class Deaf:
     """The server reads nothing, or a little from time to time."""
 
     def waits(self: Any, peer: Peer) -> int:
-        return int(peer.client.wire.waiting)
+        return int(peer.client.link.wire.waiting)
 
     @only(*BOTH_WAYS)
     def test_answers_to_a_server_that_does_not_read_have_a_bound__NB_02(self: Any) -> None:
@@ -132,11 +132,11 @@ class Small:
         for number in range(3000):
             NONSENSE[self.case.name](peer.server, number * 3, 3)
             world.pump()
-        pieces = len(peer.client.wire.output._queue or ())
+        pieces = len(peer.client.link.wire.output._queue or ())
         self.assertLessEqual(pieces, 2 + 2 * self.waits(peer) // SLICE_OCTETS)
 
     def waits(self: Any, peer: Peer) -> int:
-        return int(peer.client.wire.waiting)
+        return int(peer.client.link.wire.waiting)
 
 
 over_all(globals(), Deaf, Small)

@@ -66,8 +66,8 @@ class Naming:
             world.join(hooks={"message": hook})
         sessions = list(world.factory.liveConnections)
         for session in sessions:
-            session.clientId = "me"
-        sessions[2].clientId = "you"
+            session.link.clientId = "me"
+        sessions[2].link.clientId = "you"
         pushed = PUSHED[self.case.name](world.factory, "me")
         world.wait(1)
         self.successResultOf(pushed)

@@ -274,7 +274,7 @@ class Turns(TestCase):
 
         class Telling(UmqServer):
             def attributeChanged(self, name, value):
-                self.closed = self.machine.closed, len(self.topics)
+                self.closed = self.link.machine.closed, len(self.link.topics.published)
                 sent.append(hub.publish("news", name))
 
         first, last = self.client(), self.client()

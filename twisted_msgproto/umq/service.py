@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from twisted.application.service import IService
-from twisted.cred.portal import Portal
 from twisted.python import usage
 
 from ..core.errors import ConfigurationError
-from ..net.authentication import AuthenticationOptions
+from ..net.authentication import AuthenticationOptions, portal_over
 from ..net.gateway import Gateway, ListeningService, standalone
 from ..net.options import ServerOptions
 from ..net.wires.websocket import parse_origins
 from .application.methods import MethodRegistry
 from .application.stock import StockServer, StockServerFactory
+from .protocol.calls import PROTOCOL
 from .protocol.session import LIMITS
-from .protocol.sides import UmqRealm, UmqServer
-from .protocol.storing import PROTOCOL
+from .protocol.sides import UmqServer
 
 
 class Options(AuthenticationOptions):
@@ -81,7 +80,7 @@ def serve(options: ServerOptions, gateway: Gateway) -> IService:
     factory = gateway.makeFactory(
         options,
         ingest=options["ingest"],
-        portal=Portal(UmqRealm(), checkers) if checkers else None,  # type: ignore[arg-type]
+        portal=portal_over(checkers),
         origins=options["origins"],
         **settings,
     )

@@ -16,8 +16,7 @@ import inspect
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -25,11 +24,10 @@ from twisted.python.failure import Failure
 from ...core.errors import Refused
 from ...core.strict_json import JsonRefused, NotJson, parse_json
 from ...net.authorising import CALL
+from ...net.hooks import promised
 from ..protocol.exchange import CallFailed, Reply, Request, Stored
+from ..protocol.session import UmqSession
 from ..wire import Code
-
-if TYPE_CHECKING:
-    from ..protocol.session import UmqSession
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -244,11 +242,8 @@ class MethodRegistry:
         except TypeError as error:
             raise Refused(f"{method.name}: {error}", Code.FORMAT.value) from None
         result = method.function(*arguments)
-        if not isinstance(result, Deferred):
-            if not isawaitable(result):
-                return _encoded(result)
-            result = Deferred.fromCoroutine(result)  # type: ignore[arg-type]
-        return result.addCallback(_encoded)
+        later = promised(result)
+        return _encoded(result) if later is None else later.addCallback(_encoded)
 
     def errorText(self, failure: Failure) -> str | None:
         """What a peer is told of an error that was registered; None for others."""

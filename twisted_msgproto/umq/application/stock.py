@@ -8,24 +8,31 @@ from typing import Any
 from ...core.errors import Refused
 from ...core.message import Message
 from ..protocol.exchange import Stored
-from ..protocol.sides import UmqServer, UmqServerFactory
+from ..protocol.sides import UmqServer, UmqServerFactory, UmqServerLink
 from ..terms import CallbackReceived, CallReceived
 from ..wire import Code
 from .hub import Hub
 from .methods import MethodRegistry
 
 
-class StockServer(UmqServer):
+class StockLink(UmqServerLink):
+    """A server's link that lets in the calls of known methods, and those that ``ingest`` names."""
+
+    factory: StockServerFactory
+    selective = True
+
+    def admit(self, event: CallReceived | CallbackReceived) -> None:
+        names, methods = self.factory.ingest, self.factory.methods
+        if names and isinstance(event, CallReceived) and not methods.answers(event.payload):
+            name = methods.nameIn(event.payload)
+            if name not in names:
+                raise Refused("no such method", Code.NOT_AN_RPC_SERVER.value)
+
+
+class StockServer(UmqServer, link=StockLink):
     """A server that stores every call, or those that ``ingest`` names, and says so (``UM-17``)."""
 
     factory: StockServerFactory
-
-    def admit(self, message: CallReceived | CallbackReceived) -> None:
-        names, methods = self.factory.ingest, self.factory.methods
-        if names and isinstance(message, CallReceived) and not methods.answers(message.payload):
-            name = methods.nameIn(message.payload)
-            if name not in names:
-                raise Refused("no such method", Code.NOT_AN_RPC_SERVER.value)
 
     def requestReceived(self, message: Message) -> str | None:
         if message.destination is None or message.kind != "call":

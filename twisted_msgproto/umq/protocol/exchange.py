@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred, fail, succeed
 
 from ...core.errors import ConnectionClosed, PeerError, Refused
+from ...core.kept import KEPT_LIMIT
 from ..machine.attachments import ATTACHMENT_OCTETS, Slot, attachment_octets
-from ..terms import Attachment, AttachmentFailure
+from ..terms import Attachment, AttachmentArrived, AttachmentFailure, AttachmentsAnnounced
 from ..wire import coded
-
-if TYPE_CHECKING:
-    from .session import UmqSession
 
 Body = bytes | Slot | Deferred[bytes]
 """An attachment to send is octets, or a Deferred that fires with them (a failure sends ``-``)."""
@@ -100,10 +98,11 @@ class Update:
 class Request:
     """A call (``C``) or callback (``B``) of the peer.
 
-    ``callback`` is the callback's id, None for a call; ``session`` is where it came from.
+    ``callback`` is the callback's id, None for a call; ``session`` is the :class:`.UmqSession`
+    where it came from.
     """
 
-    session: UmqSession
+    session: Any
     id: str
     payload: str
     attachments: Sequence[Attachment] = ()
@@ -201,3 +200,81 @@ class AttachmentStream:
             self._waiting.popleft().errback(
                 ConnectionClosed("the connection ended before the attachment")
             )
+
+
+class Streams:
+    """The attachments of one session that come one by one, by the messages to which they belong.
+
+    ``octets`` are those that came and were not taken.
+    """
+
+    __slots__ = ("_link", "_open", "octets")
+
+    def __init__(self, link: Any) -> None:
+        self._link = link
+        self._open: dict[int, tuple[object, AttachmentStream]] = {}
+        self.octets = 0
+
+    def announced(self, event: AttachmentsAnnounced) -> None:
+        """Have the attachments of ``event.message`` one by one from now on."""
+        message = event.message
+        stream = AttachmentStream(event.count, self._changed)
+        self._open[id(message)] = message, stream
+        self._link.follow(self._link.machine.stream(message))
+        if len(message.attachments) == event.count:  # all of it came in one read
+            attachments, message.attachments = message.attachments, []
+            for attachment in attachments:
+                self._came(stream, attachment)
+
+    def arrived(self, event: AttachmentArrived) -> None:
+        """One more is there; nothing happens if nobody wants those of its message."""
+        found = self._open.get(id(event.message))
+        if found is not None:
+            message, stream = found
+            self._came(stream, event.attachment)
+            if stream.complete and stream.taken:
+                del self._open[id(message)]
+
+    def _came(self, stream: AttachmentStream, attachment: Attachment) -> None:
+        """Deliver an attachment to its stream: as one that failed if all sessions keep too much,
+        and nobody waits for it.
+        """
+        link = self._link
+        if not stream.awaited and not link.machine.kept.fits(attachment_octets(attachment)):
+            link.keptTooMuch("streamed attachment")
+            attachment = AttachmentFailure(f"too much is kept: {KEPT_LIMIT}")
+        stream.arrived(attachment)
+
+    def of(self, message: object) -> AttachmentStream | None:
+        """Return the attachments of ``message`` that come one by one; asked for once."""
+        found = self._open.get(id(message)) if self._open else None
+        if found is None:
+            return None
+        stream = found[1]
+        stream.taken = True
+        if stream.complete:
+            del self._open[id(message)]
+        return stream
+
+    def drop(self, message: object) -> None:
+        """Nobody will ask for the attachments of ``message``."""
+        stream = self.of(message)
+        if stream is not None:
+            stream.drop()
+
+    def lost(self) -> None:
+        """The session has ended."""
+        opened, self._open = self._open, {}
+        for _, stream in opened.values():
+            stream.lost()
+
+    def _changed(self, octets: int) -> None:
+        """Count octets that came or were consumed; above a limit reading pauses."""
+        link = self._link
+        self.octets += octets
+        kept = link.machine.kept
+        kept.add(octets) if octets > 0 else kept.remove(-octets)
+        if self.octets > link.factory.limits["attachments-octets"] // 4:
+            link.pauseReading("stream")
+        elif self.octets == 0:
+            link.resumeReading("stream")
