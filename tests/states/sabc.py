@@ -23,8 +23,9 @@ from twisted_msgproto.core.connection import WorkLost
 from twisted_msgproto.core.errors import Fault
 from twisted_msgproto.core.limits import Limits
 from twisted_msgproto.sabc.machine import Client, Server
-from twisted_msgproto.sabc.terms.events import (
+from twisted_msgproto.sabc.terms import (
     SEND_ONLY,
+    SESSION_LIMITS,
     ConnectReceived,
     FrameDiscarded,
     FrameRefused,
@@ -35,7 +36,6 @@ from twisted_msgproto.sabc.terms.events import (
     RequestsTimedOut,
     ResponsesReceived,
 )
-from twisted_msgproto.sabc.terms.limits import SESSION_LIMITS
 
 SESSIONS = count(1)
 

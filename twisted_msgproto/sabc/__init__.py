@@ -8,7 +8,7 @@ from .protocol import SabcClient, SabcClientFactory, SabcServer, SabcServerFacto
 from .protocol.comeback import SabcClientService
 from .protocol.exchange import Response
 from .protocol.session import SabcSession
-from .terms.events import ConnectReceived, ErrorReceived
+from .terms import ConnectReceived, ErrorReceived
 
 __all__ = [
     "Client",

@@ -33,7 +33,7 @@ from ..registry import PROTOCOLS
 from .protocol import ANONYMOUS_CLIENT_ID, SabcClient, SabcClientFactory
 from .protocol.exchange import Response
 from .protocol.session import PROTOCOL
-from .terms.events import ErrorReceived
+from .terms import ErrorReceived
 
 DEFAULT_ENDPOINT = f"tcp:127.0.0.1:{PROTOCOLS[PROTOCOL].ports['tcp']}"
 

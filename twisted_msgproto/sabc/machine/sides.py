@@ -32,39 +32,39 @@ from ...core.connection import WorkLost
 from ...core.errors import Fault
 from ...core.limits import Limits
 from .. import wire
-from ..terms.events import (
-    SEND_ONLY,
-    ConnectReceived,
-    ConnectRefused,
-    DisconnectReceived,
-    DrainTimedOut,
-    Event,
-    MessageAbandoned,
-    MessagesReceived,
-    MessagesSafe,
-    RequestsTimedOut,
-    SessionExpired,
-    SessionGranted,
-)
-from ..terms.limits import DRAIN_SECONDS, LOGIN_ATTEMPTS, SESSION_LIMITS
-from ..terms.tables import (
+from ..terms import (
     BAD_REQUEST,
     CLIENT,
+    DRAIN_SECONDS,
     FORBIDDEN,
+    LOGIN_ATTEMPTS,
+    SEND_ONLY,
     SERVER,
+    SESSION_LIMITS,
     TIMED_OUT,
     UNAUTHORIZED,
     UNAVAILABLE,
     Accepted,
     Connecting,
     ConnectionLost,
+    ConnectReceived,
+    ConnectRefused,
     ConnectSent,
+    DisconnectReceived,
     DisconnectSent,
     DrainBegun,
     Drained,
+    DrainTimedOut,
+    Event,
     Expired,
+    MessageAbandoned,
+    MessagesReceived,
+    MessagesSafe,
     Rejected,
+    RequestsTimedOut,
     Serving,
+    SessionExpired,
+    SessionGranted,
     Stopped,
     TimedOut,
 )
@@ -85,8 +85,7 @@ from ..wire import (
     Error,
     Frame,
 )
-from .incoming import NOTHING_YET, Incoming
-from .receiving import Listener
+from .receiving import NOTHING_YET, Incoming, Listener
 from .sending import S
 
 _DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)

@@ -26,10 +26,12 @@ from ...net.counters import Places
 from ...net.link import SteadyLogger
 from ...net.outbox import Ticket, fail_all
 from ...net.wires.websocket import WEBSOCKET_LIMITS, WebSocketWire
-from ..terms.counters import Counters
-from ..terms.events import (
+from ..terms import (
     REQUEST,
     SEND_ONLY,
+    SESSION_LIMITS,
+    TOO_MANY,
+    Counters,
     DisconnectingReceived,
     DisconnectReceived,
     DrainTimedOut,
@@ -44,8 +46,6 @@ from ..terms.events import (
     ResponsesReceived,
     SessionExpired,
 )
-from ..terms.limits import SESSION_LIMITS
-from ..terms.tables import TOO_MANY
 from .exchange import Response, octets_of
 from .verbs import Stream, Verbs
 

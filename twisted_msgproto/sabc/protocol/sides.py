@@ -43,8 +43,7 @@ from ...net.factory import MsgprotoServerFactory, SessionFactory, host_of
 from ...net.inherited import InheritedClientLink as ClientLink
 from ...net.sink import IMessageSink
 from ..machine import Client, Server
-from ..terms.events import ConnectReceived, ConnectRefused, SessionGranted
-from ..terms.tables import SERVER, UNAVAILABLE, Serving
+from ..terms import SERVER, UNAVAILABLE, ConnectReceived, ConnectRefused, Serving, SessionGranted
 from .exchange import Body, Response
 from .session import LIMITS, PROTOCOL, SabcSession, log
 

@@ -13,7 +13,7 @@ from ...core.machine import IllegalTransition
 from ...net.inherited import InheritedSession as Session
 from ...net.outbox import Ticket
 from ..machine import Client, Server
-from ..machine.outgoing import OutgoingMessage
+from ..machine.sending import OutgoingMessage
 from .exchange import Body, Response, octets_of
 
 PARTS_A_TURN: Final = 16
