@@ -27,8 +27,8 @@ CLIENTS = {
 }
 HOOKS = {"sessionEstablished", "sessionLost", "batchReceived", "messageReceived"}
 
-SERVERS_NOT_MOVED = {"micromsg2", "sabc"}
-CLIENTS_NOT_MOVED = {"micromsg2", "sabc", "mtl"}
+SERVERS_NOT_MOVED = {"micromsg2"}
+CLIENTS_NOT_MOVED = {"micromsg2", "mtl"}
 """Their sessions inherit their links still: their names are neither few nor guarded."""
 
 
