@@ -3,10 +3,9 @@
 Read in this order: wire, terms, machine, protocol, application, service.
 """
 
-from .application.hub import Hub
-from .application.methods import MethodRegistry, Remote, RemoteError, call_method
+from .application import Hub, MethodRegistry, Remote, RemoteError, call_method
 from .machine.sides import Client, Server
-from .protocol.exchange import (
+from .protocol.calls import (
     AttachmentLost,
     AttachmentStream,
     CallFailed,

@@ -28,9 +28,8 @@ from ..net.clients.shapes import (
     RecvOptions,
     SendOptions,
 )
-from .application.methods import call_method, dump, parse
-from .protocol.calls import PROTOCOL
-from .protocol.exchange import NoSuchMethod, Reply, Stored, Update, plain
+from .application import call_method, dump, parse
+from .protocol.calls import PROTOCOL, NoSuchMethod, Reply, Stored, Update, plain
 from .protocol.sides import UmqClient, UmqClientFactory, connect
 from .protocol.topics import Subscription
 

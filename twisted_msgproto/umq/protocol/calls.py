@@ -1,25 +1,302 @@
-"""The calls of one session, both ways: what they are answered, and what is stored first."""
+"""The calls of one session, both ways: what is exchanged, answered, and stored first."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.python.failure import Failure
 
-from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut, shown
+from ...core.errors import ConnectionClosed, LimitExceeded, PeerError, Refused, TimedOut, shown
+from ...core.kept import KEPT_LIMIT
 from ...core.machine import IllegalTransition
 from ...core.message import Message, MessageBatch
 from ...net.authorising import CALL, refusal_text
 from ...net.hooks import promised
 from ...net.outbox import Ticket
 from ...net.session import SessionHooks
-from ..machine.attachments import Slot
-from ..terms import AttributeSet, CallbackReceived, CallExpired, CallReceived, ErrorReceived
+from ..machine.attachments import ATTACHMENT_OCTETS, Slot, attachment_octets
+from ..terms import (
+    Attachment,
+    AttachmentArrived,
+    AttachmentFailure,
+    AttachmentsAnnounced,
+    AttributeSet,
+    CallbackReceived,
+    CallExpired,
+    CallReceived,
+    ErrorReceived,
+)
 from ..terms import ResultReceived as Result
-from ..wire import Call, Callback, Code, base36, number
-from .exchange import AttachmentStream, CallFailed, Reply, Request, plain
+from ..wire import Call, Callback, Code, base36, coded, number
+
+Body = bytes | Slot | Deferred[bytes]
+"""An attachment to send is octets, or a Deferred that fires with them (a failure sends ``-``)."""
+
+
+class CallFailed(Refused):
+    """The peer's ``E`` in answer to our call (``UM-09``).
+
+    ``payload`` is its text; ``code`` is the number it begins with, or None.
+    """
+
+    def __init__(self, payload: str) -> None:
+        code, text = coded(payload)
+        super().__init__(text, code)
+        self.payload = payload
+
+
+class SessionRefused(Refused):
+    """The end of the session by the peer's ``F`` (``UM-08``); ``code`` is its code."""
+
+
+class NoSuchMethod(Refused):
+    """The answer of a server without that method: all it did was to store the call (``UM-17``)."""
+
+    def __init__(self, stored: Stored) -> None:
+        done = "stored the call" if stored.durable else "gave the call to its application"
+        super().__init__(f"the server has no such method, it {done}")
+
+
+class AttachmentLost(PeerError):
+    """An attachment that its sender could not deliver: ``-`` came in its place (``UM-04``)."""
+
+
+@dataclass(slots=True)
+class Reply:
+    """An answer: a text and its attachments.
+
+    Received, each attachment is its octets or an AttachmentFailure; of a call that was ``streamed``
+    they come through ``stream`` instead.
+    """
+
+    payload: Any = ""
+    attachments: Sequence[Any] = ()
+    stream: AttachmentStream | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Stored:
+    """A stock server's answer to a call for which it has no method (``UM-17``).
+
+    ``durable``: the call is in its queue; else it has none, and an application has the call.
+    """
+
+    durable: bool
+
+    def __str__(self) -> str:
+        return _STORED if self.durable else _NOT_STORED
+
+    @classmethod
+    def read(cls, payload: str) -> Stored | None:
+        """Return what an answer's payload says; None if it is something else."""
+        if not payload.startswith("{"):
+            return None
+        text = "".join(payload.split())
+        return cls(text == _STORED) if text in (_STORED, _NOT_STORED) else None
+
+
+_STORED: Final = '{"stored":true}'
+_NOT_STORED: Final = '{"stored":false}'
+
+
+@dataclass(slots=True)
+class Update:
+    """Something new on a topic (``UM-12``); attachments as in :class:`Reply`."""
+
+    payload: str
+    attachments: Sequence[Attachment] = ()
+    stream: AttachmentStream | None = None
+
+
+@dataclass(slots=True)
+class Request:
+    """A call (``C``) or callback (``B``) of the peer.
+
+    ``callback`` is the callback's id, None for a call; ``session`` is the :class:`.UmqSession`
+    where it came from.
+    """
+
+    session: Any
+    id: str
+    payload: str
+    attachments: Sequence[Attachment] = ()
+    callback: int | None = None
+    stream: AttachmentStream | None = None
+
+
+def refusal(code: int, text: str) -> Refused:
+    """Raise this in a method to answer ``E`` with ``code`` (a Code or any number) and ``text``."""
+    return Refused(text, int(code))
+
+
+def plain(attachments: Sequence[Attachment]) -> list[bytes]:
+    """Return the attachments for the table's column: one that failed is empty there."""
+    return [b"" if isinstance(entry, AttachmentFailure) else entry for entry in attachments]
+
+
+def _octets(attachment: Attachment) -> int:
+    return attachment_octets(attachment) + ATTACHMENT_OCTETS
+
+
+@dataclass(slots=True)
+class AttachmentStream:
+    """The attachments of one message, one by one (``UM-19``).
+
+    Attributes:
+        count: how many there will be in all.
+        taken: whoever answers the message has this.
+    """
+
+    count: int
+    changed: Callable[[int], None] = lambda octets: None
+    _arrived: deque[Attachment] = field(default_factory=deque)
+    _waiting: deque[Deferred[bytes]] = field(default_factory=deque)
+    _asked: int = 0
+    _lost: bool = False
+    _came: int = 0
+    _dropped: bool = False
+    taken: bool = False
+
+    @property
+    def complete(self) -> bool:
+        return self._came == self.count
+
+    @property
+    def awaited(self) -> bool:
+        return bool(self._waiting)
+
+    def next(self) -> Deferred[bytes]:
+        """Return the next attachment.
+
+        Fails with AttachmentLost when ``-`` came in its place, with ConnectionClosed when the
+        connection ended first.  IndexError after the last.
+        """
+        if self._asked >= self.count:
+            raise IndexError(f"there are {self.count} attachments")
+        self._asked += 1
+        if self._arrived:
+            attachment = self._arrived.popleft()
+            self.changed(-_octets(attachment))
+            if isinstance(attachment, bytes):
+                return succeed(attachment)
+            return fail(AttachmentLost(attachment.text))
+        if self._lost:
+            return fail(ConnectionClosed("the connection ended before the attachment"))
+        waiting: Deferred[bytes] = Deferred()
+        self._waiting.append(waiting)
+        return waiting
+
+    def arrived(self, attachment: Attachment) -> None:
+        self._came += 1
+        if not self._waiting:
+            if self._dropped:
+                return
+            self._arrived.append(attachment)
+            self.changed(_octets(attachment))
+            return
+        waiting = self._waiting.popleft()
+        if isinstance(attachment, bytes):
+            waiting.callback(attachment)
+        else:
+            waiting.errback(AttachmentLost(attachment.text))
+
+    def drop(self) -> None:
+        """Nobody will ask for what has come, and what still comes."""
+        self._dropped = self._lost = True
+        octets = sum(map(_octets, self._arrived))
+        self._arrived.clear()
+        self.changed(-octets)
+
+    def lost(self) -> None:
+        """The connection is gone: what is waited for has failed."""
+        self._lost = True
+        while self._waiting:
+            self._waiting.popleft().errback(
+                ConnectionClosed("the connection ended before the attachment")
+            )
+
+
+class Streams:
+    """The attachments of one session that come one by one, by the messages to which they belong.
+
+    ``octets`` are those that came and were not taken.
+    """
+
+    __slots__ = ("_link", "_open", "octets")
+
+    def __init__(self, link: Any) -> None:
+        self._link = link
+        self._open: dict[int, tuple[object, AttachmentStream]] = {}
+        self.octets = 0
+
+    def announced(self, event: AttachmentsAnnounced) -> None:
+        """Have the attachments of ``event.message`` one by one from now on."""
+        message = event.message
+        stream = AttachmentStream(event.count, self._changed)
+        self._open[id(message)] = message, stream
+        self._link._follow(self._link.machine.stream(message))
+        if len(message.attachments) == event.count:  # all of it came in one read
+            attachments, message.attachments = message.attachments, []
+            for attachment in attachments:
+                self._came(stream, attachment)
+
+    def arrived(self, event: AttachmentArrived) -> None:
+        """One more is there; nothing happens if nobody wants those of its message."""
+        found = self._open.get(id(event.message))
+        if found is not None:
+            message, stream = found
+            self._came(stream, event.attachment)
+            if stream.complete and stream.taken:
+                del self._open[id(message)]
+
+    def _came(self, stream: AttachmentStream, attachment: Attachment) -> None:
+        """Deliver an attachment to its stream: as one that failed if all sessions keep too much,
+        and nobody waits for it.
+        """
+        link = self._link
+        if not stream.awaited and not link.machine.kept.fits(attachment_octets(attachment)):
+            link.keptTooMuch("streamed attachment")
+            attachment = AttachmentFailure(f"too much is kept: {KEPT_LIMIT}")
+        stream.arrived(attachment)
+
+    def of(self, message: object) -> AttachmentStream | None:
+        """Return the attachments of ``message`` that come one by one; asked for once."""
+        found = self._open.get(id(message)) if self._open else None
+        if found is None:
+            return None
+        stream = found[1]
+        stream.taken = True
+        if stream.complete:
+            del self._open[id(message)]
+        return stream
+
+    def drop(self, message: object) -> None:
+        """Nobody will ask for the attachments of ``message``."""
+        stream = self.of(message)
+        if stream is not None:
+            stream.drop()
+
+    def lost(self) -> None:
+        """The session has ended."""
+        opened, self._open = self._open, {}
+        for _, stream in opened.values():
+            stream.lost()
+
+    def _changed(self, octets: int) -> None:
+        """Count octets that came or were consumed; above a limit reading pauses."""
+        link = self._link
+        self.octets += octets
+        kept = link.machine.kept
+        kept.add(octets) if octets > 0 else kept.remove(-octets)
+        if self.octets > link.factory.limits["attachments-octets"] // 4:
+            link.pauseReading("stream")
+        elif self.octets == 0:
+            link.resumeReading("stream")
+
 
 PROTOCOL: Final = "umq"
 

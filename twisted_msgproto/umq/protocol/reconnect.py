@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 from ...core.errors import ConnectionClosed, LimitExceeded
 from ...net.clients import subscriptions
 from ...net.comeback import ClientComeback
-from .exchange import Reply, Update
+from .calls import Reply, Update
 from .sides import UmqClient, UmqClientFactory
 from .topics import Subscription, Updates
 

@@ -7,7 +7,7 @@ sessions, their links are :class:`UmqLink`.  What every link does, whatever its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from sys import getsizeof
 from typing import Any, ClassVar, Final
@@ -50,8 +50,7 @@ from ..terms import (
     TopicUpdated,
 )
 from ..wire import Call, Callback, Code, UmqFault, base36, number
-from .calls import UNSENT, Calls
-from .exchange import Reply, Request, SessionRefused, Streams, Update
+from .calls import UNSENT, Calls, Reply, Request, SessionRefused, Streams, Update
 from .topics import Subscription, Topic, Topics
 
 SUBPROTOCOL: Final = "umq"
@@ -153,12 +152,6 @@ class UmqLink(SessionLink):
 
     def count(self, name: str) -> None:
         self._tally[name] += 1
-
-    def guarded(self, hook: Callable[..., object], *arguments: object) -> None:
-        self._guarded(hook, *arguments)
-
-    def follow(self, events: Iterable[Any]) -> None:
-        self._follow(events)
 
     def pauseReading(self, why: str) -> None:
         self._control.pause(why)
@@ -550,7 +543,7 @@ class UmqSession(Session, link=UmqLink):
     def requestReceived(self, message: Message) -> Any:
         """A call arrived, and the sink (if there is one) has it safe; return the answer's body.
 
-        Text, UTF-8 octets, a :class:`~.exchange.Reply`, None for an empty answer, or a Deferred or
+        Text, UTF-8 octets, a :class:`~.calls.Reply`, None for an empty answer, or a Deferred or
         coroutine for any of these; an exception becomes ``E`` (``UM-09``).  Not called for calls
         that the factory's ``methods`` answer.  The default accepts what a sink has made safe, and
         refuses with code 6 where there is no sink.
@@ -592,7 +585,7 @@ class UmqSession(Session, link=UmqLink):
         timeout: float | None = None,
         streamed: bool = False,
     ) -> Deferred[Reply]:
-        """Call the peer (``UM-09``); fires with its :class:`~.exchange.Reply`.
+        """Call the peer (``UM-09``); fires with its :class:`~.calls.Reply`.
 
         ``attachments`` are octets, or Deferreds that fire with octets.  Fails with CallFailed
         (``E``), TimedOut after ``timeout`` seconds (default ``call-seconds``), SessionRefused

@@ -47,7 +47,7 @@ from ...net.wires.websocket import (
     WebSocketServerFactory,
     client_endpoint,
 )
-from ..application.methods import MethodRegistry
+from ..application import MethodRegistry
 from ..machine.sides import UNDECIDED, Client, Server
 from ..terms import (
     HELLO_ATTACHMENT_OCTETS,
@@ -57,8 +57,7 @@ from ..terms import (
     WelcomeReceived,
 )
 from ..wire import Code
-from .calls import PROTOCOL
-from .exchange import Reply
+from .calls import PROTOCOL, Reply
 from .session import LIMITS, SUBPROTOCOL, UmqLink, UmqSession
 
 
@@ -175,7 +174,7 @@ class UmqServer(UmqSession, link=UmqServerLink):
 
     @hook
     def welcome(self, hello: HelloReceived) -> str | Reply:
-        """Return the payload of our ``W``, as a :class:`~.exchange.Reply` with attachments
+        """Return the payload of our ``W``, as a :class:`~.calls.Reply` with attachments
         (``UM-07``).
         """
         return ""

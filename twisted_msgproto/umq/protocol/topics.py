@@ -17,8 +17,7 @@ from ...net.clients.subscriptions import LOST, REFUSED, UNSUBSCRIBED, Backlog, E
 from ..machine.attachments import ATTACHMENT_OCTETS, Slot, attachments_octets, text_octets
 from ..terms import TopicClosed, TopicUnsubscribed, TopicUpdated
 from ..wire import base36
-from .calls import UNSENT
-from .exchange import NoSuchMethod, Reply, Stored, Update
+from .calls import UNSENT, NoSuchMethod, Reply, Stored, Update
 
 
 @implementer(IConsumer)
@@ -346,7 +345,7 @@ class Subscription(Ending):
             self._backlog.end(failure)
         self._tellEnd()
         link = self._link
-        link.guarded(link.protocol.subscriptionEnded, self, reason)
+        link._guarded(link.protocol.subscriptionEnded, self, reason)
 
     def lost(self) -> None:
         self.end(LOST, ConnectionClosed("the connection ended, and the subscription with it"))
@@ -414,7 +413,7 @@ class Topics:
             link.streams.drop(event)
         else:
             update = Update(event.payload, event.attachments, link.streams.of(event))
-            link.guarded(subscription.arrived, update)
+            link._guarded(subscription.arrived, update)
 
     def closed(self, event: TopicClosed) -> None:
         subscription = self.subscribed.get(event.topic)
