@@ -8,7 +8,7 @@ answers.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from hmac import compare_digest
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ from ..terms import (
 )
 from ..wire import (
     BLANK,
+    END,
     ERROR_CODE,
     MSG_ID,
     MSG_MORE,
@@ -203,42 +204,55 @@ class Listener(Speaker[S]):
     def _read_octets(self, octets: bytes, now: float, events: list[Event]) -> None:
         decoder = self._decoder
         decoder.feed(octets)
-        looked = False  # for many at once: when the frame of which a part came before is through
+        together = True  # once: when the frame of which a part came before is through
         while True:
-            if not looked and decoder.at_head:
-                looked = True
-                self._quickest(now, events)
+            if together and decoder.at_head:
+                together = False
+                self._take_all(now, events)
             piece = decoder.next()
             if piece is None:
                 break
-            if type(piece) is not Message or not self._quick(piece, now, events):
+            if type(piece) is not Message or not self._quick_answer(piece, now, events):
                 self._take(piece, now, events)
                 if self.closed:
                     break
 
-    def _read_frames(self, messages: Iterable[bytes], now: float, events: list[Event]) -> None:
+    def _read_frames(self, messages: Sequence[bytes], now: float, events: list[Event]) -> None:
+        if all(octets.endswith(END) for octets in messages):
+            self._decoder.feed(b"".join(messages))
+            taken = self._take_all(now, events, len(messages))
+            self._decoder.clear()
+            if taken:
+                return
         for octets in messages:
             if self.closed:
                 break
             piece = read_frame(octets, self.bounds, lenient=self._lenient)
-            if type(piece) is not Message or not self._quick(piece, now, events):
+            if type(piece) is not Message or not self._quick_answer(piece, now, events):
                 self._take(piece, now, events)
 
-    def _quickest(self, now: float, events: list[Event]) -> None:
-        """Deal with requests in one frame each, if nothing else has come, all together."""
-        if (
+    def _simple(self, now: float) -> bool:
+        """Return whether nothing is unfinished, and the session is open and not over."""
+        return not (
             self._machine.state is not self._open[0]
             or self._unfinished
             or self._receiving
             or (self.expires is not None and now >= self.expires)
-        ):
-            return
+        )
+
+    def _take_all(self, now: float, events: list[Event], count: int = 0) -> bool:
+        """Deal with requests in one frame each, if nothing else has come, all together.
+
+        ``count`` says how many frames there are, where that is known.  False: nothing is done.
+        """
+        if not self._simple(now):
+            return False
         unanswered = self._unanswered
         found = self._decoder.plain(
-            self._request_prefix, self.message_octets, unanswered, self._unanswered_max
+            self._request_prefix, self.message_octets, unanswered, self._unanswered_max, count
         )
         if found is None:
-            return
+            return False
         ids, bodies, weight = found
         unanswered.update(dict.fromkeys(ids, False))
         self.counters.requests += len(ids)
@@ -247,48 +261,21 @@ class Listener(Speaker[S]):
         events.append(
             MessagesReceived(REQUEST, ids, [_NO_FIELDS] * len(ids), bodies, None, octets, weight)
         )
+        return True
 
-    def _quick(self, frame: Message, now: float, events: list[Event]) -> bool:
-        """Deal with a request or an answer in one frame, with no header but the two it needs.
-
-        False (and nothing is done) for all others.
-        """
+    def _quick_answer(self, frame: Message, now: float, events: list[Event]) -> bool:
+        """Deal with an answer in one frame, with no header but the two it needs; False: another."""
         headers = frame.headers
+        id = headers.get(REF_MSG_ID)
         if (
-            len(headers) != 2
+            id is None
+            or len(headers) != 2
+            or id not in self._pending
             or not frame.final
-            or self._unfinished
-            or self._machine.state is not self._open[0]
-            or (self.expires is not None and now >= self.expires)
+            or not self._simple(now)
             or frame.head_octets + len(frame.body) + frame.end_octets > self.message_octets
             or not compare_digest(headers.get(SESSION_ID, "").encode(), self._session_id)
         ):
-            return False
-        id = headers.get(MSG_ID)
-        last = events[-1] if events else None
-        if id is not None:
-            unanswered = self._unanswered
-            if id in unanswered or len(unanswered) >= self._unanswered_max:
-                return False
-            unanswered[id] = False
-            self.counters.requests += 1
-            weight = frame.head_octets if id.isascii() else frame.head_octets + wide((id,))
-            if type(last) is MessagesReceived and last.kind == REQUEST:
-                last.ids.append(id)
-                last.fields.append(_NO_FIELDS)
-                last.bodies.append(frame.body)
-                last.octets += len(frame.body)
-                last.weight += weight
-                if last.truncated is not None:
-                    last.truncated.append(False)
-            else:
-                body = frame.body
-                events.append(
-                    MessagesReceived(REQUEST, [id], [_NO_FIELDS], [body], None, len(body), weight)
-                )
-            return True
-        id = headers.get(REF_MSG_ID)
-        if id is None or id not in self._pending:
             return False
         self._answered(id, _NO_FIELDS, frame.body, False, events)
         return True
