@@ -98,7 +98,7 @@ class Sabc(Pairing):
                     self.machines[side].accept(f"S{next(SESSIONS)}", expires=expires)
                 case MessagesReceived():
                     must(event.truncated is None, side, "cut a message:", event)
-                    reports.append(Arrived(event.place, list(event.bodies)))
+                    reports.append(Arrived(event.position, list(event.bodies)))
                 case MessagesSafe():
                     self._answer(side, event.messages)
                 case ResponsesReceived():

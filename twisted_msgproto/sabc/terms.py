@@ -79,7 +79,7 @@ class MessagesReceived:
     ``kind`` is ``request`` (each is to be answered with ``answer``, ``fail`` or ``acknowledge``) or
     ``send-only`` (say ``settle(count)`` when they are dealt with).  ``truncated`` is None if no
     message was cut (``SA-22``).  ``octets`` are those of the bodies; ``weight`` is what ids and
-    headers count beside.  ``place`` is for ``made_safe`` and ``not_safe``.
+    headers count beside.  ``position`` is for ``made_safe`` and ``not_safe``.
     """
 
     kind: str
@@ -89,7 +89,7 @@ class MessagesReceived:
     truncated: list[bool] | None
     octets: int
     weight: int = field(default=0, compare=False)
-    place: int = field(default=0, compare=False)
+    position: int = field(default=0, compare=False)
     batch: object = field(default=None, compare=False, repr=False)
     """What the caller has made of it, for when it is safe."""
 

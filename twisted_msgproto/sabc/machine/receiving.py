@@ -141,7 +141,7 @@ class Listener(Speaker[S]):
         "_decoder",
         "_lenient",
         "_more",
-        "_places",
+        "_positions",
         "_receiving",
         "_refuse_oversize",
         "_request_prefix",
@@ -176,8 +176,8 @@ class Listener(Speaker[S]):
         piece = max(1, min(65536, self.message_octets // _PIECES_A_MESSAGE))
         self._decoder = Decoder(self.bounds, part_octets=piece, lenient=lenient)
         self._request_prefix = b""  # of a request's id
-        self._places = 0  # of the last event with messages
-        self._unsafe: dict[int, MessagesReceived] = {}  # by place: what the sink has not answered
+        self._positions = 0  # of the last event with messages
+        self._unsafe: dict[int, MessagesReceived] = {}  # by position: not answered by the sink
         self._current = NOTHING_YET  # the message of the frame being received
         self._more = False  # that frame says msg-more
         self._receiving = False  # there is one
@@ -197,8 +197,8 @@ class Listener(Speaker[S]):
             self.deadlines.no_later("unfinished", now + self._unfinished_seconds)
         for event in events:
             if type(event) is MessagesReceived:
-                event.place = self._places = self._places + 1
-                self._unsafe[event.place] = event
+                event.position = self._positions = self._positions + 1
+                self._unsafe[event.position] = event
         return events
 
     def _read_octets(self, octets: bytes, now: float, events: list[Event]) -> None:

@@ -354,7 +354,7 @@ class SabcLink(SessionLink):
         if self.factory.authoriser is not None:
             action = CALL if event.kind == REQUEST else PUBLISH
             if self.refuses(action, count=len(event.ids)):
-                self.machine.forbid(event.place, refusal_text(action, ""))
+                self.machine.forbid(event.position, refusal_text(action, ""))
                 return
         event.batch = batch = MessageBatch(  # by place: names cost half as much again
             PROTOCOL,
@@ -373,11 +373,11 @@ class SabcLink(SessionLink):
             event.truncated,
             weight=event.weight,
         )
-        self.deliver(batch, event.place)
+        self.deliver(batch, event.position)
 
-    def _safe(self, place: Any) -> None:
-        """Messages at ``place`` are safe; send-only ones reach their hook after the end too."""
-        events = self.machine.made_safe(place, self._now())
+    def _safe(self, position: Any) -> None:
+        """Messages at ``position`` are safe; send-only ones reach their hook after the end too."""
+        events = self.machine.made_safe(position, self._now())
         if events or not self._following:
             self._follow(events)
 

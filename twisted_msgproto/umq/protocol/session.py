@@ -43,7 +43,7 @@ from ..terms import (
     CallsSafe,
     ErrorReceived,
     FatalReceived,
-    KeptTooMuch,
+    MemoryLimitExceeded,
     ResultReceived,
     TopicClosed,
     TopicUnsubscribed,
@@ -445,7 +445,7 @@ class UmqLink(SessionLink):
     def _onArrived(self, event: AttachmentArrived) -> None:
         self.streams.arrived(event)
 
-    def _onKeptTooMuch(self, event: KeptTooMuch) -> None:
+    def _onMemoryLimit(self, event: MemoryLimitExceeded) -> None:
         self.keptTooMuch(event.what)
 
     def _onFatal(self, event: FatalReceived) -> None:
@@ -482,7 +482,7 @@ class UmqLink(SessionLink):
         AttributeUnset: _onAttribute,
         AttachmentsAnnounced: _onAnnounced,
         AttachmentArrived: _onArrived,
-        KeptTooMuch: _onKeptTooMuch,
+        MemoryLimitExceeded: _onMemoryLimit,
         FatalReceived: _onFatal,
         UmqFault: _onFault,
     }
