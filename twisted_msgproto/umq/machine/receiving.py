@@ -577,8 +577,7 @@ class Peer(Speaker):
     ) -> list[Event]:
         """The calls of this batch are safe: CallsSafe says that they may be answered now.
 
-        The position of a batch is what its caller makes of the calls in it whose answers wait for the
-        sink; it may be empty.
+        The position of a batch is the calls in it whose answers wait for the sink; it may be empty.
         """
         self.clock = max(now, self.clock)
         return [CallsSafe(position)] if position and self._machine.state is self.open_state else []
