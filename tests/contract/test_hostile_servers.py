@@ -27,23 +27,25 @@ def commands(session: Any, begin: int, count: int) -> None:
 
 def ambiguous(session: Any, begin: int, count: int) -> None:
     """Messages with two ids; each is refused with an ERROR."""
-    session._write(b"".join(both_ids(session, number) for number in range(begin, begin + count)))
+    numbers = range(begin, begin + count)
+    session.link.wire.write(b"".join(both_ids(session, number) for number in numbers))
 
 
 def ambiguous_frames(session: Any, begin: int, count: int) -> None:
-    session._write([both_ids(session, number)[:-2] for number in range(begin, begin + count)])
+    numbers = range(begin, begin + count)
+    session.link.wire.write([both_ids(session, number)[:-2] for number in numbers])
 
 
 def both_ids(session: Any, number: int) -> bytes:
-    length = "content-length::0\r\n" if session.machine.lengths else ""
-    lines = f"{session.machine._prefix}msg-id::{number}\r\nref-msg-id::3\r\n{length}\r\n"
+    length = "content-length::0\r\n" if session.link.machine.lengths else ""
+    lines = f"{session.link.machine._prefix}msg-id::{number}\r\nref-msg-id::3\r\n{length}\r\n"
     return lines.encode() + b"\0\r\n"
 
 
 def updates(session: Any, begin: int, count: int) -> None:
     """Updates of topics to which nobody has subscribed; each is answered with ``U``."""
     topics = range(begin + 4000, begin + 4000 + count)
-    session._write([encode(TopicUpdate(base36(topic), "")) for topic in topics])
+    session.link.wire.write([encode(TopicUpdate(base36(topic), "")) for topic in topics])
 
 
 NONSENSE: dict[str, Callable[[Any, int, int], None]] = {

@@ -180,7 +180,7 @@ class Authorising:
             lambda server: server.transport.loseConnection(),
             lambda server: server.transport.abortConnection(),
             lambda server: server.factory.drain(),
-            lambda server: server.drain(),
+            lambda server: server.close(),
         ):
 
             def authorise(server: Any, request: Any, end: Any = end) -> str:

@@ -1,6 +1,7 @@
-"""An optional JSON codec: a call's payload is ``["method", args…]`` (``UM-17``).
+"""What a UMQ server may do with its calls: methods by name, and topics by name.
 
-UMQ itself never looks into a payload.  A :class:`MethodRegistry` answers such calls with Python
+**Methods** are an optional JSON codec: a call's payload is ``["method", args…]`` (``UM-17``).  UMQ
+itself never looks into a payload.  A :class:`MethodRegistry` answers such calls with Python
 functions and documents itself; :class:`Remote` makes the peer's methods functions that return
 Deferreds.
 
@@ -8,28 +9,40 @@ Deferreds.
 * Error: ``{"type": NAME, "message": TEXT}`` as the payload of ``E`` for exceptions that were
   registered as errors for the peer, ``CODE TEXT`` for refusals; anything else is ours alone to
   know, and says "internal error".
+
+**Topics**: the :class:`Hub` of a stock server has these methods:
+
+* ``["subscribe", NAME, TOPIC-ID]``: publish what comes for NAME to the caller's topic;
+* ``["publish", NAME, TEXT]``: to all subscribers of NAME; the answer is how many got it;
+* ``["methods"]``: this list.
+
+An authoriser is asked about the NAME, with the actions ``subscribe`` and ``publish``.  A subscriber
+that does not read is dropped by its topic's limits (``UM-21``).  Thousands may have subscribed to
+one name.  An update is sent to as many as one turn has time for, and to the others in the turns
+after it, a name at a time; everybody else is served between.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
-from ...core.errors import Refused
-from ...core.strict_json import JsonRefused, NotJson, parse_json
-from ...net.authorising import CALL
-from ..protocol.exchange import CallFailed, Reply, Request, Stored
-from ..wire import Code
-
-if TYPE_CHECKING:
-    from ..protocol.session import UmqSession
+from ..core.errors import LimitExceeded, Refused
+from ..core.strict_json import JsonRefused, NotJson, parse_json
+from ..net.authorising import CALL, PUBLISH, SUBSCRIBE
+from ..net.hooks import promised
+from ..net.turns import Turn
+from .protocol.calls import CallFailed, Reply, Request, Stored
+from .protocol.session import UmqSession
+from .protocol.topics import Topic
+from .wire import Code
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -142,7 +155,7 @@ class MethodRegistry:
 
         Usable as a decorator, with or without arguments.  ``durable``: the answer waits until the
         sink (if there is one) has the call safe.  ``streamed``: the call comes before its
-        attachments.  ``with_request``: the first argument is the :class:`~.exchange.Request`.
+        attachments.  ``with_request``: the first argument is the :class:`~.calls.Request`.
         ``action``: what an authoriser is asked about; other than ``"call"`` it is about the first
         argument, a name, and not about the method.  ValueError if the name is taken.
         """
@@ -244,11 +257,8 @@ class MethodRegistry:
         except TypeError as error:
             raise Refused(f"{method.name}: {error}", Code.FORMAT.value) from None
         result = method.function(*arguments)
-        if not isinstance(result, Deferred):
-            if not isawaitable(result):
-                return _encoded(result)
-            result = Deferred.fromCoroutine(result)  # type: ignore[arg-type]
-        return result.addCallback(_encoded)
+        later = promised(result)
+        return _encoded(result) if later is None else later.addCallback(_encoded)
 
     def errorText(self, failure: Failure) -> str | None:
         """What a peer is told of an error that was registered; None for others."""
@@ -273,7 +283,7 @@ def call_method(
 ) -> Deferred[Any]:
     """Call the peer's method ``name``; fires with its result, or a Reply if it has attachments.
 
-    It fires with :class:`~.exchange.Stored` if the peer is a stock server that has no such method.
+    It fires with :class:`~.calls.Stored` if the peer is a stock server that has no such method.
     Fails with RemoteError for errors that the peer registered, CallFailed for its refusals, and as
     ``session.call`` otherwise; NotJson if the answer is no JSON.
     """
@@ -317,3 +327,174 @@ class Remote:
 
         method.__name__ = name
         return method
+
+
+class Feed:
+    """One name: the topics that subscribed to it, and the updates that wait for their turn.
+
+    All subscribers get all updates in one order.  One who comes while an update is sent gets the
+    next.
+
+    Attributes:
+        topics: the subscribers' topics, in the order in which they came.
+    """
+
+    def __init__(self) -> None:
+        self.topics: dict[Topic, None] = {}
+        self._updates: OrderedDict[Deferred[int], str] = OrderedDict()
+        self._rest: Iterator[Topic] | None = None  # who has not got the first update yet
+        self._got = 0
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._updates)
+
+    def add(self, text: str) -> Deferred[int]:
+        """Let an update wait; the Deferred fires with how many subscribers got it.
+
+        It fails with what a topic raised (LimitExceeded for a text that is too large): then the
+        subscribers after that one do not get the update.  Cancelling it withdraws an update that
+        nobody has got yet.
+        """
+        sent: Deferred[int] = Deferred(self._withdraw)
+        self._updates[sent] = text
+        return sent
+
+    def _withdraw(self, sent: Deferred[int]) -> None:
+        if self._rest is None or sent is not next(iter(self._updates)):
+            del self._updates[sent]
+
+    def send(self, late: Callable[[], bool]) -> None:
+        """Send what waits to one subscriber after the other, until it is ``late``."""
+        while self._updates:
+            sent, text = next(iter(self._updates.items()))
+            if self._rest is None:
+                self._rest, self._got = iter(list(self.topics)), 0
+            failure = None
+            try:
+                for topic in self._rest:
+                    self._got += topic.publish(text)
+                    if late():
+                        return
+            except Exception:
+                failure = Failure()
+            self._rest = None
+            if sent.called:
+                pass  # cancelled, when some had got it
+            elif failure is None:
+                sent.callback(self._got)
+            else:
+                sent.errback(failure)
+            del self._updates[sent]  # not before: what is published meanwhile stands behind it
+            if late():
+                return
+
+
+NAMES_MAX = 10_000
+
+WAITING_CHARACTERS: Final = 64 << 20
+"""While updates with this many characters wait for their turn, further ones are refused."""
+
+NAME_CHARACTERS: Final = 1024
+"""A name has at most this many characters: with 10,000 names these are 10 MB."""
+
+SMALL_CHARACTERS: Final = 4 << 10
+"""No update of at most this many characters is refused for what others have waiting."""
+
+
+class Hub:
+    """Named topics, to which any number of sessions may subscribe.
+
+    Attributes:
+        methods: the registry to give to a factory; register your own methods beside these.
+    """
+
+    def __init__(self) -> None:
+        self._feeds: dict[str, Feed] = {}
+        self._waiting: deque[Feed] = deque()  # what is still to be sent, a feed a turn
+        self._characters = 0  # of the updates in it
+        self._sending = False
+        self._turn: Any = None  # the call of the clock that goes on with it
+        self.methods = MethodRegistry()
+        self.methods.register(self.subscribe, with_request=True, action=SUBSCRIBE)
+        self.methods.register(self._publish, name="publish", with_request=True, action=PUBLISH)
+
+    def subscribe(self, request: Request, name: str, id: str) -> bool:
+        """Publish what comes for NAME to the caller's topic ID."""
+        if not isinstance(name, str) or not isinstance(id, str):
+            raise Refused("name and topic id are texts", Code.FORMAT.value)
+        if len(name) > NAME_CHARACTERS:
+            raise Refused(f"a name has at most {NAME_CHARACTERS} characters", Code.FORMAT.value)
+        if name not in self._feeds and len(self._feeds) >= NAMES_MAX:
+            raise Refused("too many names", Code.UNAVAILABLE.value)
+        try:
+            topic = request.session.openTopic(id)
+        except LimitExceeded as error:
+            raise Refused(str(error), Code.UNAVAILABLE.value) from None
+        except ValueError as error:
+            raise Refused(str(error), Code.FORMAT.value) from None
+        feed = self._feeds.get(name)
+        if feed is None:
+            feed = self._feeds[name] = Feed()
+        feed.topics[topic] = None
+        factory = request.session.factory
+        self._spent, self._callLater = factory.spent, factory.clock.callLater
+        if factory.turnWatch is not None and "_send" not in vars(self):
+            factory.turnWatch.measure(self, "_send", peer="updates of the hub")
+        topic.whenClosed().addCallback(lambda reason: self._gone(name, feed, topic))
+        return True
+
+    def _gone(self, name: str, feed: Feed, topic: Topic) -> None:
+        del feed.topics[topic]
+        if not feed.topics:
+            del self._feeds[name]
+
+    def _publish(self, request: Request, name: str, text: str) -> Deferred[int]:
+        sent = self.publish(name, text)
+        if not sent.called:  # what a publisher does next, it does after this
+            request.session.serveAfter(sent)
+        return sent
+
+    def publish(self, name: str, text: str) -> Deferred[int]:
+        """Send TEXT to all subscribers of NAME; fires with how many got it.
+
+        It has fired already if all got it in this turn.  Updates for one name are sent in the order
+        of their calls.  Cancelling withdraws an update that nobody has got yet.  Raises Refused for
+        what is no text, and while too much waits; fails as :meth:`.Topic.publish` raises.
+        """
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise Refused("name and text are texts", Code.FORMAT.value)
+        if self._characters >= WAITING_CHARACTERS and len(text) > SMALL_CHARACTERS:
+            raise Refused("too many updates wait", Code.UNAVAILABLE.value)
+        feed = self._feeds.get(name)
+        if feed is None:
+            return succeed(0)
+        if not feed.waits:
+            self._waiting.append(feed)
+        sent = feed.add(text)
+        self._characters += len(text)
+        sent.addBoth(self._sent, len(text))
+        if self._turn is None and not self._sending:
+            self._send()
+        return sent
+
+    def _sent(self, result: Any, characters: int) -> Any:
+        self._characters -= characters
+        return result
+
+    def _send(self) -> None:
+        self._turn = None
+        turn = Turn(self._spent)
+        self._sending = True
+        try:
+            while self._waiting:
+                feed = self._waiting.popleft()
+                feed.send(turn.over)
+                if feed.waits:
+                    self._waiting.append(feed)
+                if turn.over():
+                    break
+        finally:
+            self._sending = False
+        if self._waiting:
+            self._turn = self._callLater(0, self._send)

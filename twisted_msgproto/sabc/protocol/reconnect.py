@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 
 from ...core.errors import LimitExceeded
 from ...net.clients.reconnect import ReconnectingClient
-from .exchange import Body, Response
+from .session import Body, Response
 from .sides import SabcClient, SabcClientFactory
 
 GOODBYE_SECONDS: Final = 1.0

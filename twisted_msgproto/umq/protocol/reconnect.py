@@ -13,9 +13,9 @@ from twisted.python.failure import Failure
 from ...core.errors import ConnectionClosed, LimitExceeded
 from ...net.clients import subscriptions
 from ...net.clients.reconnect import ReconnectingClient
-from .exchange import Reply, Update
+from .calls import Reply, Update
 from .sides import UmqClient, UmqClientFactory
-from .subscriptions import Subscription, Updates
+from .topics import Subscription, Updates
 
 log = Logger(namespace="twisted_msgproto.umq")
 
@@ -25,7 +25,7 @@ class Renewed(subscriptions.Renewed):
 
     A hook is called, or iterate it through all sessions: what had come from one that has ended can
     still be iterated.  The server may end it while the session continues: it refuses it, or says
-    ``D``.  Its ``reason`` then is one of those of :class:`~.subscriptions.Subscription`, but never
+    ``D``.  Its ``reason`` then is one of those of :class:`~.topics.Subscription`, but never
     ``"lost"``.  Iteration ends then, and continues with :meth:`renew` or the next session.
     """
 
@@ -61,7 +61,7 @@ class Renewed(subscriptions.Renewed):
         )
 
     def _ask(self, session: UmqClient) -> Subscription:
-        return session._subscribe(*self._asked)
+        return session.link.topics.subscribe(*self._asked)
 
     def _end(self, reason: str, failure: Exception | None) -> None:
         if self.reason is None:
