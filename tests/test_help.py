@@ -8,7 +8,7 @@ from tests.docs import limits as limits_page
 from twisted_msgproto import registry
 from twisted_msgproto.core.limits import Limit, amount
 from twisted_msgproto.gateway import Options as GatewayOptions
-from twisted_msgproto.net.help import limits_table, paragraphs
+from twisted_msgproto.net.options import limits_table, paragraphs
 
 
 def page_of(protocol, width=80):

@@ -257,7 +257,7 @@ def test_everything_comes_from_there(installed: Installed) -> None:
 @of_releases
 def test_types_and_the_status_page_are_there(installed: Installed) -> None:
     package = installed.site / "twisted_msgproto"
-    names = [f"net/status/page.{kind}" for kind in ("html", "css", "js")]
+    names = [f"net/site/page.{kind}" for kind in ("html", "css", "js")]
     for name in ("py.typed", "core/_packed.pyi", "lumberjack/_scan.pyi", *names):
         assert (package / name).is_file(), name
 

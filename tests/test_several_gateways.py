@@ -23,7 +23,7 @@ from tests.tools.queues import batch, put
 from twisted_msgproto import cli
 from twisted_msgproto.core.errors import ConfigurationError
 from twisted_msgproto.gateway import Configuration
-from twisted_msgproto.net.control.asking import GatewayBroker
+from twisted_msgproto.net.site.client import GatewayBroker
 from twisted_msgproto.queue import QueueReader, QueueWriter
 from twisted_msgproto.spark.table import LandedTable
 

@@ -45,11 +45,14 @@ from .net.authentication.options import SCHEMES_WITHOUT_SECRETS
 from .net.authorising import Rules
 from .net.endpoints import check_endpoint, ports_of
 from .net.gateway import Gateway
-from .net.help import LegibleOptions
-from .net.jsonlog import forget_own_pid, twist_log
-from .net.memory import share_processor, spare_lasting_objects
-from .net.monotonic import count_monotonically
-from .net.options import LOG_FLAGS, ServerOptions, parse_or_exit
+from .net.logs import twist_log
+from .net.options import LOG_FLAGS, LegibleOptions, ServerOptions, parse_or_exit
+from .net.process import (
+    count_monotonically,
+    forget_own_pid,
+    share_processor,
+    spare_lasting_objects,
+)
 from .net.reloading import Change
 
 QUEUE_KEYS: Mapping[str, type] = {

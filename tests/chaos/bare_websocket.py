@@ -11,7 +11,7 @@ import sys
 from autobahn.twisted.websocket import WebSocketServerFactory, WebSocketServerProtocol
 from twisted.internet import endpoints, reactor
 
-from twisted_msgproto.net.wires.websocket.limits import WEBSOCKET_LIMITS
+from twisted_msgproto.net.wires.websocket.frames import WEBSOCKET_LIMITS
 
 
 class Greeting(WebSocketServerProtocol):  # type: ignore[misc]

@@ -16,7 +16,7 @@ import pytest
 from tests.tools.five import ANYWHERE, CLIENTS, SERVERS
 from tests.tools.processes import PATIENCE_SECONDS, START_SECONDS, Launched, Launcher
 from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
-from twisted_msgproto.net.control.asking import GatewayBroker
+from twisted_msgproto.net.site.client import GatewayBroker
 from twisted_msgproto.queue import QueueReader
 
 LISTEN = "tcp:0:interface=127.0.0.1"

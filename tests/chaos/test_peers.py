@@ -31,7 +31,7 @@ from tests.tools.processes import PATIENCE_SECONDS
 from twisted_msgproto.lumberjack.wire import encode_window
 from twisted_msgproto.micromsg2 import Proposal
 from twisted_msgproto.micromsg2.wire import encode_handshake
-from twisted_msgproto.net.peerlog import LINES_MAX
+from twisted_msgproto.net.logs import LINES_MAX
 
 pytestmark = pytest.mark.slow
 

@@ -23,8 +23,8 @@ from twisted_msgproto.core.broker import QueueName
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.core.message import MessageBatch
-from twisted_msgproto.net.control.asking import GatewayBroker
-from twisted_msgproto.net.control.shapes import QueueShown
+from twisted_msgproto.net.site.client import GatewayBroker
+from twisted_msgproto.net.site.shapes import QueueShown
 from twisted_msgproto.queue import QueueWriter
 from twisted_msgproto.queue.brokered.settled import SettledFile
 

@@ -17,7 +17,7 @@ from tests.contract.test_storing import Boom
 from tests.contract.world import only, over_all
 from tests.tools.sinks import SafeSink
 from twisted_msgproto.core.errors import ConnectionClosed
-from twisted_msgproto.net.jsonlog import line_of
+from twisted_msgproto.net.logs import line_of
 
 NAME, RIGHT = "me", "right"
 ELSEWHERE = "198.51.100.9"
@@ -180,7 +180,7 @@ class Authorising:
             lambda server: server.transport.loseConnection(),
             lambda server: server.transport.abortConnection(),
             lambda server: server.factory.drain(),
-            lambda server: server.drain(),
+            lambda server: server.close(),
         ):
 
             def authorise(server: Any, request: Any, end: Any = end) -> str:
@@ -320,8 +320,8 @@ class Naming:
             world.join(hooks={"message": hook})
         sessions = list(world.factory.liveConnections)
         for session in sessions:
-            session.clientId = "me"
-        sessions[2].clientId = "you"
+            session.link.clientId = "me"
+        sessions[2].link.clientId = "you"
         pushed = PUSHED[self.case.name](world.factory, "me")
         world.wait(1)
         self.successResultOf(pushed)

@@ -27,9 +27,9 @@ from twisted_msgproto.core.errors import (
     TimedOut,
 )
 from twisted_msgproto.micromsg2 import MessageRefused
-from twisted_msgproto.mtl.protocol.flows import MtlReader, MtlWriter
+from twisted_msgproto.mtl import MtlReader, MtlWriter
 from twisted_msgproto.net.clients.client import ClientLink
-from twisted_msgproto.net.comeback import Comeback
+from twisted_msgproto.net.clients.reconnect import ReconnectingService
 from twisted_msgproto.net.session import Session, SessionLink
 
 VOCABULARY = (ConnectionClosed, LimitExceeded, NotStored, ProtocolViolation, Refused, TimedOut)
@@ -648,7 +648,8 @@ KINDS = [
 )
 def test_every_public_method_is_in_the_table(case: Any, of: str, kind: type) -> None:
     """A new method is a verb of the table, or the table says what else it is."""
-    inherited = methods(ClientLink) | methods(Comeback) | methods(Session) | methods(SessionLink)
+    shared = (ClientLink, ReconnectingService, Session, SessionLink)
+    inherited = set().union(*map(methods, shared))
     local = {name.removeprefix(f"{kind.__name__}.") for name in LOCAL}
     found = methods(kind) - inherited - ENDS - HOOKS - INSIDE - local
     assert found == {verb.name for verb in VERBS[case.name] if verb.of == of}

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import twisted_msgproto.net.status
+import twisted_msgproto.net.site
 
-FILE = Path(twisted_msgproto.net.status.__file__).parent / "grafana.json"
+FILE = Path(twisted_msgproto.net.site.__file__).parent / "grafana.json"
 
 SCHEMA_VERSION = 39
 """Grafana 11 writes this version; later ones read it."""

@@ -6,7 +6,7 @@
 import sys
 
 from twisted_msgproto import cli
-from twisted_msgproto.net.status import flow
+from twisted_msgproto.net.site import flow
 
 SAMPLE_SECONDS = 0.1
 

@@ -26,8 +26,9 @@ from twisted_msgproto.core.errors import (
 )
 from twisted_msgproto.net.clients.asking import ask_each
 from twisted_msgproto.net.clients.endpoints import client_endpoint, host_and_port
+from twisted_msgproto.net.clients.reconnect import Backoff, ReconnectingService
 from twisted_msgproto.net.clients.shapes import ConnectOptions
-from twisted_msgproto.net.comeback import Backoff, Comeback, tls_refusal
+from twisted_msgproto.net.factory import tls_refusal
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,7 @@ class Session:
                 waiting.errback(ConnectionClosed("lost"))
 
 
-class Client(Comeback[Session]):
+class Client(ReconnectingService[Session]):
     """The test makes its sessions."""
 
     begun = 0

@@ -18,17 +18,16 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.internet.threads import deferToThread
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import TestCase
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
 from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError
-from twisted_msgproto.net.control import address
-from twisted_msgproto.net.control.asking import GatewayBroker
-from twisted_msgproto.net.control.resources import BodilessRequest
-from twisted_msgproto.net.control.service import ControlService
-from twisted_msgproto.net.control.shapes import MessageShown, NoSuchQueue, QueueShown
-from twisted_msgproto.net.control.site import ControlSite
+from twisted_msgproto.net.gateway import Gateway
+from twisted_msgproto.net.site.client import GatewayBroker, SocketPath
+from twisted_msgproto.net.site.http import BoundedSite
+from twisted_msgproto.net.site.shapes import MessageShown, NoSuchQueue, QueueShown
 
 
 class OverUnix(http.client.HTTPConnection):
@@ -97,11 +96,12 @@ class Control(TestCase):
         self.directory = self.mktemp()
         os.makedirs(self.directory)
 
-    def serve(self, directory: str | None = None) -> ControlService:
-        service = ControlService(reactor, directory or self.directory, lambda: self.shelf)
-        service.startService()
-        self.addCleanup(service.stopService)
-        return service
+    def serve(self, directory: str | None = None) -> Gateway:
+        gateway = Gateway(reactor, directory or self.directory)
+        self.patch(gateway, "broker", lambda: self.shelf)
+        gateway.startService()
+        self.addCleanup(gateway.stopService)
+        return gateway
 
     def asked(self, verb: str, *arguments: Any, directory: str | None = None) -> Deferred[Any]:
         broker = GatewayBroker(directory or self.directory)
@@ -183,7 +183,6 @@ class Control(TestCase):
         purge = "/broker/purge?space=micromsg2&name=orders"
         for method, target, headers, status in (
             ("GET", "/broker/nothing", {}, 404),
-            ("GET", "/", {}, 404),
             ("GET", "/broker/peek?space=micromsg2", {}, 400),
             ("GET", "/broker/peek?space=%FF&name=x", {}, 400),
             ("GET", purge, {"X-Msgproto": "1"}, 405),
@@ -221,10 +220,13 @@ class Control(TestCase):
         self.serve()
         self.assertEqual(len(await self.asked("queues")), 2)
 
-    def test_a_file_of_somebody_else_stays_and_the_gateway_works_without(self) -> None:
+    async def test_a_file_of_somebody_else_stays_and_the_gateway_works_without(self) -> None:
         path = Path(self.directory, "control")
         path.write_text("mine")
-        self.assertFalse(self.serve().listening)
+        with capturedLogs() as logged:
+            gateway = self.serve()
+        self.assertIn("which works without that", str(list(map(formatEvent, logged))))
+        await gateway.stopService()
         self.assertEqual(path.read_text(), "mine")
 
     async def test_a_directory_with_a_long_name_has_a_socket_too(self) -> None:
@@ -234,13 +236,13 @@ class Control(TestCase):
         self.assertTrue(Path(directory, "control").is_socket())
         self.assertEqual(len(await self.asked("queues", directory=directory)), 2)
         await service.stopService()
-        self.assertEqual(os.listdir(directory), [])
+        self.assertNotIn("control", os.listdir(directory))
         self.assertNotIn(os.path.realpath(directory), opened_files())
 
     async def test_the_socket_of_another_user_is_told(self) -> None:
         self.serve()
         with (
-            patch.object(address.SocketPath, "__init__", side_effect=PermissionError(13, "no")),
+            patch.object(SocketPath, "__init__", side_effect=PermissionError(13, "no")),
             self.assertRaisesRegex(QueueAway, "this user may not use its socket"),
         ):
             await self.asked("queues")
@@ -312,7 +314,7 @@ class Served:
         root.putChild(b"quick", Quick())  # type: ignore[no-untyped-call]
         root.putChild(b"stream", Stream())  # type: ignore[no-untyped-call]
         self.clock: Any = Clock()
-        self.site = ControlSite(root, requestFactory=BodilessRequest, reactor=self.clock)
+        self.site = BoundedSite(root, reactor=self.clock)
 
     def connect(self, octets: bytes = b"") -> Wire | None:
         channel = self.site.buildProtocol(ADDRESS)

@@ -21,12 +21,11 @@ from tests.tools.sinks import SafeSink
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.cli import main
 from twisted_msgproto.net import Counters, Delivery, OctetBudget, ReadControl
-from twisted_msgproto.net.counters import Places
-from twisted_msgproto.net.status.bridging import shown_bridge
-from twisted_msgproto.net.status.flow import FlowHistory, since
-from twisted_msgproto.net.status.machines import drawings
-from twisted_msgproto.net.status.metrics import exposition
-from twisted_msgproto.net.traffic import Traffic, quantile
+from twisted_msgproto.net.counters import Places, Traffic, quantile
+from twisted_msgproto.net.site.flow import FlowHistory, since
+from twisted_msgproto.net.site.metrics import exposition
+from twisted_msgproto.net.site.root import drawings
+from twisted_msgproto.net.site.store import shown_bridge
 
 
 def test_a_connections_figures_are_seen_while_it_lives_and_after_it():

@@ -18,8 +18,7 @@ from twisted.python.failure import Failure
 
 from tests.tools.processes import Launcher
 from twisted_msgproto.net import MsgprotoServerFactory
-from twisted_msgproto.net.jsonlog import JsonLog
-from twisted_msgproto.net.peerlog import LOGINS
+from twisted_msgproto.net.logs import LOGINS, JsonLog
 
 LOOPBACK = "tcp:0:interface=127.0.0.1"
 SOURCE = "twisted_msgproto.test"

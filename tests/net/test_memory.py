@@ -525,7 +525,7 @@ def test_what_comes_after_the_end_counts_nowhere__NB_02():
 
 READS = """
 import os, resource, sys, tempfile
-from twisted_msgproto.net.memory import keep_freed_memory
+from twisted_msgproto.net.process import keep_freed_memory
 
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
@@ -583,7 +583,7 @@ def test_a_gateway_keeps_its_memory_when_it_starts_and_not_before(
 
 LASTING = """
 import gc, sys
-from twisted_msgproto.net.memory import share_processor, spare_lasting_objects
+from twisted_msgproto.net.process import share_processor, spare_lasting_objects
 
 share_processor()
 assert sys.getswitchinterval() <= 0.001

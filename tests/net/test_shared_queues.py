@@ -24,14 +24,14 @@ from twisted_msgproto.micromsg2 import command as micromsg2
 from twisted_msgproto.micromsg2 import letters as micromsg2_letters
 from twisted_msgproto.micromsg2.service import Options as MicroMsg2Options
 from twisted_msgproto.micromsg2.service import serve as serve_micromsg2
+from twisted_msgproto.mtl import application as mtl_letters
 from twisted_msgproto.mtl import command as mtl
-from twisted_msgproto.mtl import letters as mtl_letters
 from twisted_msgproto.mtl.service import Options as MtlOptions
 from twisted_msgproto.mtl.service import serve as serve_mtl
 from twisted_msgproto.net import gateway as net_gateway
 from twisted_msgproto.net.clients.shapes import RecvOptions, SendOptions
-from twisted_msgproto.net.control.asking import GatewayBroker
 from twisted_msgproto.net.gateway import Gateway
+from twisted_msgproto.net.site.client import GatewayBroker
 
 reactor: Any = installed
 SERVERS = {

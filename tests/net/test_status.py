@@ -24,10 +24,10 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.errors import ConfigurationError, QueueError
 from twisted_msgproto.lumberjack.service import Options, serve
-from twisted_msgproto.net.control.asking import GatewayBroker
 from twisted_msgproto.net.gateway import Gateway, ListeningService
-from twisted_msgproto.net.status import stream
-from twisted_msgproto.net.status.verdict import healthy, safe_and_landing
+from twisted_msgproto.net.site import stream
+from twisted_msgproto.net.site.client import GatewayBroker
+from twisted_msgproto.net.site.verdict import healthy, safe_and_landing
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.bridges import status_path, write_status
 
@@ -201,7 +201,7 @@ class Figures(Served):
         port = peers[1].transport.getHost().port  # type: ignore[union-attr]
         for query, wanted in (
             ("", 3), ("?protocol=lumberjack", 3), ("?protocol=umq", 0),
-            ("?state=CLOSED", 0), (f"?text=127.0.0.1:{port}", 1), ("?text=%ff", 0),
+            ("?state=CLOSED", 0), (f"?text=127.0.0.1:{port}", 1),
             ("?state=EMPTY&text=LUMBERJACK-2", 3),
         ):  # fmt: skip
             status, body, _ = await self.get(f"/sessions.json{query}")
@@ -240,6 +240,8 @@ class Figures(Served):
         status, body, _ = await self.get("/healthz")
         self.assertEqual(status, 503)
         self.assertIn(b"Nothing can be acknowledged: the queue is closed", body)
+        status, body, _ = await self.get("/healthz", "HEAD")  # as load balancers ask
+        self.assertEqual((status, body), (503, b""))
 
     async def test_prometheus_reads_the_metrics(self) -> None:
         await self.serve()
@@ -504,7 +506,7 @@ class Rules(SynchronousTestCase):
         self.assertTrue(healthy({**fine, "damaged_messages": 4}).ok)
 
     def test_of_ten_thousand_sessions_some_are_shown_and_all_are_counted(self) -> None:
-        from twisted_msgproto.net.status.figures import GatewayFigures
+        from twisted_msgproto.net.site.figures import GatewayFigures
 
         class Session:
             established = True

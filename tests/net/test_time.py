@@ -25,7 +25,7 @@ from twisted_msgproto.lumberjack.service import Options
 from twisted_msgproto.lumberjack.wire import encode_ack, encode_json, encode_window
 from twisted_msgproto.net import MachineTimer, MsgprotoServerFactory
 from twisted_msgproto.net.gateway import Gateway
-from twisted_msgproto.net.monotonic import count_monotonically
+from twisted_msgproto.net.process import count_monotonically
 from twisted_msgproto.net.turns import TurnWatch
 from twisted_msgproto.queue import QueueReader
 

@@ -18,13 +18,13 @@ from tests.sim.clock import End, ProcessClock
 from tests.sim.disk import SimulatedFile
 from tests.sim.gateway import DIRECTORY, Consumer
 from twisted_msgproto.core.errors import QueueFull
-from twisted_msgproto.core.gathered import Gathered
+from twisted_msgproto.core.frame_buffer import FrameBuffer
 from twisted_msgproto.core.window import ReceiveWindow
 from twisted_msgproto.lumberjack import wire as lumberjack_wire
 from twisted_msgproto.lumberjack.machine import receiving as lumberjack_machine
 from twisted_msgproto.lumberjack.machine import sending as lumberjack_writer
-from twisted_msgproto.net.delivery import Delivery
-from twisted_msgproto.net.ledger import Ledger
+from twisted_msgproto.net.memory import Ledger
+from twisted_msgproto.net.session import Delivery
 from twisted_msgproto.net.sink import DurableSink
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.fair import FairQueue
@@ -269,7 +269,7 @@ def no_idle_ack() -> AbstractContextManager[object]:
 
 
 def shared_buffer() -> AbstractContextManager[object]:
-    shared: dict[str, Gathered] = {}
+    shared: dict[str, FrameBuffer] = {}
     init = lumberjack_wire.Decoder.__init__
 
     def sharing(self: Any, *arguments: Any) -> None:

@@ -47,7 +47,7 @@ class ShipperClient:
 
     def check(self) -> None:
         for client in self.shipper.factory.liveConnections:
-            in_flight = client.machine.in_flight
+            in_flight = client.link.machine.in_flight
             if in_flight > self.window * self.pipelining:
                 raise Violation(f"{in_flight} in flight, window {self.window}")
         counters = self.shipper.factory.counters

@@ -34,8 +34,7 @@ from tests.sim.clock import HeapClock, Pipe, ProcessClock
 from tests.sim.disk import SimulatedDisk
 from tests.sim.gateway import DIRECTORY, Consumer, GatewayProcess, rows_of
 from twisted_msgproto.core.errors import QueueError
-from twisted_msgproto.net.backpressure import OctetBudget
-from twisted_msgproto.net.ledger import Ledger
+from twisted_msgproto.net.memory import Ledger, OctetBudget
 from twisted_msgproto.net.wires.output import Output
 from twisted_msgproto.queue import QueueReader
 
@@ -367,19 +366,19 @@ class World:
             connections = self.gateway.factory.liveConnections
             check_accounts(self.gateway.factory.budget.held, connections, self._wrong)
             for connection in connections:
-                delivery = getattr(connection, "_delivery", None)
-                if delivery is not None and delivery.unsafe_octets > delivery._limit:
-                    self._check_paused(connection)
+                link = getattr(connection, "link", None)  # MTL's sessions share one
+                if link is not None and link._delivery.unsafe_octets > link._delivery._limit:
+                    self._check_paused(link)
 
     def _wrong(self, text: str) -> None:
         raise Violation(text)
 
-    def _check_paused(self, connection: Any) -> None:
+    def _check_paused(self, link: Any) -> None:
         """Too much of this connection is not safe: it must not be read."""
-        end = connection.transport
+        end = link.transport
         paused = getattr(end, "paused", None)
-        if "connection-octets" not in connection._control.reasons or paused is False:
-            raise Violation(f"{connection._delivery.unsafe_octets} octets wait, and it is read")
+        if "connection-octets" not in link._control.reasons or paused is False:
+            raise Violation(f"{link._delivery.unsafe_octets} octets wait, and it is read")
 
     def durable(self) -> list[dict[str, Any]]:
         with self.disk.seen_whole():
@@ -443,11 +442,12 @@ def check_accounts(
     if ledger.held != sum(entered.values()):
         wrong(f"the ledger says {ledger.held} octets, its accounts {sum(entered.values())}")
     for connection in connections:
-        octets = entered.pop(connection, 0)
-        if not getattr(connection, "_ended", True):
-            held = connection.machine.held + connection.wire.held
+        link = getattr(connection, "link", None)  # MTL's sessions share one
+        octets = entered.pop(link, 0)
+        if link is not None and not link._ended:
+            held = link.machine.held + link.wire.held
             if octets != (held if held > ledger.uncounted else 0):
-                wrong(f"{connection.session} holds {held} octets, the ledger says {octets}")
+                wrong(f"{link.session} holds {held} octets, the ledger says {octets}")
     for holder, octets in entered.items():
         if not isinstance(holder, Output) or holder.octets != octets:
             wrong(f"the ledger says {octets} octets of {holder}, which is gone")

@@ -33,7 +33,7 @@ IMPORTED: Final = (
     *("twisted.internet.ssl", "twisted.internet.unix", "twisted.protocols.tls"),
     *("twisted.web.server", "twisted.web.resource", "twisted.web.static"),
     *("autobahn.twisted.websocket", "zmq"),
-    *("twisted_msgproto.gateway", "twisted_msgproto.net.status", "twisted_msgproto.net.broker"),
+    *("twisted_msgproto.gateway", "twisted_msgproto.net.site", "twisted_msgproto.net.broker"),
     *(
         f"twisted_msgproto.{protocol}.{part}"
         for protocol in ("lumberjack", "micromsg2", "sabc", "umq", "mtl")

@@ -16,7 +16,7 @@ class _MTLSParser:
 
     def parseStreamServer(self, reactor, *args, **kwargs):  # type: ignore[no-untyped-def]
         """As IStreamServerEndpointStringParser."""
-        from twisted_msgproto.net.mtls import mtls_endpoint
+        from twisted_msgproto.net.tls import mtls_endpoint
 
         return mtls_endpoint(reactor, *args, **kwargs)
 

@@ -21,7 +21,7 @@ from .clients import positive
 from .rows import iso_time
 
 if TYPE_CHECKING:
-    from ..net.control.shapes import MessageShown, QueueShown
+    from ..net.site.shapes import MessageShown, QueueShown
 
 SUMMARY = "look into the broker's queues: ls, peek, purge, requeue"
 
@@ -97,8 +97,7 @@ def opened(where: str, token_file: str | None = None, authority: str | None = No
     Either is a BrokerView whose methods return the values themselves.  Raises QueueError for what
     is no queue, and QueueAway for a gateway that does not answer.
     """
-    from ..net.control.address import SOCKET_NAME
-    from ..net.control.asking import GatewayBroker, is_url
+    from ..net.site.client import SOCKET_NAME, GatewayBroker, is_url
 
     if is_url(where):
         return GatewayBroker(where, token_file, authority=authority)
@@ -170,9 +169,9 @@ def table(queues: Sequence[QueueShown], now: float) -> list[str]:
 
 
 def as_row(message: MessageShown) -> dict[str, object]:
-    from ..net.control.shapes import in_json
+    from ..net.site.shapes import message_in_json
 
-    shown = in_json(message)
+    shown = message_in_json(message)
     return {**shown, "received_at": iso_time(message.received_at)}
 
 

@@ -40,8 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     except (ConfigurationError, QueueError) as error:
         raise ConfigurationError(f"{arguments.file}: {error}") from None
     for name, options in configuration.servers.items():
-        print(f"{name}: {', '.join(options.whereItListens())}")
-        doubt = options.doubtOfPasswords()
+        print(f"{name}: {', '.join(options.listenAddresses())}")
+        doubt = options.passwordWarning()
         if doubt is not None:
             print(f"{name}: {doubt}")
         for line in without_certificates(options["endpoints"]):
@@ -119,9 +119,9 @@ def without_certificates(endpoints: list[str]) -> Iterator[str]:
 def unproven(configuration: Configuration) -> Iterator[str]:
     assert configuration.access is not None
     for name, options in configuration.servers.items():
-        doubt = options.doubtOfUsers()
-        if doubt is not None and any(
+        warning = options.authWarning()
+        if warning is not None and any(
             rule.user is not None and (rule.protocol is None or name in rule.protocol)
             for rule in configuration.access.rules
         ):
-            yield f"{name}: {doubt}"
+            yield f"{name}: {warning}"

@@ -28,8 +28,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask the gateway; QueueError or QueueAway, one line, if it does not or cannot."""
-    from ..net.control.asking import GatewayBroker, is_url
     from ..net.reloading import told
+    from ..net.site.client import GatewayBroker, is_url
 
     if arguments.token_file is not None and not is_url(arguments.where):
         raise ConfigurationError("--token-file goes with http://HOST:PORT")

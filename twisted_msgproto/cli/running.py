@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ReactorNotRunning
 from twisted.python.failure import Failure
 
-from twisted_msgproto.net.monotonic import count_monotonically
+from twisted_msgproto.net.process import count_monotonically
 
 T = TypeVar("T")
 

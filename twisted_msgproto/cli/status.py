@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted_msgproto.core.errors import ConfigurationError, QueueAway, QueueError, escaped
 
 if TYPE_CHECKING:
-    from ..net.control.asking import GatewayBroker
+    from ..net.site.client import GatewayBroker
 
 SUMMARY = "show the figures of a running gateway"
 
@@ -57,10 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises QueueAway, one line, when the gateway does not answer.
     """
-    from ..net.control.asking import GatewayBroker, is_url
+    from ..net.site.client import GatewayBroker, is_url
 
     if arguments.grafana:
-        file = files("twisted_msgproto.net.status") / "grafana.json"
+        file = files("twisted_msgproto.net.site") / "grafana.json"
         print(file.read_text(encoding="utf-8"), end="")
         return 0
     if arguments.token_file is not None and not is_url(arguments.where):

@@ -10,7 +10,7 @@ from twisted_msgproto.core.broker import DEAD, Letter, QueueName
 from twisted_msgproto.core.errors import QueueError
 
 from ..net.broker.forms import texts_of
-from ..net.control.shapes import MessageShown, NoSuchQueue, QueueShown
+from ..net.site.shapes import MessageShown, NoSuchQueue, QueueShown
 
 if TYPE_CHECKING:
     from twisted_msgproto.queue.brokered import Waiting

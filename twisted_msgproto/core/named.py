@@ -12,7 +12,7 @@ from types import ModuleType
 from .errors import ConfigurationError
 
 
-def load_named(name: str) -> tuple[ModuleType, object]:
+def import_object(name: str) -> tuple[ModuleType, object]:
     """Import MODULE and return it with what it calls NAME; the working directory is searched, too.
 
     NAME may have dots (``my.app:Servers.main``).  Raises ConfigurationError, one line without

@@ -7,11 +7,11 @@ from .machine import Reader, Writer
 from .protocol import (
     LumberjackClient,
     LumberjackClientFactory,
+    LumberjackClientService,
     LumberjackServer,
     LumberjackServerFactory,
     LumberjackShipper,
 )
-from .protocol.comeback import LumberjackClientService
 
 __all__ = [
     "LumberjackClient",

@@ -21,8 +21,8 @@ from twisted.internet.defer import CancelledError, Deferred
 from ..core.errors import TimedOut
 from ..core.strict_json import parse_json
 from ..net.clients.endpoints import client_endpoint, host_and_port
+from ..net.clients.reconnect import ReconnectState
 from ..net.clients.shapes import TLS_OPTIONS, Messages, Progress, SendOptions
-from ..net.comeback import ComebackState
 from ..registry import PROTOCOLS
 from .protocol import LumberjackShipper
 from .terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event
@@ -66,7 +66,6 @@ def encode(line: bytes, options: SendOptions) -> bytes:
 
 
 def document(line: bytes) -> bytes:
-    """Return the JSON document that stands for a line of UTF-8."""
     try:
         if isinstance(parse_json(line, len(line)), dict):
             return line
@@ -101,7 +100,6 @@ class _Sender(LumberjackShipper):
         self._leaving: Any = None
 
     def start(self, gave_up: Callable[[], object]) -> None:
-        """Connect; ``gave_up()`` is called if it comes to that."""
         self._gave_up = gave_up
         self.startService()
 
@@ -124,13 +122,12 @@ class _Sender(LumberjackShipper):
 
     def why(self) -> BaseException | None:
         """Return what to say when it was cancelled, or has given up; None if nothing is known."""
-        if self.error is None and self._ended is not None and self.state is ComebackState.UP:
+        if self.error is None and self._ended is not None and self.state is ReconnectState.UP:
             text = f"the server acknowledges no more; the connection before this one: {self._ended}"
             return TimedOut(text)
         return self.error or self._ended
 
     def end(self) -> Deferred[None]:
-        """Stop, and let no timer remain."""
         if self._leaving is not None and self._leaving.active():
             self._leaving.cancel()
         return self.stopService()

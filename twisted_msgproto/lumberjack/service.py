@@ -17,17 +17,15 @@ class Options(ServerOptions):
     LIMITS = LumberjackServerFactory.LIMITS
     serverFactory = LumberjackServerFactory
 
-    def doubtOfUsers(self) -> str | None:
+    def authWarning(self) -> str | None:
         if any("mtls:" in description for description in self["endpoints"]):
             return None
         return "without an mtls: endpoint no client has a user's name"
 
 
 def serve(options: ServerOptions, gateway: Gateway) -> IService:
-    """Return the Lumberjack server as a child of ``gateway``, which has the sink."""
     return ListeningService(gateway.reactor, gateway.makeFactory(options), options["endpoints"])
 
 
 def makeService(options: ServerOptions) -> IService:
-    """Return what twistd calls."""
     return standalone(options, serve)

@@ -61,7 +61,7 @@ class EmptyWindow:
 
 
 class WindowCompleted:
-    """The last data frame of a window arrived."""
+    pass
 
 
 class TailAcknowledged:
@@ -77,12 +77,10 @@ class Stopped:
 
 
 class ConnectionLost:
-    """The connection is gone."""
+    pass
 
 
 class Reading(State):
-    """A reader is in one of these states."""
-
     EMPTY = auto()  # no data frame waits for the rest of its window
     FILLING = auto()  # some do
     DRAINING = auto()  # nothing more is read; acks are still owed
@@ -124,8 +122,6 @@ READER: Final[Table[Reading]] = {
 
 @dataclass(slots=True)
 class ReaderCounters:
-    """Counts what a reader has seen, as plain integers."""
-
     events: int = 0
     windows: int = 0
     acks: int = 0
@@ -176,7 +172,6 @@ class Parcel:
 
     @property
     def missing(self) -> int:
-        """Return how many of its events are not acknowledged."""
         return len(self.payloads) - self.acknowledged
 
 
@@ -212,11 +207,11 @@ WriterEvent = PartAcknowledged | WindowAcknowledged | KeptAlive | Fault
 
 
 class EventsQueued:
-    """Events were handed in."""
+    pass
 
 
 class WindowSent:
-    """A window was formed."""
+    pass
 
 
 class WindowsFilled:
@@ -228,12 +223,10 @@ class AllAcknowledged:
 
 
 class DrainBegun:
-    """No further window will be sent on this connection."""
+    pass
 
 
 class Writing(State):
-    """A writer is in one of these states."""
-
     IDLE = auto()  # nothing is in flight
     FLOWING = auto()  # windows are in flight, and another may follow (pipelining)
     BLOCKED = auto()  # no window may be sent before the oldest is acknowledged (LJ-09)
@@ -289,8 +282,6 @@ WRITER: Final[Table[Writing]] = {
 
 @dataclass(slots=True)
 class WriterCounters:
-    """Counts what a writer has done, as plain integers."""
-
     events: int = 0
     windows: int = 0
     acknowledged: int = 0

@@ -31,7 +31,7 @@ class Options(BrokerOptions, ServerOptions):
         super().__init__()
         self["broker-queues"] = []
 
-    def doubtOfUsers(self) -> str | None:
+    def authWarning(self) -> str | None:
         return "a user is the name that a client announces, and nothing proves it"
 
     def sharingRefusal(self) -> str | None:

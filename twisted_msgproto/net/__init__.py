@@ -1,14 +1,12 @@
 """This package has what all protocols share on Twisted: factories, sessions, hooks and sinks."""
 
 from .authorising import Access, IAuthoriser
-from .backpressure import OctetBudget, ReadControl
 from .counters import Counters
-from .delivery import Delivery
 from .factory import MsgprotoServerFactory, SessionFactory
-from .link import Link
-from .session import Session, SessionHooks
+from .link import Link, MachineTimer
+from .memory import OctetBudget, ReadControl
+from .session import Delivery, Session, SessionHooks
 from .sink import DurableSink, IMessageSink
-from .timer import MachineTimer
 
 __all__ = [
     "Access",

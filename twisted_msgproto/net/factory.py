@@ -27,14 +27,11 @@ from ..core.limits import Limit, Limits
 from ..core.machine import Table
 from ..core.reasons import client_tls, tls_text
 from .authorising import IAuthoriser
-from .backpressure import OctetBudget
-from .counters import Counters
-from .ledger import MIN_RATE, Ledger
-from .peerlog import FAULTS, LIMITS, LOGINS, TURNS, PeerLog, Topic
-from .room import CROWDED, Room
-from .sessionlog import SessionLog
+from .counters import Counters, Traffic
+from .logs import FAULTS, LIMITS, LOGINS, TURNS, PeerLog, SessionLog, Topic
+from .memory import MIN_RATE, Ledger, OctetBudget
+from .peers import CROWDED, Eviction
 from .sink import IMessageSink
-from .traffic import Traffic
 from .turns import TurnWatch
 
 T = TypeVar("T")
@@ -347,7 +344,7 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         self.liveConnections: dict[Any, str] = {}
         self._named: dict[str, Any] = {}
         self._perAddress: Counter[str] = Counter()
-        self._room = Room()
+        self._eviction = Eviction()
         self._taken = 0  # connections: the live ones, and those that have no session yet
         self._drained: Deferred[None] | None = None
         self.draining = False
@@ -371,8 +368,8 @@ class MsgprotoServerFactory(SessionFactory, ServerFactory):
         return cast(Protocol | None, super().buildProtocol(addr))
 
     def _makesRoom(self, host: str) -> bool:
-        """Whether a silent connection was closed for a newcomer; see :class:`.room.Room`."""
-        longest = self._room.search(
+        """Whether a silent connection was closed for a newcomer; see :class:`.peers.Eviction`."""
+        longest = self._eviction.search(
             host, self.liveConnections, silentSince, self.clock.seconds(), self._perAddress
         )
         if longest is None:

@@ -23,21 +23,20 @@ from twisted.logger import ILogObserver, Logger
 from ..core.errors import ConfigurationError, MsgprotoError
 from ..core.named import failure_text
 from ..core.reasons import ERRNO, cannot_listen
-from .backpressure import OctetBudget
 from .broker import ServedBroker
 from .broker.options import Namespaces
 from .broker.view import ServedQueues
-from .control.shapes import BrokerView
 from .endpoints import TLS_KINDS, Held, ServedEndpoint, kind_of
 from .factory import MsgprotoServerFactory, peer_name
-from .jsonlog import JsonLog, twistd_observer
-from .memory import (
+from .logs import JsonLog, twistd_observer
+from .memory import OctetBudget
+from .options import ServerOptions
+from .process import (
+    count_monotonically,
     keep_freed_memory,
     share_processor,
     spare_lasting_objects,
 )
-from .monotonic import count_monotonically
-from .options import ServerOptions
 from .reloading import (
     Change,
     Reloaded,
@@ -48,7 +47,8 @@ from .reloading import (
     told,
 )
 from .sink import DurableSink, IMessageSink
-from .status.flow import FlowHistory
+from .site.flow import FlowHistory
+from .site.shapes import BrokerView
 
 log = Logger(namespace="twisted_msgproto.gateway")
 
@@ -115,16 +115,10 @@ class Gateway(MultiService):
             self._serveControl(queue)  # the first to start, the last to end
 
     def _serveControl(self, directory: str) -> None:
-        from .control.service import ControlService
+        from .site.service import ControlService
 
-        control = ControlService(self.reactor, directory, self.broker, self._controlRoot)
-        control.setServiceParent(self)  # type: ignore[no-untyped-call]
+        ControlService(self, directory).setServiceParent(self)  # type: ignore[no-untyped-call]
         self._keepFlow()
-
-    def _controlRoot(self, broker: object) -> Any:
-        from .status.service import unguarded_root
-
-        return unguarded_root(self)
 
     def _keepFlow(self) -> None:
         if self.flow is None:
@@ -140,7 +134,7 @@ class Gateway(MultiService):
             if token_file is not None:
                 raise ConfigurationError("a status token is given, and no status endpoint")
             return
-        from .status.service import status_site
+        from .site.service import status_site
 
         site: Any = status_site(self, endpoint, token_file)
         self.rereads.append(site.reread)

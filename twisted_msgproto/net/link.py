@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from math import inf
 from typing import Any, ClassVar, Final
 
 from twisted.internet.interfaces import ISSLTransport
@@ -28,21 +29,18 @@ from ..core.connection import Connection, WorkLost
 from ..core.errors import (
     ConnectionClosed,
     Fault,
-    NotStored,
     PeerError,
     ProtocolViolation,
     TimedOut,
     shown,
 )
 from ..core.reasons import TLS_HERE, speaks_tls
-from .addresses import is_address
-from .backpressure import ReadControl
 from .counters import Places
-from .delivery import Delivery, tell_not_stored
 from .factory import SessionFactory, host_of, peer_name, tls_refusal
 from .hooks import run_on
-from .peerlog import NEWS
-from .timer import MachineTimer
+from .logs import NEWS
+from .memory import ReadControl
+from .peers import is_address
 from .turns import TURN_SECONDS, next_stretch
 from .wires import Wire
 from .wires.stream import StreamWire
@@ -66,15 +64,73 @@ Actions = Mapping[type, Callable[[Any, Any], None]]
 
 
 class SteadyLogger(Logger):
-    """Logs with a fixed namespace; Twisted's logger would use the name of each subclass."""
+    """A logger with a fixed namespace; Twisted's logger would use the name of each subclass."""
 
     def __get__(self, instance: object, owner: type | None = None) -> Logger:
         """Return this logger, whoever asks."""
         return self
 
 
+class MachineTimer:
+    """The timer that advances a machine when its nearest deadline has come.
+
+    ``look()`` after each input is cheap: nothing is asked of the machine but its nearest deadline,
+    and a timer that runs early enough is left alone.
+    """
+
+    __slots__ = ("_at", "_call", "_clock", "_deadlines", "_follow", "_machine")
+
+    def __init__(
+        self,
+        clock: Any,
+        machine: Connection[Any, Any, Any],
+        follow: Callable[[list[Any]], None],
+    ) -> None:
+        """Make a timer; ``clock`` has ``seconds()`` and ``callLater()``.
+
+        ``follow(events)`` is called whenever ``machine`` was advanced: it follows the events, if
+        there are any, and writes the machine's outputs.
+        """
+        self._clock = clock
+        self._machine = machine
+        self._deadlines = machine.deadlines
+        self._follow = follow
+        self._call: Any = None
+        self._at = inf  # when the call comes
+
+    def look(self) -> None:
+        """Something happened: come back at the nearest deadline."""
+        at = self._deadlines.next
+        if at is None or at >= self._at:
+            return  # a timer that runs in vain costs less than to cancel and set it each time
+        delay = max(0.0, at - self._clock.seconds())
+        self._at = at
+        if self._call is None:
+            self._call = self._clock.callLater(delay, self._fired)
+        else:
+            self._call.reset(delay)
+
+    def _fired(self) -> None:
+        self._call = None
+        self._at = inf
+        now = self._clock.seconds()
+        at = self._deadlines.next
+        if at is not None and at <= now:
+            # Here and not in ``follow``, which may have no use for the events any more: a deadline
+            # that stays where it is would be due again at once.
+            self._follow(self._machine.advance(now))
+        self.look()
+
+    def stop(self) -> None:
+        """The connection is gone."""
+        call, self._call = self._call, None
+        self._at = -inf  # nothing is nearer: it is never set again
+        if call is not None:
+            call.cancel()
+
+
 class Link:
-    """Serves one connection, for the protocol that owns it.
+    """One connection's machine and wire, for the protocol that owns it.
 
     Attributes:
         protocol: what Twisted and the application see of this side; it has the hooks.
@@ -140,7 +196,6 @@ class Link:
     _gone = False  # the connection is lost
     _established = False  # the session stands
     _inputEnded = False  # the peer has shut its sending side
-    _lossTold = False  # it was logged that something is not stored
     _held = 0  # octets of incomplete messages
     _stretch = FIRST_READ_OCTETS  # octets that one read may return now
     _resumption: Any = None  # the call that goes on with what is unfinished
@@ -225,15 +280,15 @@ class Link:
     # ── the beginning ───────────────────────────────────────────────────────────────────────────
 
     def connect(self, transport: Any) -> None:
-        """The connection is made: begin.
-
-        ``connectionMade`` of the application comes before anything that the machine, or the peer,
-        has to say to it.
-        """
+        """The connection is made: begin."""
         self._prepare(transport)
         self._follow(self.machine.connection_made(self._now()))
-        self._guarded(self.protocol.connectionMade)
+        self.told()
         self._begin()
+
+    def told(self) -> None:
+        """Tell the application that there is a connection, before it hears anything else."""
+        self._guarded(self.protocol.connectionMade)
 
     def _prepare(self, transport: Any) -> None:
         factory, clock = self.factory, self.factory.clock
@@ -250,21 +305,12 @@ class Link:
                 )
         self._now = clock.seconds
         self.heard = self._now()
-        self._tally = factory.counters.settled
         self._stirred = factory.counters.stirred
         self._deaf = False  # no further arrival is followed
         self._following = False  # what happens meanwhile is settled at the end
         self.wire = transport if isinstance(transport, Wire) else self._streamWire()
         self._write = self.wire.write
         self._control = ReadControl(self.wire, self._readingChanged)
-        self._delivery = Delivery(
-            self._control,
-            factory.budget,
-            factory.limits.integer("unsafe-octets"),
-            self._safe,
-            self._notSafe,
-            factory.traffic,
-        )
         self.machine = self.makeMachine()
         self._timer = MachineTimer(clock, self.machine, self._followAlone)
         factory.connectionOpened(self.protocol, self.address)
@@ -485,31 +531,6 @@ class Link:
                 self.factory.budget.held.resumed(self, now)
             self._follow(self.machine.resumed(now))
 
-    # ── what the sink says ──────────────────────────────────────────────────────────────────────
-
-    def _safe(self, position: Any) -> None:
-        if not self._gone:
-            events = self.machine.made_safe(position, self._now())
-            if not self._following:
-                self._followAlone(events)
-            elif events:
-                self._follow(events)
-
-    def _notSafe(self, position: Any, failure: Failure) -> None:
-        """Note that what stood at ``position`` will never be safe: neither it nor what follows is
-        acknowledged.
-
-        Continuing would leave a gap in what is stored of this session, so the machine ends it.
-        """
-        tell_not_stored(self.log, self.peer, failure, self._lossTold)
-        self.because(NotStored(f"what came could not be stored: {failure.getErrorMessage()}"))
-        self._lossTold = self._deaf = True
-        self.factory.counters["unsafe_batches"] += 1
-        if not self._gone:
-            self._control.pause("draining")
-            follow = self._follow if self._following else self._followAlone
-            follow(self.machine.not_safe(position, self._now()))
-
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
     def drain(self) -> None:
@@ -611,13 +632,7 @@ class Link:
     @property
     def owes(self) -> bool:
         """Whether anything is owed to the peer, or unfinished, so that its place is not free."""
-        return bool(
-            self._ended
-            or self._held
-            or self._delivery.unsafe_batches
-            or self.wire.full
-            or not self.machine.whole
-        )
+        return bool(self._ended or self._held or self.wire.full or not self.machine.whole)
 
     def displace(self) -> None:
         """Close this silent connection: a newcomer has its place."""
@@ -676,7 +691,6 @@ class Link:
         return {
             "session": self.session,
             "peer": self.peer,
-            "unsafe_octets": self._delivery.unsafe_octets,
             "not_read_because": ", ".join(sorted(self._control.reasons)) or None,
             **self.machine.snapshot(),
         }

@@ -1,62 +1,403 @@
-"""A gateway keeps the memory that it has used.
+"""What peers make this process hold, of all protocols and connections.
 
-Every read makes a buffer as large as what has come, and some milliseconds later, when it is on
-disk, the buffer is free.  glibc returns such large buffers to the kernel at once, and the kernel
-clears each page of the next one; ``docs/benchmarks.md`` says what that costs.
+Nothing is dropped for lack of space.  Octets that wait for the sink can wait for better times:
+above the bound of :class:`OctetBudget` those who have more than their share of it are not read.
+Unfinished messages and unread output cannot, because only the peer can finish or read them: with
+:class:`Ledger` progress decides who keeps its place, and who sends or reads steadily is never cut
+off for what others hold.  What sessions keep for their peers has a bound of its own, above which
+more is refused: :mod:`twisted_msgproto.core.kept`.
 """
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import sys
-from typing import Final
+from collections import Counter, deque
+from collections.abc import Callable
+from heapq import heapify, heappop, heapreplace
+from math import inf
+from typing import Any, Final, Protocol
 
-KEPT_OCTETS: Final = 64 << 20
-"""This much free memory at the end of the heap is kept: what all reads of some turns need
-together.
+from ..core.kept import Kept
+from .logs import PeerLog
+from .peers import Offenders
+
+MIN_RATE: Final = 16 << 10
+"""A peer that sends or reads less than this many octets a second is late; the later it is, the
+sooner it is cut off.
 """
 
-HEAP_OCTETS_MAX: Final = 32 << 20
-"""Larger pieces of memory have mappings of their own, released with them; glibc allows no higher
-value.
-"""
+LATE_SECONDS: Final = 5.0
+"""A peer may be this late before it can lose its place to others: a network may stall so long."""
 
-SWITCH_SECONDS: Final = 0.001
-"""A thread that waits for the interpreter asks for it after this time; Python's default is 5 ms."""
+SOFT_SHARE: Final = 0.75
+"""Above this share of the limit connections are held back, one after another."""
 
-_TRIM_THRESHOLD: Final = -1
-_MMAP_THRESHOLD: Final = -3
+LOOK_SECONDS: Final = 1.0
+
+UNCOUNTED_OCTETS: Final = 4 << 10
+"""A connection may hold this many octets of an unfinished frame without being counted."""
+
+UNCOUNTED_SHARE: Final = 1 / 65_536
+
+READ_OCTETS: Final = 256 << 10
+"""A connection that may be read again is expected to bring at least this much with one read."""
 
 
-def spare_lasting_objects() -> None:
-    """Tell Python's garbage collector not to look at what exists now: it lasts to the end.
+class Clock(Protocol):
+    """What is needed of a reactor in this package: time only."""
 
-    For a process of our own, once it is made.  Else each full collection looks at every module and
-    class, and keeps the reactor for about 50 ms, in the middle of some peer's turn.
+    def seconds(self) -> float:
+        """Return the time in seconds; it never runs backwards."""
+
+    def callLater(self, delay: float, callable: Callable[..., Any], *args: Any) -> Any:
+        """Call ``callable`` after ``delay`` seconds."""
+
+
+class Holder(Protocol):
+    """A connection, as the ledger sees it."""
+
+    @property
+    def address(self) -> str:
+        """Return the peer's host; connections of one host share their turns."""
+
+    @property
+    def reading(self) -> bool:
+        """Whether the connection is read now; while it is not, its peer cannot be late."""
+
+    def holdBack(self, held_back: bool) -> None:
+        """Stop reading (True) because memory is short, or read again."""
+
+    def cutOff(self, octets: int, limit: float) -> None:
+        """End at once; it held ``octets``, and all together may hold ``limit``."""
+
+
+class _Account:
+    """What one holder holds, since when, and how much has moved meanwhile."""
+
+    __slots__ = ("began", "moved", "number", "objects", "octets", "outward", "stopped")
+
+    def __init__(self, number: int, now: float, reading: bool, outward: bool) -> None:
+        self.number = number
+        self.outward = outward
+        self.octets = 0
+        self.objects = 0
+        self.began = now
+        self.moved = 0
+        self.stopped = None if reading else now
+
+    @property
+    def arrives(self) -> bool:
+        return self.stopped is None and not self.outward
+
+    @property
+    def age(self) -> tuple[float, int]:
+        """Return where it stands among the others: the eldest has the least."""
+        return (self.began, self.number)
+
+    def begin(self, now: float) -> None:
+        """Something was finished; what is held now is another message's beginning."""
+        self.began = now
+        self.moved = 0
+        if self.stopped is not None:
+            self.stopped = now
+
+    def stop(self, now: float) -> None:
+        if self.stopped is None:
+            self.stopped = now
+
+    def go_on(self, now: float) -> None:
+        """It is read again; the time between is not the peer's."""
+        if self.stopped is not None:
+            self.began += now - self.stopped
+            self.stopped = None
+
+
+class Ledger:
+    """The octets that peers make this process hold; it decides which peer is cut off when
+    they are too many.
+
+    Above three quarters of ``limit`` a connection whose message grows is held back, unless its
+    message is the eldest of those being read: the eldest can always finish.  A peer that is more
+    than :data:`LATE_SECONDS` late then loses its place; at the limit itself the latest does,
+    however late it is.
+
+    Attributes:
+        limit: octets; at most this many are held.
+        min_rate: octets a second; a peer with less is late.
+        held: octets held now.
+        clock: times the checks of those that are held back; set before the limit is.
+        uncounted: a connection with no more octets than this need not enter them: nearly every read
+            ends within a frame, and 10,000 connections with so little are no matter.
     """
-    gc.collect()
-    gc.freeze()
+
+    def __init__(self) -> None:
+        self.limit = inf
+        self.min_rate: float = MIN_RATE
+        self.held = 0
+        self.clock: Clock | None = None
+        self.uncounted = UNCOUNTED_OCTETS
+        self._accounts: dict[Holder, _Account] = {}
+        self._held_back: dict[Holder, _Account] = {}
+        self._count = 0  # accounts so far
+        self._look: Any = None
+        self._late_at = -inf  # nobody is too late before this time
+
+    def bound(self, limit: float) -> None:
+        """Set the limit to ``limit`` octets unless it is smaller already."""
+        self.limit = min(self.limit, limit)
+        self.uncounted = int(min(UNCOUNTED_OCTETS, self.limit * UNCOUNTED_SHARE))
+
+    def hold(
+        self, holder: Holder, octets: int, now: float, *, outward: bool = False, objects: int = 0
+    ) -> None:
+        """Note that ``holder`` holds ``octets`` now, in all.
+
+        It or others may be held back or cut off before this returns.  Fewer octets than before mean
+        that a message was finished.  ``outward``: they wait to be read by the peer; then fewer mean
+        that it reads, and only that is progress.  ``objects`` of the octets did not come from the
+        peer: they are what these are kept in, and no progress.
+        """
+        account = self._accounts.get(holder)
+        if account is None:
+            if not octets:
+                return
+            self._count += 1
+            account = self._accounts[holder] = _Account(self._count, now, holder.reading, outward)
+        grown = octets - account.octets
+        account.octets = octets
+        self.held += grown
+        if not octets:
+            del self._accounts[holder]
+            if self._held_back.pop(holder, None) is not None:
+                holder.holdBack(False)
+        elif grown < 0:
+            account.begin(now)
+        elif not outward:
+            account.moved += grown - objects + account.objects
+        account.objects = objects
+        if self.held > self.limit * SOFT_SHARE:
+            if grown > 0:
+                self._cut_late(now)
+                if not outward:
+                    self._hold_back(holder, account, now)
+        elif self._held_back:
+            self._let_go_on(now)
+        self._look_or_rest()
+
+    def paused(self, holder: Holder, now: float) -> None:
+        """Note that the connection is not read any more, for whatever reason: its peer cannot be
+        late.
+        """
+        account = self._accounts.get(holder)
+        if account is not None:
+            account.stop(now)
+
+    def resumed(self, holder: Holder, now: float) -> None:
+        account = self._accounts.get(holder)
+        if account is not None:
+            account.go_on(now)
+
+    # ── when there is too much ──────────────────────────────────────────────────────────────────
+
+    def _lateness(self, account: _Account, now: float) -> float:
+        until = now if account.stopped is None else account.stopped
+        return until - account.began - account.moved / self.min_rate
+
+    def _cut_late(self, now: float) -> None:
+        """Cut off the latest while there is too much: above the limit whoever it is.
+
+        Nobody becomes late faster than time goes by, so while nobody can be late nobody is looked
+        for: that reads every account.
+        """
+        if self.held <= self.limit and now < self._late_at:
+            return
+        accounts = self._accounts
+        late = [
+            (-self._lateness(account, now), account.number, holder)
+            for holder, account in accounts.items()
+        ]
+        heapify(late)
+        while late and self.held > self.limit * SOFT_SHARE:
+            lateness, number, latest = late[0]
+            if self.held <= self.limit and -lateness <= LATE_SECONDS:
+                self._late_at = now + LATE_SECONDS + lateness
+                return
+            heappop(late)
+            account = accounts.get(latest)
+            if account is not None and account.number == number:  # nobody ended meanwhile
+                del accounts[latest]
+                self._held_back.pop(latest, None)
+                self.held -= account.octets
+                latest.cutOff(account.octets, self.limit)
+        self._late_at = now
+
+    def _hold_back(self, grower: Holder, account: _Account, now: float) -> None:
+        if (
+            self.held > self.limit * SOFT_SHARE
+            and grower in self._accounts
+            and any(other.arrives and other.age < account.age for other in self._accounts.values())
+        ):
+            account.stop(now)
+            self._held_back[grower] = account
+            grower.holdBack(True)
+
+    def _look_or_rest(self) -> None:
+        if self._held_back and self._look is None and self.clock is not None:
+            self._look = self.clock.callLater(LOOK_SECONDS, self._look_now)
+        elif self._look is not None and not self._held_back:
+            self._look.cancel()
+            self._look = None
+
+    def _look_now(self) -> None:
+        self._look = None
+        assert self.clock is not None
+        now = self.clock.seconds()
+        self._cut_late(now)
+        self._let_go_on(now)
+        self._look_or_rest()
+
+    def _let_go_on(self, now: float) -> None:
+        """Resume reading those for which there is space: the eldest, in turns between addresses.
+
+        If nobody is read at all, one is resumed in any case, since nothing would end otherwise.
+        """
+        running = Counter(
+            holder.address for holder, account in self._accounts.items() if account.arrives
+        )
+        room = self.limit * SOFT_SHARE - self.held
+        back = self._held_back
+        if not back or (room <= 0 and running):
+            return
+        rows: dict[str, deque[Holder]] = {}
+        for holder in sorted(back, key=lambda one: back[one].age):
+            rows.setdefault(holder.address, deque()).append(holder)
+        turns = [(running[address], back[row[0]].age, address) for address, row in rows.items()]
+        heapify(turns)
+        while turns and (room > 0 or not running):
+            address = turns[0][2]
+            row = rows[address]
+            following = row.popleft()
+            account = back.pop(following, None)
+            if account is not None:  # else what was done for the others has ended it
+                account.go_on(now)
+                running[address] += 1
+                room -= READ_OCTETS
+                following.holdBack(False)
+                if not following.reading:  # the disk, or something else, stands in its way as well
+                    account.stop(now)
+            while row and row[0] not in back:
+                row.popleft()
+            if row:
+                heapreplace(turns, (running[address], back[row[0]].age, address))
+            else:
+                heappop(turns)
 
 
-def share_processor() -> None:
-    """Let the queue's writer have the interpreter after a millisecond of the reactor's work.
+# ── backpressure pauses the reading of a connection while too mu ────────────────────────────────
 
-    For a process of our own.  The writer needs it several times for a group, and by default waits
-    for 5 ms each time while some peer keeps the reactor busy.
+
+_NO_REASON: Final[frozenset[str]] = frozenset()  # one for all: an empty one weighs 216 octets
+
+
+class ReadControl:
+    """The reading of one transport, which pauses for any number of reasons at a time."""
+
+    __slots__ = ("_changed", "_reasons", "_transport")
+
+    def __init__(self, transport: Any, changed: Callable[[bool], None] = lambda paused: None):
+        """``changed(paused)`` is called whenever a reason comes or goes."""
+        self._transport = transport
+        self._changed = changed
+        self._reasons = _NO_REASON
+
+    @property
+    def paused(self) -> bool:
+        """The transport is not read now."""
+        return bool(self._reasons)
+
+    @property
+    def reasons(self) -> frozenset[str]:
+        """Return why not."""
+        return self._reasons
+
+    def pause(self, reason: str) -> None:
+        """Do not read while ``reason`` stands."""
+        if reason not in self._reasons:
+            self._reasons |= {reason}
+            if len(self._reasons) == 1:
+                self._transport.pauseProducing()
+            self._changed(True)
+
+    def resume(self, reason: str) -> None:
+        """``reason`` stands no longer: read again unless there is another."""
+        if reason in self._reasons:
+            self._reasons = (self._reasons - {reason}) or _NO_REASON
+            if not self._reasons:
+                self._transport.resumeProducing()
+            self._changed(bool(self._reasons))
+
+
+class OctetBudget:
+    """The bound of octets that wait for the sink, over all connections of a process.
+
+    Above the limit connections with more than their share of it are not read; a connection with
+    little waiting is never paused for the others.
+
+    Attributes:
+        limit: octets; above it reading pauses, at half of it reading resumes.
+        waiting: octets that wait now.
+        senders: connections of which something waits now; each one's share is limit / senders.
+        held: what peers make the process hold, and what cannot wait for the sink.
+        kept: what sessions keep for their peers for longer than a message.
+        peer_log: what peers do is logged through it, whichever server they came to.
+        offenders: the addresses whose peers broke their protocol or failed to log in.
+        shared: what servers of one kind share, by its class.
     """
-    sys.setswitchinterval(SWITCH_SECONDS)
 
+    def __init__(self, limit: float = inf, reason: str = "process-octets") -> None:
+        """``reason`` is what connections are paused for; two budgets have two reasons."""
+        self.limit = limit
+        self.held = Ledger()
+        self.kept = Kept()
+        self.peer_log = PeerLog()
+        self.offenders = Offenders()
+        self.shared: dict[type, Any] = {}
+        self._reason = reason
+        self.waiting = 0
+        self.senders = 0
+        self._paused: dict[ReadControl, None] = {}
 
-def keep_freed_memory() -> bool:
-    """Ask the C library to keep what this process frees, up to :data:`KEPT_OCTETS`.
+    def bound(self, waiting: float, held: float, min_rate: float, clock: Clock) -> None:
+        """One of the servers of this process has these limits; the smallest of all hold.
 
-    For a process of our own: it is a setting of the whole process.  False where the C library is
-    another than glibc, and manages without.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # TypeError: Windows has no such library
-        return False
-    settings = ((_MMAP_THRESHOLD, HEAP_OCTETS_MAX), (_TRIM_THRESHOLD, KEPT_OCTETS))
-    return all([mallopt(name, octets) == 1 for name, octets in settings])
+        ``clock`` is the servers' own.
+        """
+        self.limit = min(self.limit, waiting)
+        ledger = self.held
+        ledger.bound(held)
+        ledger.min_rate = min_rate if ledger.clock is None else min(ledger.min_rate, min_rate)
+        ledger.clock = clock
+
+    def add(self, octets: int, control: ReadControl, own: float = inf) -> None:
+        """Note that ``octets`` of the connection behind ``control`` wait from now on.
+
+        ``own`` is what waits of that connection with them.  Without it the connection is paused
+        whenever all together are above the limit.
+        """
+        self.waiting += octets
+        if self.waiting > self.limit and own > self.limit / max(self.senders, 1):
+            self._paused[control] = None
+            control.pause(self._reason)
+
+    def remove(self, octets: int) -> None:
+        """Note that ``octets`` wait no longer."""
+        self.waiting -= octets
+        if self._paused and self.waiting <= self.limit // 2:
+            paused, self._paused = self._paused, {}
+            for control in paused:
+                control.resume(self._reason)
+
+    def forget(self, control: ReadControl) -> None:
+        """Note that the connection behind ``control`` is gone; its octets still wait for the
+        sink.
+        """
+        self._paused.pop(control, None)

@@ -1,27 +1,120 @@
 """Every twistd plugin of the package has these options; they are checked before anything starts.
 
-A usage error is one line: nothing an operator types ends in a traceback.
+A usage error is one line: nothing an operator types ends in a traceback.  ``--help`` is a page that
+people can read: what it is, the options, and the limits as a table.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import cleandoc
 from typing import Any, ClassVar, Final, cast
 
 from twisted.python import usage
 
 from ..core.errors import ConfigurationError
-from ..core.limits import Limit, Limits
-from ..core.named import failure_text, load_named
+from ..core.limits import Limit, Limits, amount
+from ..core.named import failure_text, import_object
 from ..registry import registered_sink
 from .authorising import IAuthoriser, Rules, read_rules
 from .endpoints import TCP_KINDS, check_endpoint, kind_of
 from .factory import COMMON_LIMITS, MsgprotoServerFactory
-from .help import LegibleOptions, limits_tables
-from .jsonlog import forget_own_pid, twist_log
+from .logs import twist_log
+from .process import forget_own_pid
 from .reloading import Change
 from .sink import IMessageSink
+
+WIDTH_LEAST = 40
+"""Text has at least this many columns; a narrower terminal breaks the lines itself."""
+
+WIDTH_MOST = 100
+
+INDENT = "  "
+
+
+def terminal_width() -> int:
+    return max(WIDTH_LEAST, min(shutil.get_terminal_size().columns, WIDTH_MOST))
+
+
+def paragraphs(text: str, width: int) -> str:
+    """Return ``text`` with every paragraph filled to ``width`` columns.
+
+    Indented paragraphs, as an example is one, stay as they are; so do ``::`` and words with hyphens
+    (each is a name).
+    """
+    filled = []
+    for paragraph in cleandoc(text).split("\n\n"):
+        if paragraph.startswith(" "):
+            filled.append(paragraph)
+        else:
+            plain = " ".join(paragraph.split()).replace("``", "")
+            filled.append(_wrapped(plain[:-1] if plain.endswith("::") else plain, width))
+    return "\n\n".join(filled)
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> str:
+    return textwrap.fill(
+        text,
+        width,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def limits_table(title: str, limits: Iterable[Limit], width: int) -> str:
+    rows = [(limit.name, amount(limit.default, limit.unit), limit.reason) for limit in limits]
+    name_width = max(len(name) for name, _, _ in rows)
+    default_width = max(len(default) for _, default, _ in rows)
+    begin = len(INDENT) + name_width + len(INDENT) + default_width + len(INDENT)
+    lines = [title]
+    for name, default, reason in rows:
+        start = f"{INDENT}{name:<{name_width}}{INDENT}{default:>{default_width}}{INDENT}"
+        if width - begin >= WIDTH_LEAST // 2:
+            lines.append(_wrapped(start + reason, width, " " * begin))
+        else:
+            lines += [start.rstrip(), _wrapped(INDENT * 2 + reason, width, INDENT * 2)]
+    return "\n".join(lines)
+
+
+class LegibleOptions(usage.Options):
+    """Options whose ``--help`` says what they are for, in paragraphs, before it lists them.
+
+    Twisted makes one paragraph of everything that is not an option, and breaks names at hyphens.
+    """
+
+    longdesc = ""  # Twisted would take the main program's
+
+    def getDescription(self) -> str:
+        return cleandoc(type(self).__doc__ or "")
+
+    def parseArgs(self, *words: str) -> None:
+        if words:
+            raise usage.UsageError(f"{words[0]!r} belongs to no option; --help lists the options")
+
+    def getTables(self, width: int) -> list[str]:
+        return []
+
+    def getUsage(self, width: int | None = None) -> str:
+        width = terminal_width() if width is None else width
+        options = super().getUsage(width).rstrip()
+        parts = [paragraphs(self.getDescription(), width), options, *self.getTables(width)]
+        return "\n" + "\n\n".join(parts) + "\n"
+
+
+Tables = Mapping[str, Iterable[Limit]]
+
+
+def limits_tables(tables: Tables, width: int) -> list[str]:
+    shown = {title: list(limits) for title, limits in tables.items()}
+    return [limits_table(title, limits, width) for title, limits in shown.items() if limits]
+
+
+# ── every twistd plugin of the package has these options; they a ────────────────────────────────
+
 
 STATUS_PARAMETERS: Final = (
     ["status", None, None, "Endpoint of the live page, /status.json, /metrics and /healthz."],
@@ -148,7 +241,7 @@ class ServerOptions(LegibleOptions):
     def defaultLimits(cls) -> Limits:
         return Limits.of(COMMON_LIMITS, cls.LIMITS)
 
-    def whereItListens(self) -> list[str]:
+    def listenAddresses(self) -> list[str]:
         return list(self["endpoints"])
 
     def endpointStrings(self) -> list[str]:
@@ -184,7 +277,7 @@ class ServerOptions(LegibleOptions):
         """Run this subclass of the server or of its factory instead; it is MODULE:NAME."""
         bases = [base for base in (self._serverClass(), self.serverFactory) if base is not None]
         try:
-            found = load_named(name)[1]
+            found = import_object(name)[1]
         except ConfigurationError as error:
             raise usage.UsageError(f"class {name!r}: {error}") from None
         if not isinstance(found, type) or not issubclass(found, tuple(bases)):
@@ -199,7 +292,7 @@ class ServerOptions(LegibleOptions):
     def opt_sink(self, name: str) -> None:
         """Messages are made safe by this sink: a registered name, or MODULE:NAME."""
         try:
-            found = load_named(name)[1] if ":" in name else registered_sink(name)
+            found = import_object(name)[1] if ":" in name else registered_sink(name)
         except ConfigurationError as error:
             raise usage.UsageError(f"sink {name!r}: {error}") from None
         self.sinkMaker = _maker(f"sink {name!r}", found, IMessageSink)
@@ -242,7 +335,7 @@ class ServerOptions(LegibleOptions):
     def opt_authoriser(self, name: str) -> None:
         """Clients may do what this object of your own allows; it is MODULE:NAME."""
         try:
-            found = load_named(name)[1]
+            found = import_object(name)[1]
         except ConfigurationError as error:
             raise usage.UsageError(f"authoriser {name!r}: {error}") from None
         self.authoriserMaker = _maker(f"authoriser {name!r}", found, IAuthoriser)
@@ -276,10 +369,10 @@ class ServerOptions(LegibleOptions):
         if self["status"] is not None:
             _checked(self["status"])
 
-    def doubtOfPasswords(self) -> str | None:
+    def passwordWarning(self) -> str | None:
         return None
 
-    def doubtOfUsers(self) -> str | None:
+    def authWarning(self) -> str | None:
         return None
 
     def _checkActions(self) -> None:

@@ -12,21 +12,31 @@ It owns its link, behind the one name ``link``, and inherits nothing of it::
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from itertools import takewhile
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succeed
 from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
 from twisted.internet.protocol import Protocol, connectionDone
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from ..core.errors import ConnectionClosed, NotStored, QueueError
 from ..core.message import Message, MessageBatch
 from .authorising import Permissions
-from .ending import OrderlyLink
+from .counters import Traffic
 from .factory import host_of
 from .hooks import Later, awaited
 from .link import Link
+from .memory import OctetBudget, ReadControl
+from .outbox import Waiters
+
+GOODBYE_SECONDS: Final = 1.0
+"""The last words of a session may need this long to be written and read, then the connection is
+cut.
+"""
 
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -195,7 +205,7 @@ class Linked(Protocol):
 
 
 class SessionHooks:
-    """Declares what an application may override where messages are stored, whatever the protocol.
+    """What an application may override where messages are stored, whatever the protocol.
 
     ``factory`` has the sink.
     """
@@ -240,8 +250,195 @@ def _first_failure(failure: Failure) -> Failure:
     return first
 
 
+# ── links ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class OrderlyLink(Link):
+    """A link that can be closed in order.
+
+    A protocol says what an orderly end is (:meth:`endInOrder`, :meth:`endNow`).
+    """
+
+    _lateness: Any = None  # the call that ends an orderly end that takes too long
+
+    @cached_property
+    def _leaving(self) -> Waiters[None]:
+        """Return who waits for the end.  A WebSocket session may be closed before it has a
+        connection.
+        """
+        return Waiters()
+
+    @property
+    def established(self) -> bool:
+        return self._established and not self._ended
+
+    @property
+    def closing(self) -> bool:
+        return self._lateness is not None
+
+    def close(self) -> Deferred[None]:
+        """End the connection in order; the Deferred fires when it is closed, and never fails.
+
+        Nothing more can be sent.  What is in flight is finished, within the seconds of the limit
+        ``drain``; what is not answered by then fails with ConnectionClosed.
+        """
+        if self._gone:
+            return succeed(None)
+        left = self._leaving.wait()
+        if self._lateness is None:
+            drain = self.factory.limits["drain"]
+            self._lateness = self.factory.clock.callLater(drain, self._late)
+            self._beginEnd()
+        return left
+
+    def _beginEnd(self) -> None:
+        if self.transport is None:  # no upgrade yet
+            self.because(ConnectionClosed("the connection was closed before its session stood"))
+            self._abort()
+        elif not self._ended:
+            self.endInOrder()
+
+    def _late(self) -> None:
+        self.because(ConnectionClosed("the connection was closed before everything was answered"))
+        self._lateness = self.factory.clock.callLater(GOODBYE_SECONDS, self._abort)
+        if not self._ended:
+            self.endNow()
+
+    def endInOrder(self) -> None:
+        """Begin the orderly end of a connection that can be used; finish what is in flight."""
+        self.drain()
+
+    def endNow(self) -> None:
+        """Say the last words and end the connection, whatever is in flight."""
+        outputs = self.machine.outputs()
+        if outputs:
+            self._write(outputs)
+        self._end(fault=False)
+
+    def neverConnected(self, error: Exception) -> None:
+        self.ending = error
+        self._ended = self._gone = True
+        self._closed()
+
+    def sessionEnding(self, reason: Failure) -> None:
+        super().sessionEnding(reason)
+        self._closed()
+
+    def _closed(self) -> None:
+        lateness = self._lateness
+        if lateness is not None and lateness.active():
+            lateness.cancel()
+        if "_leaving" in vars(self):  # somebody has closed it
+            self._leaving.fire(None)
+
+
+BATCH_WEIGHT_OCTETS: Final = 2000
+"""A batch that waits for the sink counts as this many octets beside its own.  Otherwise a peer
+whose tiny messages alternate in kind could make millions of batches out of 64 MiB.
+"""
+
+Hook = Callable[[MessageBatch], Later]
+
+
+def tell_not_stored(log: Logger, peer: str, failure: Failure, again: bool) -> None:
+    """Log why messages of ``peer`` will never be acknowledged.
+
+    A disk's fault is the operator's, and one line; any other is in code, with its traceback.
+    ``again`` says that something of the session was lost before: what the disk loses then is no
+    news.
+    """
+    if failure.check(QueueError):
+        if not again:
+            log.error("{peer}: not acknowledged: {text}", peer=peer, text=str(failure.value))
+    else:
+        log.failure("{peer}: not acknowledged", failure, peer=peer)
+
+
+class Delivery:
+    """Batches of one connection on their way to its hook, and what of them is not safe yet.
+
+    Attributes:
+        unsafe_octets: octets of this connection that are not safe yet, with the weight of batches.
+        unsafe_batches: batches of this connection that are not safe yet.
+    """
+
+    __slots__ = (
+        "_budget",
+        "_control",
+        "_failed",
+        "_limit",
+        "_safe",
+        "_traffic",
+        "unsafe_batches",
+        "unsafe_octets",
+    )
+
+    def __init__(
+        self,
+        control: ReadControl,
+        budget: OctetBudget,
+        limit: int,
+        safe: Callable[[Any], None],
+        failed: Callable[[Any, Failure], None],
+        traffic: Traffic,
+    ) -> None:
+        """Make a delivery; above ``limit`` unsafe octets the connection is not read.
+
+        For each batch ``safe(position)`` is called when it is safe, or ``failed(position,
+        failure)`` when it never will be.  ``traffic`` counts what is delivered.
+        """
+        self._control = control
+        self._budget = budget
+        self._limit = limit
+        self._safe = safe
+        self._failed = failed
+        self._traffic = traffic
+        self.unsafe_octets = 0
+        self.unsafe_batches = 0
+
+    def deliver(self, hook: Hook, batch: MessageBatch, position: Any) -> None:
+        """Deliver ``batch`` to ``hook``; ``position`` is where it stands in what the peer sent."""
+        traffic, count = self._traffic, batch.count
+        traffic.messages += count
+        traffic.octets += batch.octets
+        try:
+            result = hook(batch)
+            if result is not None and not isinstance(result, Deferred):
+                result = awaited(result)
+        except Exception:
+            self._failed(position, Failure())
+            return
+        if result is None or (result.called and not result.paused and result.result is None):
+            traffic.latencies[0] += count
+            self._safe(position)  # at once, without a callback
+            return
+        octets = batch.octets + batch.weight + BATCH_WEIGHT_OCTETS
+        if not self.unsafe_batches:
+            self._budget.senders += 1
+        self.unsafe_octets += octets
+        self.unsafe_batches += 1
+        self._budget.add(octets, self._control, self.unsafe_octets)
+        if self.unsafe_octets > self._limit:
+            self._control.pause("connection-octets")
+        result.addBoth(self._finished, octets, position, count, traffic.seconds())
+
+    def _finished(self, result: Any, octets: int, position: Any, count: int, began: float) -> None:
+        self.unsafe_octets -= octets
+        self.unsafe_batches -= 1
+        if not self.unsafe_batches:
+            self._budget.senders -= 1
+        self._budget.remove(octets)
+        if self.unsafe_octets <= self._limit // 2:
+            self._control.resume("connection-octets")
+        if isinstance(result, Failure):
+            self._failed(position, result)
+        else:
+            self._traffic.acknowledged(count, began)
+            self._safe(position)
+
+
 class SessionLink(OrderlyLink):
-    """Delivers what a peer sends to its session's hook ``batchReceived``.
+    """A link that delivers what its peer sends to the hook ``batchReceived``.
 
     Attributes as :class:`~.link.Link` has them, and:
         clientId: who the peer is, or None.
@@ -255,6 +452,20 @@ class SessionLink(OrderlyLink):
     """This is added to the line in the log that tells of a refusal."""
 
     _permissions: Permissions | None = None  # nothing was asked yet
+    _lossTold = False  # it was logged that something is not stored
+
+    def _prepare(self, transport: Any) -> None:
+        super()._prepare(transport)
+        factory = self.factory
+        self._tally = factory.counters.settled
+        self._delivery = Delivery(
+            self._control,
+            factory.budget,
+            factory.limits.integer("unsafe-octets"),
+            self._safe,
+            self._notSafe,
+            factory.traffic,
+        )
 
     def refuses(self, action: str, name: str = "", count: int = 1) -> bool:
         """Return whether the factory's authoriser does not allow this; then it is counted.
@@ -271,7 +482,6 @@ class SessionLink(OrderlyLink):
         return permissions.refuses(action, name, count)
 
     def establish(self) -> None:
-        """The session stands: the wire and the application are told."""
         super().establish()
         if self.factory.sessionLog is not None:
             self.factory.sessionLog.began(self)
@@ -285,8 +495,34 @@ class SessionLink(OrderlyLink):
         tally["octets"] += batch.octets
         self._delivery.deliver(self.protocol.batchReceived, batch, position)
 
+    def _safe(self, position: Any) -> None:
+        if not self._gone:
+            events = self.machine.made_safe(position, self._now())
+            if not self._following:
+                self._followAlone(events)
+            elif events:
+                self._follow(events)
+
+    def _notSafe(self, position: Any, failure: Failure) -> None:
+        """Note that what stood at ``position`` will never be safe: neither it nor what follows is
+        acknowledged.
+
+        Continuing would leave a gap in what is stored of this session, so the machine ends it.
+        """
+        tell_not_stored(self.log, self.peer, failure, self._lossTold)
+        self.because(NotStored(f"what came could not be stored: {failure.getErrorMessage()}"))
+        self._lossTold = self._deaf = True
+        self.factory.counters["unsafe_batches"] += 1
+        if not self._gone:
+            self._control.pause("draining")
+            follow = self._follow if self._following else self._followAlone
+            follow(self.machine.not_safe(position, self._now()))
+
+    @property
+    def owes(self) -> bool:
+        return bool(self._delivery.unsafe_batches) or super().owes
+
     def sessionEnding(self, reason: Failure) -> None:
-        """The connection is gone: the application is told of a session that stood."""
         if self._established:
             self._established = False
             if self.factory.sessionLog is not None:
@@ -295,7 +531,8 @@ class SessionLink(OrderlyLink):
         super().sessionEnding(reason)
 
     def snapshot(self) -> dict[str, object]:
-        return {"client_id": self.clientId, **super().snapshot()}
+        unsafe_octets = self._delivery.unsafe_octets
+        return {"client_id": self.clientId, "unsafe_octets": unsafe_octets, **super().snapshot()}
 
 
 class Session(SessionHooks, Linked, link=SessionLink):

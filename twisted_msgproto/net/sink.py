@@ -8,6 +8,7 @@ the sink's promise; :class:`DurableSink` promises that the batch is on disk.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,10 +58,13 @@ class DurableSink:
         keeping: keeps the queues of brokers; None while no server has any.
         keeps_queues: whether the queues of brokers outlive the process: not over a writer that is
             none of ours.
+        telling: what is to be called, once each, behind the Deferreds of the group that is being
+            told to be safe; None while there is none.
     """
 
     keeping: Keeping | None = None
     keeps_queues = True
+    telling: dict[Callable[[], object], None] | None = None
 
     def __init__(
         self,
@@ -140,14 +144,20 @@ class DurableSink:
 
     def _fire(self) -> None:
         self._woken = False
-        while self._finished:
-            safe, error, first, brokered = self._finished.popleft()
-            if error is None:
-                if brokered is not None and first is not None and self.keeping is not None:
-                    self.keeping.stored(brokered, first)
-                safe.callback(first)
-            else:
-                safe.errback(error)
+        group = self.telling = {}
+        try:
+            while self._finished:
+                safe, error, first, brokered = self._finished.popleft()
+                if error is None:
+                    if brokered is not None and first is not None and self.keeping is not None:
+                        self.keeping.stored(brokered, first)
+                    safe.callback(first)
+                else:
+                    safe.errback(error)
+        finally:
+            self.telling = None
+        for call in group:
+            call()
 
     def close(self, timeout: float = 4.0) -> Deferred[bool]:
         """Flush what waits (for at most ``timeout`` seconds), stop the thread, free the lock.

@@ -14,8 +14,8 @@ from ..net.authentication import AuthenticationOptions
 from ..net.gateway import Gateway, ListeningService, announce, standalone
 from ..net.options import ServerOptions
 from ..net.wires.websocket import parse_origins
-from .protocol import SabcServerFactory
 from .protocol.session import LIMITS, PROTOCOL
+from .protocol.sides import SabcServerFactory
 
 DEFAULT_WEBSOCKET_ENDPOINT = "tcp:5047:interface=127.0.0.1"
 
@@ -47,9 +47,9 @@ class Options(AuthenticationOptions):
         self["websockets"] = []
         self["origins"] = []
 
-    def whereItListens(self) -> list[str]:
+    def listenAddresses(self) -> list[str]:
         websockets = [f"{description} (WebSocket)" for description in self["websockets"]]
-        return [*super().whereItListens(), *websockets]
+        return [*super().listenAddresses(), *websockets]
 
     def endpointStrings(self) -> list[str]:
         return [*super().endpointStrings(), *self["websockets"]]

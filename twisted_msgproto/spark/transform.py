@@ -29,7 +29,7 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
 from ..core.errors import ConfigurationError, MsgprotoError, TableError
-from ..core.named import load_named
+from ..core.named import import_object
 from ..queue import SCHEMA
 from ..table.landing import (
     DAY,
@@ -147,7 +147,7 @@ def load_function(name: str) -> Function:
     if not all(name.partition(":")):
         raise ConfigurationError(f"--transform is MODULE:FUNCTION, not {name!r}")
     try:
-        module, function = load_named(name)
+        module, function = import_object(name)
     except ConfigurationError as error:
         raise ConfigurationError(f"--transform {name}: {error}") from error.__cause__
     if not callable(function):

@@ -18,7 +18,7 @@ from twisted_msgproto.core.errors import (
 from twisted_msgproto.core.machine import IllegalTransition
 from twisted_msgproto.core.message import Message, MessageBatch
 from twisted_msgproto.net.clients.client import ClientLink
-from twisted_msgproto.net.comeback import ClientComeback
+from twisted_msgproto.net.clients.reconnect import ReconnectingClient
 from twisted_msgproto.net.factory import MsgprotoServerFactory, SessionFactory
 from twisted_msgproto.net.link import SteadyLogger
 from twisted_msgproto.net.session import ClientSession, Session, SessionLink, hook
@@ -190,7 +190,7 @@ class LinesClientFactory(SessionFactory, ClientFactory):
     protocol = LinesClient
 
 
-class LinesClientService(ClientComeback[LinesClient]):
+class LinesClientService(ReconnectingClient[LinesClient]):
     """A connection to a server, and comes back."""
 
     def send(self, body: bytes, *, timeout: float | None = None) -> Deferred[None]:

@@ -1,7 +1,6 @@
 """The machines of both sides turn octets into events; they need no I/O and no clock."""
 
-from .parcels import Packer
 from .receiving import Reader
-from .sending import Writer
+from .sending import Packer, Writer
 
 __all__ = ["Packer", "Reader", "Writer"]

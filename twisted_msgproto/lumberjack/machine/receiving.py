@@ -75,7 +75,7 @@ def _wrong_role(frame: _OtherFrame, refusal: str) -> Fault:
 
 @dataclass(slots=True)
 class _Inspected:
-    """Counts the windows that end in a C frame before its frames are handed on."""
+    """The windows that end in a C frame, counted before its frames are handed on."""
 
     size: int  # of the window in force
     count: int  # data frames of the current window
@@ -84,7 +84,6 @@ class _Inspected:
     version: int = VERSION_2  # of the last data frame
 
     def arrive(self, total: int) -> None:
-        """Note ``total`` more data frames."""
         full, self.count = divmod(self.count + total, self.size)
         self.completed += full
 
@@ -153,12 +152,10 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
 
     @property
     def state(self) -> Reading:
-        """Return where the reader stands."""
         return self._machine.state
 
     @property
     def unfinished(self) -> bool:
-        """More can be decoded without more octets: call ``receive(b"", now)`` soon."""
         return self.decoder.unfinished
 
     @property
@@ -176,16 +173,13 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
 
     @property
     def held(self) -> int:
-        """Return the octets of incomplete frames."""
         return self.decoder.held_octets
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is ``held`` and the reader is not ``unfinished``."""
         return self.decoder.clean
 
     def snapshot(self) -> dict[str, object]:
-        """The reader's state as plain values, for status pages and for people."""
         return {
             "state": self.state.name,
             "window": self._size,
@@ -199,7 +193,6 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
     # ── octets in ───────────────────────────────────────────────────────────────────────────────
 
     def receive(self, inputs: bytes, now: float) -> list[ReaderEvent]:
-        """Read what arrived at ``now`` (seconds, any clock that does not run backwards)."""
         machine = self._machine
         if machine.state not in _OPEN:
             return []
@@ -320,7 +313,6 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
             self._machine.step(WindowCompleted)
 
     def _give_out(self, runs: list[Any]) -> ReaderEvent:
-        """Return runs of one kind that followed each other as one event."""
         place = self._window.slice()
         run = runs[0]
         kind = type(run)
@@ -431,19 +423,16 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
     # ── time ────────────────────────────────────────────────────────────────────────────────────
 
     def paused(self, now: float) -> list[ReaderEvent]:
-        """The connection is not read any more: the writer's silence means nothing (LJ-13)."""
         self._paused = True
         return []
 
     def resumed(self, now: float) -> list[ReaderEvent]:
-        """The connection is read again: the writer has all its time from now on."""
         self._paused = False
         self._heard_at = now
         self._look_soon(now)
         return []
 
     def _look_soon(self, now: float) -> None:
-        """Something happened that may make something due."""
         deadlines, soon = self.deadlines, now + self._shortest
         if (deadlines.next is None or soon < deadlines.next) and soon < inf:
             deadlines.set("look", soon)
@@ -501,7 +490,6 @@ class Reader(Connection[bytes, bytes, ReaderEvent]):
 
     @property
     def _compressed_by_version_2(self) -> bool:
-        """A version 2 writer is sending a C frame, or waits until all of it was read."""
         decoder = self.decoder
         return (
             decoder.compressed_version == VERSION_2

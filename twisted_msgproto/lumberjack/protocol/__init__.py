@@ -2,10 +2,17 @@
 shipper above it.
 """
 
-from ...net.comeback import Backoff
-from .client import CLIENT_LIMITS, LumberjackClient, LumberjackClientFactory
-from .server import PROTOCOL, READ_OCTETS, LumberjackServer, LumberjackServerFactory
-from .shipper import SHIPPER_LIMITS, LumberjackShipper
+from ...net.clients.reconnect import Backoff
+from .reconnect import SHIPPER_LIMITS, LumberjackClientService, LumberjackShipper
+from .sides import (
+    CLIENT_LIMITS,
+    PROTOCOL,
+    READ_OCTETS,
+    LumberjackClient,
+    LumberjackClientFactory,
+    LumberjackServer,
+    LumberjackServerFactory,
+)
 
 __all__ = [
     "CLIENT_LIMITS",
@@ -15,6 +22,7 @@ __all__ = [
     "Backoff",
     "LumberjackClient",
     "LumberjackClientFactory",
+    "LumberjackClientService",
     "LumberjackServer",
     "LumberjackServerFactory",
     "LumberjackShipper",

@@ -1,6 +1,5 @@
 """Translate Lumberjack frames to octets and back, without any state, role or clock."""
 
-from .acks import AckDecoder
 from .decoder import Decoder
 from .frames import (
     ACK_OCTETS,
@@ -16,6 +15,7 @@ from .frames import (
     VERSION_2,
     VERSIONS,
     Ack,
+    AckDecoder,
     Compressed,
     Data,
     Frame,

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from ...core.errors import Fault
-from ...core.gathered import Gathered
+from ...core.frame_buffer import FrameBuffer
 from ...core.limits import Limits
 from ...core.packed import PackedNumbers, kept_packed, listed
 from . import scan
@@ -30,14 +30,16 @@ from .frames import (
     TYPE_WINDOW,
     VERSIONS,
     Ack,
+    BrokenStream,
     Compressed,
     Data,
     Frame,
+    Inflation,
     Json,
+    Level,
     Window,
 )
-from .inflating import BrokenStream, Inflation, Level
-from .partial import PartialData
+from .scan import PartialData
 
 
 class _Reading(Enum):
@@ -62,7 +64,7 @@ Inspect = Callable[[Sequence[Frame]], "tuple[str, str] | None"]
 
 
 class Decoder:
-    """Turns octets into frames.
+    """The way from octets to frames.
 
     ``feed(octets)`` returns the complete frames; call ``feed(b"")`` again as long as ``unfinished``
     is true: a compressed frame may hold more than one turn should decode.  After a :class:`Fault`
@@ -170,7 +172,7 @@ class Decoder:
 
         self._partial: PartialData | None = None
         self._keys: list[scan.KnownKey] = []  # of the last D frame, as they stood there
-        self._gathered = Gathered()  # the start of a frame that is known to be longer
+        self._gathered = FrameBuffer()  # the start of a frame that is known to be longer
         self._found: list[Frame | Fault] = []  # what this call returns
         self._frames: list[Any] = self._found  # where frames are put: there, or among the kept
         self._over = False
@@ -198,7 +200,6 @@ class Decoder:
 
     @property
     def held_octets(self) -> int:
-        """Return how many octets the decoder holds, in memory where that is more."""
         outer = self._levels[0]
         held = self._gathered.octets + len(outer.octets) - outer.position
         if len(self._levels) > 1:
@@ -228,10 +229,9 @@ class Decoder:
         return start[0] if start[1:] == b"C" else 0
 
     def end(self) -> None:
-        """Forget what has come; nothing more comes out."""
         self._over = True
         self._usual_octets_max = -1  # not the usual read, either
-        self._gathered = Gathered()
+        self._gathered = FrameBuffer()
         self._levels = [Level()]
         self._partial = None
         self._kept = []
@@ -346,7 +346,6 @@ class Decoder:
         return scan_frames(self, level)
 
     def _fault(self, reason: str, text: str, octets: bytes = b"", limit: str = "") -> bool:
-        """End with a fault; ``octets`` are how its frame starts, if that is not the present one."""
         self._found.append(Fault(reason, text, octets or self.first_octets, limit=limit))
         self.end()
         return False
@@ -466,7 +465,6 @@ class Decoder:
         return True
 
     def _scan_pairs(self, level: Level, partial: PartialData) -> bool:
-        """Continue the D frame that has begun, as far as the octets reach."""
         invalid_before = partial.invalid_texts
         level.position, needed, above = partial.read(
             level.octets, level.position, self._data_limits
@@ -489,7 +487,6 @@ class Decoder:
     def _add_data(
         self, version: int, sequences: PackedNumbers, pairs: Sequence[dict[str, str]], size: int
     ) -> None:
-        """Put whole D frames into the run that they continue, or begin a new run."""
         compressed = len(self._levels) > 1
         run = self._frames[-1] if self._frames else None
         if (
@@ -533,7 +530,6 @@ class Decoder:
         return self._enter(Inflation(version, (payload,), start))
 
     def _enter(self, inflation: Inflation) -> bool:
-        """Read on in what ``inflation`` brings."""
         if len(self._levels) == 1:
             self._turns = 0
             self._oddities = (self.trailing_octets, self.invalid_texts)
@@ -585,12 +581,10 @@ class Decoder:
 
     @property
     def _inflated_bound(self) -> str:
-        """Return the name of the limit that bounds what the C frame inflates to."""
         usual = self._inflated_max == self._inflated_octets_max
         return "inflated-octets" if usual else "inflated-ratio"
 
     def _check(self) -> None:
-        """The C frame is large: check it to its end before anything of it is handed on."""
         self._reading = _Reading.CHECKED
         # The frames in front of it are handed on first.
         self._budget = 0
@@ -606,7 +600,6 @@ class Decoder:
         return True
 
     def _leave(self, level: Level) -> bool:
-        """All of a C frame was read."""
         inflation = level.inflation
         assert inflation is not None
         if self._reading is _Reading.KEPT and len(self._levels) == 2 and self._kept_many():
@@ -636,7 +629,6 @@ class Decoder:
         return windows > self._compressed_windows_max
 
     def _rewind(self, inflation: Inflation) -> bool:
-        """The C frame is good to its end: read it again, and hand its frames on."""
         self.trailing_octets, self.invalid_texts = self._oddities
         self._count_anew()
         self._reading = _Reading.HANDED_ON
@@ -646,7 +638,6 @@ class Decoder:
         return True
 
     def _ended(self, inflation: Inflation) -> None:
-        """Note the good end of the outermost C frame."""
         self._levels.pop()
         found = self._frames = self._found
         if self._kept:

@@ -24,9 +24,10 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Final
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, cast
 
+from ...core.errors import Fault
 from ...core.limits import Limit
 from ...core.packed import PACKED_MIN, PackedNumbers, PackedOctets, joined, kept_packed
 
@@ -170,9 +171,6 @@ class Json:
 
     @classmethod
     def joined(cls, runs: list[Json]) -> Json:
-        """Return the J frames of runs that followed each other as one run, of the first one's
-        version.
-        """
         sequences = PackedNumbers("q")
         for run in runs:
             sequences.extend(run.sequences)
@@ -203,7 +201,6 @@ class Data:
 
     @classmethod
     def joined(cls, runs: list[Data]) -> Data:
-        """Runs that followed each other as one, of the first one's version."""
         sequences = PackedNumbers("q")
         for run in runs:
             sequences.extend(run.sequences)
@@ -221,7 +218,7 @@ class Compressed:
 Frame = Window | Ack | Json | Data | Compressed
 
 
-# ── Encoding ────────────────────────────────────────────────────────────────────────────────────
+# ── encoding ────────────────────────────────────────────────────────────────────────────────────
 
 
 def encode_window(size: int, version: int = VERSION_2) -> bytes:
@@ -288,3 +285,188 @@ def encode_compressed(frames: bytes, level: int = 3, version: int = VERSION_2) -
     """
     payload = zlib.compress(frames, level)
     return SHORT.pack(version, TYPE_COMPRESSED, len(payload)) + payload
+
+
+# ── what a writer reads ─────────────────────────────────────────────────────────────────────────
+
+
+class AckDecoder:
+    """The decoder of what a writer reads: ``A`` frames of either version, and nothing else.
+
+    A reader that sends anything else is recognised at its first wrong octet, so a hostile one makes
+    a writer hold at most five octets (``LJ-02``, ``LJ-05``, ``LJ-21``).
+    """
+
+    __slots__ = ("_failed", "_start")
+
+    def __init__(self) -> None:
+        self._start = b""  # of a frame whose end has not come
+        self._failed = False
+
+    @property
+    def held(self) -> int:
+        return len(self._start)
+
+    def end(self) -> None:
+        self._start = b""
+
+    def feed(self, octets: bytes) -> list[Ack | Fault]:
+        if self._failed:
+            return []
+        octets = self._start + octets
+        end = len(octets)
+        found: list[Ack | Fault] = []
+        for position in range(0, end, SHORT.size):
+            fault = _no_ack(octets[position : position + 2])
+            if fault:
+                self._failed, self._start = True, b""
+                found.append(Fault(*fault, octets[position : position + FAULT_OCTETS]))
+                return found
+            if position + SHORT.size <= end:
+                version, _, sequence = SHORT.unpack_from(octets, position)
+                found.append(Ack(version, sequence))
+        self._start = octets[end - end % SHORT.size :]
+        return found
+
+
+def _no_ack(start: bytes) -> tuple[str, str] | None:
+    if start[0] not in VERSIONS:
+        return "version", f"version octet {start[0]:#04x}, not '1' or '2'"
+    if start[1:] in (b"", b"A"):
+        return None
+    if start[1] in TYPES:
+        return "wrong-role", f"a frame {chr(start[1])!r} from a reader"
+    return "frame-type", f"frame type {start[1]:#04x}"
+
+
+# ── the payload of a C frame, inflated slice by slice (LJ-08, LJ-17) ────────────────────────────
+
+_inflating: Any = zlib
+_ERRORS: tuple[type[Exception], ...] = (zlib.error,)
+try:
+    # isal inflates two to three times faster; zlib does the same work where it is not installed.
+    from isal import isal_zlib
+
+    _inflating = isal_zlib
+    _ERRORS = (zlib.error, cast(type[Exception], isal_zlib.error))
+except ImportError:  # pragma: no cover - the tests run with the extra
+    pass
+
+PIECE_OCTETS: Final = 256 << 10
+"""The inflater is given this much at a time, because it copies what it does not come to."""
+
+
+class BrokenStream(ValueError):
+    pass
+
+
+class Inflation:
+    """The payload of one C frame, inflated from its start to its end.
+
+    Attributes:
+        version: the version octet of the C frame.
+        start: the first octets of the C frame, for the log.
+        pieces: its octets, which are not copied.
+        octets: how many these are.
+        ended: whether the zlib stream has been read to its end.
+        trailing_octets: how many octets stand behind that end; known once it was read.
+    """
+
+    __slots__ = (
+        *("_given", "_inflater", "_left", "_number", "_tail"),
+        *("ended", "octets", "pieces", "start", "trailing_octets", "version"),
+    )
+
+    def __init__(self, version: int, pieces: Sequence[memoryview], start: bytes) -> None:
+        self.version = version
+        self.pieces = pieces
+        self.octets = sum(map(len, pieces))
+        self.start = start
+        self.ended = False
+        self._inflater: Any = _inflating.decompressobj()
+        self._tail: bytes | memoryview = b""
+        self._number = 0  # of the piece that comes next, or whose octets are given now
+        self._given = 0  # octets of that piece
+        self._left = self.octets  # not given yet
+
+    def rewound(self) -> Inflation:
+        return Inflation(self.version, self.pieces, self.start)
+
+    def more(self, octets_max: int) -> list[bytes]:
+        """Return the next octets in pieces, at most ``octets_max``; none only at the end.
+
+        Raises BrokenStream if this is not zlib, or if the stream does not end.
+        """
+        inflater = self._inflater
+        chunks: list[bytes] = []
+        room = octets_max
+        while room and not self.ended:
+            tail = self._tail
+            if not tail:
+                tail = self._next()
+            try:
+                chunk = inflater.decompress(tail, room)
+            except _ERRORS as error:
+                raise BrokenStream(f"a compressed frame is not zlib: {error}") from None
+            self._tail = inflater.unconsumed_tail
+            if inflater.eof:
+                self.ended = True
+                self.trailing_octets = len(inflater.unused_data) + self._left
+                self._inflater = None  # its memory is needed for the next one
+            if chunk:
+                chunks.append(chunk)
+                room -= len(chunk)
+            elif not (self.ended or self._tail or self._left):
+                raise BrokenStream("the zlib stream of a compressed frame is unfinished")
+        return chunks
+
+    def _next(self) -> memoryview | bytes:
+        if not self._left:
+            return b""
+        piece = self.pieces[self._number]
+        octets = piece[self._given : self._given + PIECE_OCTETS]
+        self._given += len(octets)
+        if self._given == len(piece):
+            self._number, self._given = self._number + 1, 0
+        self._left -= len(octets)
+        return octets
+
+
+@dataclass(slots=True)
+class Level:
+    """One stream of frames: the connection's own (index 0), or what a C frame inflates to.
+
+    Attributes:
+        octets: what is here of it.
+        position: of the next frame within ``octets``.
+        inflation: where further octets come from; None for the connection's own.
+        wanted: so many octets must be inflated before anything is read again.
+    """
+
+    octets: bytes = b""
+    position: int = 0
+    inflation: Inflation | None = None
+    wanted: int = 0
+    _chunks: list[bytes] = field(default_factory=list)
+
+    def want(self, needed: int) -> None:
+        """The frame that begins at ``position`` needs ``needed`` octets, and they are not here."""
+        rest = self.octets[self.position :]
+        self.octets, self.position = rest, 0
+        self.wanted = needed - len(rest)
+        self._chunks = [rest] if rest else []
+
+    def add(self, chunks: Sequence[bytes], octets: int, last: bool) -> None:
+        """Note that ``chunks`` were inflated, ``octets`` together; ``last``: nothing follows."""
+        self._chunks += chunks
+        self.wanted -= octets
+        if self.wanted <= 0 or last:
+            chunks, self._chunks = self._chunks, []
+            self.octets = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            self.wanted = 0
+
+    @property
+    def held_octets(self) -> int:
+        if self.inflation is None:
+            return len(self.octets) - self.position
+        return sum(map(len, self._chunks)) if self.wanted else len(self.octets)

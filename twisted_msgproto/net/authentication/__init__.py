@@ -5,7 +5,7 @@ its own.  A protocol makes credentials and asks :class:`Authentication`.  This
 
 * answers every failure in the same way and after the same time, whatever was wrong (:mod:`.login`);
 * delays guesses, but never locks out a right password (:mod:`.throttle`);
-* tells the operator who was refused, and never the secret (:mod:`.audit`).
+* tells the operator who was refused, and never the secret (:mod:`.login`).
 """
 
 from __future__ import annotations

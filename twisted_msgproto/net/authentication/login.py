@@ -16,11 +16,43 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from ...core.errors import shown
 from ...core.limits import Limits
-from ..peerlog import PeerLog
-from .audit import NOT_TRIED, UNFINISHED, WRONG, write_refused
+from ..logs import LOGINS, PeerLog
 from .identities import IIdentity, LoggedIn, Passcode, name_in
 from .throttle import Attempt, Throttle
+
+audit = Logger(namespace="twisted_msgproto.authentication.audit")
+
+WRONG: Final = "wrong"
+NOT_TRIED: Final = "not checked"
+UNFINISHED: Final = "unfinished"
+
+_WHY: Final = {
+    WRONG: "name and password do not fit",
+    NOT_TRIED: "not checked, since too many have failed (limit login-rate)",
+    UNFINISHED: "the client did not wait for the answer",
+}
+
+
+def write_refused(
+    peer_log: PeerLog, address: str, name: str | None, reason: str, now: float
+) -> None:
+    peer_log.write(
+        LOGINS,
+        audit,
+        address,
+        now,
+        "{peer}: login as {name} refused: {why}",
+        reason=reason,
+        peer=address or "a client",
+        name=shown(name) if name else "nobody",
+        why=_WHY[reason],
+    )
+
+
+# ── ask a portal about those whom the throttle lets through ─────────────────────────────────────
+
 
 log = Logger(namespace="twisted_msgproto.authentication")
 
@@ -84,6 +116,10 @@ class Authentication:
         self._deciding = False
         self._timer: Any = None
         self._due_at = inf
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
 
     @property
     def anonymous(self) -> bool:

@@ -82,7 +82,7 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
         for path in filter(None, map(_look_for_file, self["auth"])):
             yield Change(f"{self.protocolName}: passwords of {path}", lambda: None)
 
-    def doubtOfPasswords(self) -> str | None:
+    def passwordWarning(self) -> str | None:
         """Return which files hold passwords that whoever reads them can use."""
         plain = []
         for path in filter(None, map(_look_for_file, self["auth"])):
@@ -94,14 +94,14 @@ class AuthenticationOptions(ServerOptions, AuthOptionMixin):
             return None
         return "; ".join(plain) + ": msgproto passwd FILE NAME and auth = passwords:FILE hash them"
 
-    def doubtOfUsers(self) -> str | None:
+    def authWarning(self) -> str | None:
         """Return why rules about users mean little here, if nobody has to log in."""
         return None if self.get("credCheckers") else self.unnamed
 
     @property
     def checkers(self) -> list[ICredentialsChecker]:
         """Return the checkers that were asked for, in order; a start of a server asks for them."""
-        doubt = self.doubtOfPasswords()
+        doubt = self.passwordWarning()
         if doubt is not None:
             log.warn("{server}: {doubt}", server=self.protocolName, doubt=doubt)
         checkers: list[Any] = list(self.get("credCheckers", ()))

@@ -33,7 +33,7 @@ from math import inf
 from typing import Final
 
 from ...core.limits import Limit, Limits
-from ..addresses import network_of
+from ..peers import network_of
 
 LOGIN_LIMITS: Final = (
     Limit("login-delay", 1.0, "s", "from the check of a login to the answer that it failed"),

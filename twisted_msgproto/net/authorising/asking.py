@@ -11,7 +11,7 @@ from zope.interface import Interface
 
 from ...core.errors import shown
 from ..counters import Counters
-from ..peerlog import Topic
+from ..logs import Topic
 
 log = Logger(namespace="twisted_msgproto.authorisation")
 

@@ -1,4 +1,4 @@
-"""The queues of running servers, as an operator sees them (:mod:`twisted_msgproto.net.control`)."""
+"""The queues of running servers, as an operator sees them (:mod:`twisted_msgproto.net.site`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from twisted.internet.task import deferLater
 
 from ...core.broker import DEAD, Letter, QueueName, Waiting
 from ...core.errors import QueueError
-from ..control.shapes import BODIES_OCTETS_MAX, MessageShown, NoSuchQueue, QueueShown
+from ..site.shapes import BODIES_OCTETS_MAX, MessageShown, NoSuchQueue, QueueShown
 from .forms import texts_of
 from .served import ServedBroker
 

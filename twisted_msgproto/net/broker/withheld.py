@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
-from ..backpressure import ReadControl
+from ..memory import ReadControl
 
 REASON: Final = "broker-queues"
 

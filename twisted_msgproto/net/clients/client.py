@@ -19,8 +19,8 @@ from twisted.python.failure import Failure
 
 from ...core.errors import ConnectionClosed, LimitExceeded, TimedOut
 from ...core.limits import Limit
-from ..ending import OrderlyLink
 from ..outbox import Waiters
+from ..session import OrderlyLink
 
 UNSENT_OCTETS: Final = 64 << 20
 

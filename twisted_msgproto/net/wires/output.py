@@ -9,28 +9,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
-if TYPE_CHECKING:
-    from ..ledger import Ledger
+from ..memory import Clock, Ledger
 
 SLICE_OCTETS: Final = 64 << 10
 """Transports receive at most this many octets at a time.  They report only when all of them are
 gone, so this is also the step in which progress is seen.
 """
-
-
-class Clock(Protocol):
-    """What is needed of a reactor here: time only."""
-
-    def seconds(self) -> float:
-        """Return the time in seconds; it never runs backwards."""
-
-    def callLater(self, delay: float, callable: Callable[..., Any], *args: Any) -> Any:
-        """Call ``callable`` after ``delay`` seconds."""
 
 
 def nothing_changed(paused: bool) -> None:

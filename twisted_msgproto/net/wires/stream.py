@@ -8,10 +8,10 @@ from typing import Any
 
 from twisted.internet.interfaces import IAddress, ISSLTransport, ITCPTransport
 
-from ..ledger import Ledger
+from ..memory import Clock, Ledger
 from ..prompt import prompt_write
 from . import Wire
-from .output import Clock, Output
+from .output import Output
 
 
 class StreamWire(Wire):

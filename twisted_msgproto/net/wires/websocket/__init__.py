@@ -5,7 +5,7 @@ autobahn speaks RFC 6455. This package adds what it leaves open:
 * **Composition**: a connection carries messages for a *session*, any object with the methods of
   :class:`..FramedSession`; the session sees a :class:`.wire.WebSocketWire`.  Only
   :mod:`.carrier` knows autobahn's inner life.
-* **Defaults**: every size, time and count has a bound (:data:`.limits.WEBSOCKET_LIMITS`); no web
+* **Defaults**: every size, time and count has a bound (:data:`.frames.WEBSOCKET_LIMITS`); no web
   page is served to those who do not upgrade, no compression, protocol version 13 only.
 * **Origins are explicit**: a browser page from an origin that was not listed is refused with
   403.  Clients that are not browsers send no ``Origin`` and are let in.
@@ -23,7 +23,7 @@ autobahn speaks RFC 6455. This package adds what it leaves open:
 from .. import FramedSession
 from ..origins import WebSocketAddress, client_endpoint, parse_address, parse_origins
 from .factories import WebSocketClientFactory, WebSocketServerFactory
-from .limits import (
+from .frames import (
     CLOSE_INTERNAL,
     CLOSE_LEAVING,
     CLOSE_NORMAL,

@@ -22,16 +22,27 @@ from twisted.python.failure import Failure
 from twisted_msgproto.core.errors import ConnectionClosed, shown
 from twisted_msgproto.core.reasons import TLS_HERE, speaks_tls
 
-from ...comeback import tls_refusal
-from ...factory import host_of, peer_name
+from ...factory import host_of, peer_name, tls_refusal
 from ...prompt import prompt_write
 from ...turns import TURN_SECONDS, next_stretch
 from .. import FramedSession, WebSocketBroken, Wire
 from ..output import Output
-from .frames import BINARY, CONTROL_OCTETS_MAX, PING, PONG, TEXT, close_reason, frame, xored
+from .frames import (
+    BINARY,
+    CLOSE_INTERNAL,
+    CLOSE_NORMAL,
+    CONTROL_OCTETS_MAX,
+    PING,
+    PONG,
+    TEXT,
+    Call,
+    QuietLog,
+    close_reason,
+    frame,
+    log,
+    xored,
+)
 from .keepalive import Keepalive
-from .limits import CLOSE_INTERNAL, CLOSE_NORMAL
-from .quiet import Call, QuietLog, log
 
 _SLICE = 16384
 """Reads reach autobahn in slices, because it copies its whole buffer twice for each frame in it."""

@@ -16,16 +16,17 @@ from twisted_msgproto.core.reasons import TLS_HERE
 from ...factory import MsgprotoServerFactory, SessionFactory, host_of, peer_name
 from ..origins import origin_of, parse_address, parse_origins
 from .carrier import Carrier, ClientCarrier, ServerCarrier
-from .keepalive import Keepalives
-from .limits import (
+from .frames import (
     CLOSE_LEAVING,
     CLOSE_NORMAL,
     CLOSE_SECONDS,
     FRAMES_MAX,
     PONG_SECONDS,
     UPGRADE_OCTETS,
+    PlainTimer,
+    log,
 )
-from .quiet import PlainTimer, log
+from .keepalive import Keepalives
 from .wire import WebSocketWire
 
 Build = Callable[[IAddress | None], Any]
@@ -77,7 +78,6 @@ class _Bounds:
         self.setProtocolOptions(**options)  # type: ignore[attr-defined]
 
     def carrying(self, carrier: Any, session: Any) -> Any:
-        """Return ``carrier`` with the session that it is for."""
         carrier.session, carrier.link = session, session.link
         return carrier
 
@@ -100,9 +100,6 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
     """Accepts WebSocket connections for the sessions of another factory.
 
     It needs no URL, so it listens on any endpoint.
-
-    Attributes:
-        refused_origins: browser pages from origins that are not listed.
     """
 
     protocol = ServerCarrier
@@ -129,7 +126,6 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
         self.sessions = sessions
         self._build = build
         self.origins = parse_origins(origins)
-        self.refused_origins = 0
         self._upgrading: dict[Carrier, str] = {}
         self.bound(limits)
 
@@ -144,7 +140,6 @@ class WebSocketServerFactory(_Bounds, autobahn.WebSocketServerFactory):
 
     def refusedOrigin(self, address: IAddress, origin: str) -> None:
         """A web page's origin is not among those that may connect: say so, and what allows it."""
-        self.refused_origins += 1
         self.sessions.writeOf(
             log,
             host_of(address),

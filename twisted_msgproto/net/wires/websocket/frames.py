@@ -1,12 +1,53 @@
-"""Encode WebSocket messages as octets (RFC 6455, section 5): heads, masks, text or binary."""
+"""Frames of RFC 6455, limits of a connection, and what replaces autobahn's log and timers."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from random import getrandbits
 from typing import Final
+from typing import Protocol as Shape
 
 from autobahn.websocket.xormasker import create_xor_masker  # type: ignore[attr-defined]
+from twisted.logger import Logger
+
+from twisted_msgproto.core.errors import shown
+from twisted_msgproto.core.limits import Limit
+
+from ...memory import Clock
+
+CLOSE_NORMAL: Final = 1000
+CLOSE_LEAVING: Final = 1001
+CLOSE_PROTOCOL: Final = 1002
+CLOSE_TOO_BIG: Final = 1009
+CLOSE_INTERNAL: Final = 1011
+
+WEBSOCKET_LIMITS: Final = (
+    Limit("connections", 10_000, "connections", "of one server at a time", 1),
+    Limit("websocket-message-octets", 16 << 20, "octets", "one message, all its frames", 1),
+    Limit("websocket-upgrade-seconds", 10.0, "s", "from connect to upgrade", 0.001),
+    # Proxies often end a connection that was silent for a minute.
+    Limit("websocket-ping-seconds", 55.0, "s", "between pings; 0 sends none"),
+    Limit("unread-octets", 1 << 20, "octets", "unread output before the producer is paused", 1),
+    Limit("unread-seconds", 30.0, "s", "a peer that reads nothing for this long is dropped", 0.001),
+)
+"""Both WebSocket protocols have these limits; they are part of their ``LIMITS`` tables."""
+
+FRAMES_MAX: Final = 1 << 17
+"""A message has no more fragments.
+
+4 MiB in fragments of 64 octets are the most that is usual: conformance cases 9.3.1 and 9.4.1.
+"""
+
+UPGRADE_OCTETS: Final = 16 << 10
+
+CLOSE_SECONDS: Final = 5.0
+
+PONG_SECONDS: Final = 30.0
+
+
+# ── encode websocket messages as octets (rfc 6455 ───────────────────────────────────────────────
+
 
 TEXT: Final = 0x81
 BINARY: Final = 0x82
@@ -65,3 +106,53 @@ def opcode_of(payload: bytes) -> int:
 def close_reason(text: str) -> bytes:
     """``text`` as a close frame can carry it: at most 123 octets of whole characters."""
     return text.encode("utf-8", "replace")[:123].decode("utf-8", "ignore").encode()
+
+
+# ── replace what autobahn logs and times by what this package do ────────────────────────────────
+
+
+log = Logger(namespace="twisted_msgproto.net.wires.websocket")
+
+
+class Call(Shape):
+    """What ``callLater`` returns."""
+
+    def cancel(self) -> None:
+        """Forget it."""
+
+    def active(self) -> bool:
+        """It may still happen."""
+
+
+class QuietLog:
+    """Takes autobahn's log lines, of which most are dropped.
+
+    It writes two or three for each connection that a peer spoils: one address could fill the log.
+    What has to be known of peers is told by lines of our own, which are summed up.
+    """
+
+    def debug(self, *args: object, **values: object) -> None:
+        """Drop the line; the others that are about peers are dropped, too."""
+
+    info = warn = debug
+
+    def error(self, text: str = "", **values: object) -> None:
+        """Tell as debug, with every value escaped: something has failed in autobahn."""
+        safe = {name: shown(str(value)) for name, value in values.items()}
+        log.debug("{text}", text=text.format(**safe) if safe else text)
+
+    critical = error
+
+
+class PlainTimer:
+    """autobahn's timers, on the factory's own clock."""
+
+    __slots__ = ("clock",)
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def call_later(self, delay: float, function: Callable[..., object], *args: object) -> Call:
+        """Return a plain ``callLater``: autobahn's own buckets cancel in linear time."""
+        call: Call = self.clock.callLater(delay, function, *args)
+        return call

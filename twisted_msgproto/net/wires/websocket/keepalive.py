@@ -9,7 +9,8 @@ from itertools import count
 from math import inf
 from typing import Final
 
-from .quiet import Call, Clock, log
+from ...memory import Clock
+from .frames import Call, log
 
 STEP_SECONDS: Final = 0.5
 """Pings and checks that are due within this time are made together, by one call of the clock: most

@@ -9,8 +9,7 @@ from twisted.internet.interfaces import IAddress
 
 from .. import Wire
 from .carrier import Carrier
-from .frames import BINARY, TEXT, frame, opcode_of
-from .limits import CLOSE_PROTOCOL, CLOSE_TOO_BIG
+from .frames import BINARY, CLOSE_PROTOCOL, CLOSE_TOO_BIG, TEXT, frame, opcode_of
 
 Message = str | bytes
 """A WebSocket message is text as ``str`` or binary as ``bytes``."""

@@ -1,0 +1,500 @@
+"""The shipper does not give up: it connects again and sends again what is unacknowledged.
+
+    shipper = LumberjackShipper(reactor, ["tcp:logs-1:5044", "tcp:logs-2:5044"])
+    shipper.startService()
+    await shipper.send(b'{"message": "hello"}')
+    await shipper.stopService()
+
+The wire is at-least-once: an event whose ack was lost with its connection arrives twice
+(``LJ-15``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import random as random_module
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, cast
+
+from twisted.application.service import Service
+from twisted.internet.defer import (
+    CancelledError,
+    Deferred,
+    fail,
+    gatherResults,
+    maybeDeferred,
+    succeed,
+)
+from twisted.internet.endpoints import clientFromString
+from twisted.internet.interfaces import (
+    IAddress,
+    IConsumer,
+    IProtocolFactory,
+    IStreamClientEndpoint,
+)
+from twisted.internet.protocol import Factory
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from ...core.errors import (
+    ConfigurationError,
+    ConnectionClosed,
+    LimitExceeded,
+    MsgprotoError,
+    Refused,
+)
+from ...core.limits import Limit, Limits
+from ...net.clients.reconnect import (
+    RECONNECT_LIMITS,
+    ReconnectingClient,
+    ReconnectingService,
+    ReconnectState,
+)
+from ...net.outbox import ProducerControl, fail_all
+from ..terms import COMPRESS_DEFAULT, WINDOW_DEFAULT, Event, Parcel
+from .sides import (
+    CLIENT_LIMITS,
+    LumberjackClient,
+    LumberjackClientFactory,
+    Sent,
+    WriterLink,
+)
+
+SHIPPER_LIMITS: Final = (
+    *CLIENT_LIMITS,
+    Limit("backoff-first", 1.0, "s", "until the first attempt to connect again"),
+    Limit("backoff-most", 60.0, "s", "between two attempts, however many have failed"),
+)
+"""A shipper has these limits."""
+
+NEVER_SECONDS: Final = 1e12
+"""No connection stands so long: what ends the growing of the intervals is an ack."""
+
+log: Final = Logger(namespace="twisted_msgproto.lumberjack")
+
+
+@implementer(IStreamClientEndpoint)
+class _InTurn:
+    def __init__(self, hosts: Sequence[IStreamClientEndpoint]) -> None:
+        self._hosts = itertools.cycle(hosts)
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
+        connected: Deferred[Any] = next(self._hosts).connect(protocolFactory)
+        return connected
+
+
+class _Owned(Factory):
+    noisy = False
+
+    def __init__(self, line: _Line, factory: LumberjackClientFactory) -> None:
+        self._line = line
+        self._factory = factory
+
+    def buildProtocol(  # type: ignore[override]
+        self, addr: IAddress | None
+    ) -> LumberjackClient | None:
+        client = self._factory.buildProtocol(addr)
+        if client is not None:
+            client.link.owner = self._line
+        return client
+
+
+class _Line(ReconnectingClient[LumberjackClient]):
+    """One connection at a time, for ever: each attempt goes to the next of its hosts.
+
+    It is the owner of its connections.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[IStreamClientEndpoint],
+        shipper: LumberjackShipper,
+        changes: Mapping[str, object],
+        options: Mapping[str, Any],
+    ) -> None:
+        factory = shipper.factory
+        self._shipper = shipper
+        self._expired = False  # the last connection ended as it should (ttl)
+        self._hosts = len(hosts)
+        self._refusing = 0  # hosts in a row that refused
+        # A reader that accepts and then hangs up is waited for longer and longer.
+        limits: dict[str, object] = {"steady-seconds": NEVER_SECONDS}
+        if "backoff-first" in factory.limits:
+            limits["retry-first"] = factory.limits["backoff-first"]
+            limits["retry-most"] = factory.limits["backoff-most"]
+        super().__init__(
+            _InTurn(hosts),
+            factory,
+            connecting=_Owned(self, factory),
+            limits=Limits.of(RECONNECT_LIMITS).replace({**limits, **changes}),
+            random=shipper.random,
+            **options,
+        )
+
+    def whenConnected(self, failAfterFailures: int | None) -> Deferred[Any]:
+        connected: Deferred[Any] = self._client.whenConnected(failAfterFailures)
+        return connected.addErrback(self._later)
+
+    def _later(self, failure: Failure) -> Deferred[Any]:
+        return deferLater(self.clock, 0, lambda: failure)
+
+    def _unconnected(self, failure: Failure) -> Failure:
+        if not failure.check(CancelledError):
+            self._shipper.connectionEnded(cast(BaseException, failure.value), False)
+        return super()._unconnected(failure)
+
+    def _failed(self, error: BaseException | None = None) -> None:
+        self._refusing = self._refusing + 1 if isinstance(error, Refused) else 0
+        several = isinstance(error, Refused) and self._refusing < self._hosts
+        super()._failed(ConnectionClosed(str(error)) if several else error)
+
+    def _delay(self) -> float:
+        if self._expired:
+            self._expired = False
+            return 0.0
+        return super()._delay()
+
+    def _change(self, state: ReconnectState) -> None:
+        super()._change(state)
+        self._shipper._lineChanged()
+
+    def disconnect(self) -> Deferred[Any]:
+        if self.running:
+            Service.stopService(self)
+        self._closing = True
+        return self._leave().addCallback(lambda _: self._change(ReconnectState.DOWN))
+
+    # What a connection says to its owner.
+
+    def clientWants(self, link: WriterLink) -> None:
+        self._shipper._give(link)
+
+    def clientProgressed(self, count: int) -> None:
+        if count:
+            self._retries.reset()
+        self._shipper.progressed(count)
+
+    def clientLost(self, link: WriterLink, parcels: list[Parcel], stood: bool) -> None:
+        error = link.ending
+        assert error is not None
+        self._expired = link.expired
+        if isinstance(error, Refused) and self.state is ReconnectState.UP:
+            # A reader on TLS 1.3 looks at our certificate when our side stands already.
+            self._error = error
+            self._change(ReconnectState.CONNECTING)
+        self._shipper._takeBack(parcels)
+        self._shipper.connectionEnded(error, stood)
+
+
+@implementer(IConsumer)
+class LumberjackShipper(ReconnectingService[LumberjackClient]):
+    """A service that sends events to one of several readers (or to all in turn), whatever happens.
+
+    Events are kept until they are acknowledged.  When a connection is lost, what was unacknowledged
+    on it is sent again, in order, on the next one.  When every reader refuses the connection (TLS
+    says no), what was not acknowledged fails with Refused.
+
+    Attributes as ``ReconnectingService`` has them, and:
+        factory: its ``counters`` count all connections.
+        unsent: events that wait for a connection with space.
+        unacknowledged: events that were accepted and are not acknowledged.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        endpoints: Iterable[IStreamClientEndpoint | str],
+        *,
+        loadBalance: bool = False,
+        version: int = 2,
+        window: int = WINDOW_DEFAULT,
+        compress: int = COMPRESS_DEFAULT,
+        pipelining: int = 1,
+        limits: Mapping[str, object] | Limits | None = None,
+        random: Callable[[], float] = random_module.random,
+        clock: Any = None,
+        factory: LumberjackClientFactory | None = None,
+        reconnectLimits: Mapping[str, object] | None = None,
+        **options: Any,
+    ) -> None:
+        """Make a shipper; nothing connects before ``startService``.
+
+        ``endpoints``: client endpoints or their strings, in order of preference.  One connection is
+        open at a time and each attempt goes to the next host (failover); with ``loadBalance`` one
+        connection to each, and events go to any that has space.  ``random`` returns numbers from 0
+        to 1.  The rest is as for :class:`~.sides.LumberjackClientFactory`; ``limits`` may also
+        change ``backoff-first`` and ``backoff-most``.  ``factory`` replaces the settings before it.
+        ``reconnectLimits`` change the limits, and ``options`` are ``retryPolicy`` and
+        ``stopWhenRefused``, as ``ReconnectingService`` has them.
+
+        Raises ConfigurationError for a setting that makes no sense.
+        """
+        clock = reactor if clock is None else clock
+        self.random = random
+        if factory is None:
+            factory = LumberjackClientFactory(
+                version=version,
+                window=window,
+                compress=compress,
+                pipelining=pipelining,
+                limits=limits
+                if isinstance(limits, Limits)
+                else Limits.of(SHIPPER_LIMITS).replace(limits or {}),
+                clock=clock,
+            )
+        super().__init__(clock, drain=factory.limits["drain"], random=random)
+        self.factory = factory
+        hosts = [_endpoint(reactor, endpoint) for endpoint in endpoints]
+        if not hosts:
+            raise ConfigurationError("no host to send to")
+        groups = [[host] for host in hosts] if loadBalance else [hosts]
+        self._lines = [_Line(group, self, reconnectLimits or {}, options) for group in groups]
+        self._capacity = factory.capacity * len(self._lines)
+        self._queue: OrderedDict[Parcel, None] = OrderedDict()
+        self._producers = ProducerControl()
+        self._unsentOctets = 0
+        self.unsent = 0
+        self.unacknowledged = 0
+
+    # ── verbs ───────────────────────────────────────────────────────────────────────────────────
+
+    def send(self, event: Event) -> Deferred[None]:
+        """Send one event; fires when it is acknowledged, however many connections that takes.
+
+        It does what :meth:`.sides.LumberjackClient.send` does; it fails with ConnectionClosed only
+        when the service stops before the event is acknowledged, and with Refused when every reader
+        refuses the connection.
+        """
+        return self.sendBatch((event,))
+
+    def sendBatch(self, events: Iterable[Event]) -> Deferred[None]:
+        """Send many events; fires when all are acknowledged.  If one is above a limit none is sent.
+
+        They stay in order on one connection; with ``loadBalance`` windows go different ways.
+        """
+        events = list(events)
+        if not events:
+            return succeed(None)
+        if self._closing:
+            return fail(ConnectionClosed("the service has stopped; nothing sent"))
+        if self.state is ReconnectState.REFUSED and self.refusal is not None:
+            return fail(self.refusal)
+        ticket = Sent(self._withdraw)
+        window, pack = self.factory.window, self.factory.packer.pack
+        try:
+            parcels = [
+                pack(events[start : start + window]) for start in range(0, len(events), window)
+            ]
+            self._checkRoom(len(events), sum(parcel.octets for parcel in parcels))
+        except LimitExceeded as error:
+            return fail(error)
+        for parcel in parcels:
+            ticket.add(parcel)
+            self._enqueue(parcel)
+        self.unacknowledged += len(events)
+        self._look()
+        return ticket
+
+    def _checkRoom(self, events: int, octets: int) -> None:
+        limits = self.factory.limits
+        limits.check("unsent-events", self.unsent + events)
+        limits.check("unsent-octets", self._unsentOctets + octets)
+
+    def whenConnected(self, failAfterFailures: int | None = None) -> Deferred[LumberjackClient]:
+        """Return the first connection that stands; as ClientService.whenConnected."""
+        return self._lines[0].whenConnected(failAfterFailures)
+
+    # ── hook for subclasses ─────────────────────────────────────────────────────────────────────
+
+    def connectionEnded(self, error: BaseException, established: bool) -> None:
+        """A connection was lost or an attempt has failed; what was not acknowledged is kept.
+
+        By default a line in the log.
+        """
+        if not self._closing:
+            log.info("the connection has ended: {text}", text=str(error) or type(error).__name__)
+
+    # ── the service's life ──────────────────────────────────────────────────────────────────────
+
+    def _begin(self) -> None:
+        for line in self._lines:
+            line.startService()
+
+    def _lineChanged(self) -> None:
+        lines = self._lines
+        up = next((line for line in lines if line.state is ReconnectState.UP), None)
+        if up is not None:
+            if self.state is not ReconnectState.UP and up.session is not None:
+                self._established(up.session)
+            return
+        self.session = None
+        states = {line.state for line in lines}
+        if states == {ReconnectState.REFUSED} and lines[0].refusal is not None:
+            if self.state is not ReconnectState.REFUSED:
+                self.refusal = lines[0].refusal
+                self._change(ReconnectState.REFUSED)
+                self._failWaiting(self.refusal)
+                self._failQueue(self.refusal)
+        elif ReconnectState.CONNECTING in states:
+            self._change(ReconnectState.CONNECTING)
+        else:
+            self._change(ReconnectState.DOWN)
+
+    def stopService(self) -> Deferred[None]:
+        """Accept no more events, await the acks of all (until the limit ``drain``), disconnect.
+
+        What is unacknowledged by then fails with ConnectionClosed.
+        """
+        if self.running:
+            Service.stopService(self)
+        stopped = self._stopping.wait()
+        if not self._ending:
+            self._closing = self._ending = True
+            self._producers.stop()
+            self._failWaiting(ConnectionClosed("the service has stopped"))
+            self._deadline = self.clock.callLater(self.factory.limits["drain"], self._disconnect)
+            self._lookEmpty()
+        return stopped
+
+    def _lookEmpty(self) -> None:
+        deadline = self._deadline
+        if deadline is not None and deadline.active() and not self.unacknowledged:
+            deadline.cancel()
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        self._deadline = None
+        error = ConnectionClosed("stopped before every event was acknowledged")
+        for client in list(self.factory.liveConnections):
+            if client.link.machine.unacknowledged:
+                client.link.leave(error)
+            else:
+                client.close()
+        lines = [maybeDeferred(line.disconnect) for line in self._lines]
+        gatherResults(lines, consumeErrors=True).addBoth(self._disconnected, error)
+
+    def _disconnected(self, result: object, error: MsgprotoError) -> None:
+        self._failQueue(error)
+        self._left(result)
+
+    def _failQueue(self, error: MsgprotoError) -> None:
+        parcels = list(self._queue)
+        self._queue.clear()
+        self._unsentOctets = 0
+        self.unacknowledged -= self.unsent
+        self.unsent = 0
+        fail_all([parcel.token for parcel in parcels], error)
+
+    # ── IConsumer ───────────────────────────────────────────────────────────────────────────────
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        """Let a push producer write events; it is paused while the window is full (``LJ-09``)."""
+        self._producers.register(producer, streaming)
+        self._lookProducer()
+
+    def unregisterProducer(self) -> None:
+        """The producer has no more events."""
+        self._producers.unregister()
+
+    def write(self, data: Event) -> None:
+        """Send one event and wait for nothing; what becomes of it is only logged."""
+        self.send(data).addErrback(_unheard)
+
+    # ── the queue ───────────────────────────────────────────────────────────────────────────────
+
+    def _enqueue(self, parcel: Parcel, first: bool = False) -> None:
+        self._queue[parcel] = None
+        if first:
+            self._queue.move_to_end(parcel, last=False)
+        self.unsent += parcel.missing
+        self._unsentOctets += parcel.octets
+
+    def _dequeue(self, parcel: Parcel) -> None:
+        del self._queue[parcel]
+        self.unsent -= parcel.missing
+        self._unsentOctets -= parcel.octets
+
+    def _withdraw(self, parcel: Parcel) -> None:
+        missing = parcel.missing
+        if parcel in self._queue:
+            self._dequeue(parcel)
+        elif not any(
+            client.link.machine.withdraw(parcel) for client in self.factory.liveConnections
+        ):
+            return
+        self.unacknowledged -= missing
+        self._look()
+        self._lookEmpty()
+
+    def _look(self) -> None:
+        for client in list(self.factory.liveConnections):
+            if not self._queue:
+                break
+            client.link.look()
+        self._lookProducer()
+
+    def _lookProducer(self) -> None:
+        self._producers.look(self.unacknowledged >= self._capacity)
+
+    # ── what the connections say ────────────────────────────────────────────────────────────────
+
+    def _give(self, link: WriterLink) -> None:
+        writer = link.machine
+        while self._queue and writer.wanted:
+            parcel = next(iter(self._queue))
+            self._dequeue(parcel)
+            writer.submit(parcel)
+
+    def progressed(self, count: int) -> None:
+        """Note a reader's sign of life: ``count`` (or 0) more events are acknowledged."""
+        self.unacknowledged -= count
+        self._lookProducer()
+        self._lookEmpty()
+
+    def _takeBack(self, parcels: list[Parcel]) -> None:
+        """What was unacknowledged on a lost connection is sent first on another (``LJ-15``)."""
+        for parcel in reversed(parcels):
+            if parcel.token.called:  # cancelled while it was in flight
+                self.unacknowledged -= parcel.missing
+            else:
+                self._enqueue(parcel, first=True)
+        self._look()
+        self._lookEmpty()
+
+
+def _endpoint(reactor: Any, endpoint: IStreamClientEndpoint | str) -> IStreamClientEndpoint:
+    if not isinstance(endpoint, str):
+        return endpoint
+    try:
+        built: IStreamClientEndpoint = clientFromString(reactor, endpoint)
+    except Exception as error:
+        text = str(error) or type(error).__name__
+        raise ConfigurationError(f"bad endpoint {endpoint!r}: {text}") from None
+    return built
+
+
+def _unheard(failure: Failure) -> None:
+    log.warn("an event was not sent: {text}", text=failure.getErrorMessage())
+
+
+class LumberjackClientService(LumberjackShipper):
+    """A service that sends events to one reader; see ``ReconnectingService``.
+
+    Events are kept until they are acknowledged, however many connections that takes; they wait for
+    a connection without a limit of time, up to ``unsent-events`` and ``unsent-octets``.  For
+    several readers there is :class:`~.LumberjackShipper`.
+    """
+
+    def __init__(
+        self, endpoint: IStreamClientEndpoint, factory: LumberjackClientFactory, **options: Any
+    ) -> None:
+        """``options`` are ``retryPolicy``, ``stopWhenRefused``, ``random`` and ``limits``, as
+        ``ReconnectingService`` has them.
+        """
+        changes = options.pop("limits", {})
+        super().__init__(
+            factory.clock, [endpoint], factory=factory, reconnectLimits=changes, **options
+        )

@@ -1,0 +1,564 @@
+"""Both sides of one connection on Twisted move octets, and decide nothing.
+
+A server calls hooks; override them in a subclass::
+
+    class MyServer(LumberjackServer):
+        def messageReceived(self, message):      # None, or a Deferred that delays the ack
+            print(message.body)
+
+    factory = LumberjackServerFactory(sink)
+    factory.protocol = MyServer
+    endpoint.listen(factory)
+
+A client sends events and reports when they are safe::
+
+    client = await endpoint.connect(LumberjackClientFactory())
+    await client.send(b'{"message": "hello"}')          # fires when it is acknowledged
+    await client.sendBatch(documents)                   # fires when the last of them is
+
+A connection that is lost fails what was not acknowledged; :class:`~.reconnect.LumberjackShipper`
+keeps it, connects again and sends it again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+from typing import Protocol as TypingProtocol
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.interfaces import IAddress, IConsumer, ITCPTransport
+from twisted.internet.protocol import ClientFactory, connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from ...core.errors import (
+    ConfigurationError,
+    ConnectionClosed,
+    Fault,
+    LimitExceeded,
+    MsgprotoError,
+    Refused,
+)
+from ...core.limits import Limit, Limits
+from ...core.machine import IllegalTransition
+from ...core.message import Fields, MessageBatch
+from ...net.authorising import PUBLISH, refusal_text
+from ...net.clients.client import ClientLink
+from ...net.counters import Places
+from ...net.factory import COMMON_LIMITS, MsgprotoServerFactory, SessionFactory
+from ...net.link import FIRST_READ_OCTETS, SteadyLogger
+from ...net.outbox import ProducerControl, Ticket, fail_all
+from ...net.session import ClientSession, Session, SessionLink
+from ..machine import Packer, Reader, Writer
+from ..terms import (
+    COMPRESS_DEFAULT,
+    READER,
+    READER_LIMITS,
+    WINDOW_DEFAULT,
+    WRITER_LIMITS,
+    DataReceived,
+    Event,
+    JsonReceived,
+    KeptAlive,
+    Parcel,
+    PartAcknowledged,
+    WindowAcknowledged,
+    Writing,
+)
+
+PROTOCOL: Final = "lumberjack"
+
+READ_OCTETS: Final = 1 << 20
+"""One read returns at most this many octets.  Shippers send in bulk, and each read costs a turn
+and makes a batch for the queue; ``docs/benchmarks.md`` compares sizes.  The buffer lives for one
+read.
+"""
+
+
+NOT_ALLOWED: Final = "not-allowed"
+"""This is the reason of the fault of a writer that may not publish."""
+
+REFUSED_MAX: Final = 1000
+"""A factory remembers this many refused batches; it forgets the least recent first."""
+
+
+class ReaderLink(SessionLink):
+    """The reader's side of a connection, which ends when its writer may not publish."""
+
+    log: ClassVar[Logger] = SteadyLogger(namespace="twisted_msgproto.lumberjack")
+    factory: LumberjackServerFactory
+    machine: Reader
+    readOctets = READ_OCTETS
+    faultEnds = "closed without ack"
+    counted = Places(  # the factory counts its events already
+        {
+            "windows": "machine.counters.windows",
+            "acks": "machine.counters.acks",
+            "keepalives": "machine.counters.keepalives",
+            "trailing_octets": "machine.decoder.trailing_octets",
+            "invalid_texts": "machine.decoder.invalid_texts",
+        }
+    )
+    refusalEnds = "; closed without ack"
+
+    def makeMachine(self) -> Reader:
+        return Reader(self.factory.limits)
+
+    def transportSecured(self) -> None:
+        """The connection stands; on TLS the writer's certificate, if it has one, names it."""
+        certificate = getattr(self.transport, "getPeerCertificate", lambda: None)()
+        if certificate is not None:
+            self.clientId = _subject(certificate)
+        self.establish()
+
+    def _deliver(self, event: JsonReceived | DataReceived) -> None:
+        if self.factory.authoriser is not None and self.refuses(
+            PUBLISH, count=len(event.sequences)
+        ):
+            # The protocol has no word for it: the connection ends, and nothing is acknowledged.
+            self.factory.countFault(NOT_ALLOWED)
+            self.because(Refused(refusal_text(PUBLISH, "")))
+            self._end(fault=True)
+            return
+        pairs: Sequence[Fields] | None = None
+        bodies: Sequence[bytes] | None = None
+        if isinstance(event, JsonReceived):
+            kind, bodies = "json", event.bodies
+        else:
+            kind, pairs = "data", event.pairs
+        batch = MessageBatch(  # by place, down to the body: names cost half as much again
+            PROTOCOL,
+            kind,
+            self.factory.receivedAt(),
+            self.peer,
+            self.session,
+            self.clientId,
+            len(event.sequences),
+            event.octets,
+            event.sequences,
+            None,  # no destination
+            pairs,
+            bodies,
+        )
+        self.deliver(batch, event.place)
+
+    def peerFaulted(self, fault: Fault) -> None:
+        if fault.reason.endswith("-limit"):
+            times = self.factory.refused(self.address, fault)
+            if times > 1:
+                fault = replace(fault, text=f"{fault.text}; refused {times} times, it comes again")
+        super().peerFaulted(fault)
+
+    def _faulted(self, fault: Fault) -> None:
+        self.peerFaulted(fault)
+
+    actions: ClassVar = {Fault: _faulted, JsonReceived: _deliver, DataReceived: _deliver}
+
+
+class LumberjackServer(Session, link=ReaderLink):
+    """The reader's side of one connection, as an application sees it.
+
+    Attributes:
+        session: the public name of this session.
+        peer: the writer's transport address as text.
+        clientId: the subject of the writer's certificate, or None.
+        messageCount: how many events the writer has sent.
+        established: whether the connection can be used.
+    """
+
+    factory: LumberjackServerFactory
+    link: ReaderLink
+
+
+class LumberjackServerFactory(MsgprotoServerFactory):
+    """The server: a :class:`LumberjackServer` for each writer that connects."""
+
+    protocolName = PROTOCOL
+    LIMITS = READER_LIMITS
+    stateTable = READER
+    actions = frozenset({PUBLISH})
+    protocol = LumberjackServer  # type: ignore[assignment]
+
+    _refused: OrderedDict[tuple[str, str, str, bytes], int] | None = None
+
+    def refused(self, address: str, fault: Fault) -> int:
+        """Note that a batch of this host was above a limit; return how often the same one was.
+
+        A shipper sends a refused batch again for ever, so its owner should hear that.
+        """
+        if self._refused is None:
+            self._refused = OrderedDict()
+        batch = (address, fault.reason, fault.text, fault.octets)
+        times = self._refused.pop(batch, 0) + 1
+        self._refused[batch] = times
+        if len(self._refused) > REFUSED_MAX:
+            self._refused.popitem(last=False)
+        return times
+
+
+def _subject(certificate: Any) -> str:
+    """Return a certificate's subject as one text, most specific part last: ``O=Example,CN=web-1``.
+
+    Each part is written as RFC 4514 has it: a comma within a value cannot pass for a further part.
+    """
+    return ",".join(part.rfc4514_string() for part in certificate.to_cryptography().subject.rdns)
+
+
+CLIENT_LIMITS: Final = (
+    *COMMON_LIMITS,
+    *WRITER_LIMITS,
+    Limit("handshake", 10.0, "s", "for the TLS hand-shake"),
+    Limit("unread-seconds", 30.0, "s", "a reader that does not read our octets is left"),
+    Limit("ttl", 0.0, "s", "a connection is replaced after this; 0 = never (LJ-15)"),
+    Limit("drain", 10.0, "s", "for the acks that are awaited, when the writer stops"),
+)
+"""A client has these limits."""
+
+log: Final = SteadyLogger(namespace="twisted_msgproto.lumberjack")
+
+
+class Sent(Ticket[None]):
+    """A Deferred that fires when the last of its parcels is acknowledged.
+
+    Attributes:
+        parcels: those that are not acknowledged yet.
+    """
+
+    def __init__(self, withdraw: Callable[[Parcel], object]) -> None:
+        super().__init__(self._cancelled)
+        self._withdraw = withdraw
+        self.parcels: dict[Parcel, None] = {}
+
+    def _cancelled(self, _: Deferred[None]) -> None:
+        for parcel in list(self.parcels):
+            self._withdraw(parcel)
+
+    def add(self, parcel: Parcel) -> None:
+        parcel.token = self
+        self.parcels[parcel] = None
+
+    def acknowledged(self, parcel: Parcel) -> None:
+        del self.parcels[parcel]
+        if not self.parcels:
+            self.done(None)
+
+
+class Owner(TypingProtocol):
+    """Who owns the events that a connection only carries."""
+
+    def clientWants(self, link: WriterLink) -> None:
+        """The client may send: submit parcels while its ``machine.wanted`` is not 0."""
+
+    def clientProgressed(self, count: int) -> None:
+        """Note a sign of life: ``count`` (or 0) more events are acknowledged, as their tickets
+        know.
+        """
+
+    def clientLost(self, link: WriterLink, parcels: list[Parcel], stood: bool) -> None:
+        """The client has ended, for ``link.ending``; ``parcels`` are unacknowledged, in order.
+
+        ``stood``: events could be written.
+        """
+
+
+class WriterLink(ClientLink):
+    """The writer's side of a connection: it sends what waits, and tells what is acknowledged.
+
+    Attributes as :class:`~twisted_msgproto.net.link.Link` has them, and:
+        expired: the connection ended because its time (``ttl``) was over.
+        owner: who submits parcels and receives them back; None: those who wait get errors.
+        producers: who writes events as space comes.
+    """
+
+    log: ClassVar[Logger] = log
+    factory: LumberjackClientFactory
+    machine: Writer
+    readsWhileDraining = True  # an end in order waits for acks
+    readOctets = FIRST_READ_OCTETS  # 2,730 acks, each of which may need 15 µs
+    faultEnds = "left"
+    timeFaults = frozenset({"timeout"})
+
+    expired = False
+    owner: Owner | None = None
+
+    def __init__(self, protocol: LumberjackClient) -> None:
+        super().__init__(protocol)
+        self.producers = ProducerControl()
+        self._ttl: Any = None
+        self._unanswered: list[Parcel] = []
+        self._progress = -1  # events acknowledged since the owner was told; -1: no sign of life
+
+    # ── for verbs ───────────────────────────────────────────────────────────────────────────────
+
+    def look(self) -> None:
+        """Accept more events, write what may be written and set timers, after a change."""
+        self._settle()
+
+    def withdraw(self, parcel: Parcel) -> None:
+        """Nobody waits for ``parcel`` any more: forget what of it is not written yet."""
+        if self.machine.withdraw(parcel):
+            self.look()
+
+    def endInOrder(self) -> None:
+        """Send what waits and await its acks; then :meth:`_settle` ends the connection."""
+        self.look()
+
+    def endNow(self) -> None:
+        self._abort()
+
+    def retire(self) -> None:
+        """Send no further window, await the acks of those in flight, close (``LJ-15``, ttl)."""
+        if self.machine.state in (Writing.IDLE, Writing.FLOWING, Writing.BLOCKED):
+            self.drain()
+
+    def leave(self, error: MsgprotoError) -> None:
+        """End the connection at once; ``error`` is what those get who wait for acks."""
+        self.because(error)
+        self._abort()
+
+    # ── the connection's life ───────────────────────────────────────────────────────────────────
+
+    def makeMachine(self) -> Writer:
+        return self.factory.buildWriter()
+
+    def transportSecured(self) -> None:
+        self._established = True  # for who asks in the hook
+        ttl = self.factory.limits["ttl"]
+        if ttl:
+            self._ttl = self.factory.clock.callLater(ttl, self._expired)
+        with self._gathering():
+            self._guarded(self.protocol.sessionEstablished)
+            self.establish()
+        self.look()
+
+    def _expired(self) -> None:
+        self._ttl = None
+        self.expired = True
+        self.retire()
+
+    def workLost(self, work: list[Any], reason: Failure) -> None:
+        self._unanswered = work
+
+    def sessionEnding(self, reason: Failure) -> None:
+        """The connection is gone: its parcels go back, or those who wait for them are told."""
+        if self._ttl is not None:
+            self._ttl.cancel()
+            self._ttl = None
+        assert self.ending is not None
+        if self.owner is not None:
+            self.owner.clientLost(self, self._unanswered, self._established)
+        else:
+            fail_all([parcel.token for parcel in self._unanswered], self.ending)
+        self.producers.stop()
+        if self._established:
+            self._guarded(self.protocol.sessionLost, reason)
+        super().sessionEnding(reason)
+
+    # ── what the reader says ────────────────────────────────────────────────────────────────────
+
+    def _acknowledged(self, event: PartAcknowledged | WindowAcknowledged) -> None:
+        self._progress = max(self._progress, 0) + event.count
+        for parcel in event.parcels:
+            parcel.token.acknowledged(parcel)
+
+    def _keptAlive(self, event: KeptAlive) -> None:
+        self._progress = max(self._progress, 0)
+
+    def peerFaulted(self, fault: Fault) -> None:
+        self.because(self.peerError(fault))
+        self._tell(fault, self.faultEnds)
+        self._abort()
+
+    def outputChanged(self, paused: bool) -> None:
+        """Our octets wait in the transport: the reader cannot have answered them."""
+        if paused:
+            self.machine.paused(self._now())
+        else:
+            self.machine.resumed(self._now())
+            self.look()
+
+    # ── octets out ──────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def _gathering(self) -> Iterator[None]:
+        """What is sent within the block goes out after it, in one window."""
+        within, self._following = self._following, True
+        try:
+            yield
+        finally:
+            self._following = within
+
+    def _settle(self) -> None:
+        if self._following or self._ended or not self._established:
+            return
+        writer, owner, producers = self.machine, self.owner, self.producers
+        progress, self._progress = self._progress, -1
+        now = self._now()
+        with self._gathering():
+            if owner is not None and progress >= 0:
+                owner.clientProgressed(progress)
+            producers.look(writer.full)  # what it sends now shares the next window
+            if owner is not None:
+                owner.clientWants(self)
+            while writer.flush(now) and owner is not None:
+                owner.clientWants(self)
+        producers.look(writer.full)
+        super()._settle()
+        if self.closing and not self._ended and not writer.unacknowledged:
+            self._end(fault=False)
+
+    actions: ClassVar = {
+        Fault: peerFaulted,
+        KeptAlive: _keptAlive,
+        PartAcknowledged: _acknowledged,
+        WindowAcknowledged: _acknowledged,
+    }
+
+
+@implementer(IConsumer)
+class LumberjackClient(ClientSession, link=WriterLink):
+    """The writer's side of one connection, as an application sees it.
+
+    Attributes:
+        session: the public name of this session.
+        peer: the reader's transport address as text.
+        established: events may be written (on TLS: the hand-shake is done).
+    """
+
+    factory: LumberjackClientFactory
+    link: WriterLink
+
+    @property
+    def expired(self) -> bool:
+        """Return whether the connection ended because its time (``ttl``) was over."""
+        return self.link.expired
+
+    def send(self, event: Event) -> Deferred[None]:
+        """Send one event; fires when it is acknowledged (``LJ-09``).
+
+        ``event`` is a JSON document as octets (version 2), carried as it is, or a mapping of text
+        (version 1); TypeError for the wrong one.  The Deferred fails with LimitExceeded when the
+        event is above a limit or too many wait (nothing was sent), with ConnectionClosed,
+        ProtocolViolation or TimedOut when the connection ends first.  Cancelling it withdraws an
+        event that is not written yet.
+        """
+        return self.sendBatch((event,))
+
+    def sendBatch(self, events: Iterable[Event]) -> Deferred[None]:
+        """Send many events, in order; fires when the last is acknowledged.  As ``send``.
+
+        If one of them is above a limit none is sent.
+        """
+        events, link = list(events), self.link
+        if not events:
+            return succeed(None)
+        if link.closing or link.gone:
+            return fail(ConnectionClosed("the connection has ended or is ending; nothing sent"))
+        ticket = Sent(link.withdraw)
+        try:
+            parcel = link.machine.send(events, ticket)
+        except LimitExceeded as error:
+            return fail(error)
+        except IllegalTransition:
+            return fail(ConnectionClosed("the connection is ending; nothing sent"))
+        ticket.add(parcel)
+        link.look()
+        return ticket
+
+    def retire(self) -> None:
+        """Send no further window, await the acks of those in flight, close (``LJ-15``, ttl)."""
+        self.link.retire()
+
+    # ── IConsumer ───────────────────────────────────────────────────────────────────────────────
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        """Let a push producer write events; it is paused while the window is full (``LJ-09``)."""
+        self.link.producers.register(producer, streaming)
+        self.link.look()
+
+    def unregisterProducer(self) -> None:
+        """The producer has no more events."""
+        self.link.producers.unregister()
+
+    def write(self, data: Event) -> None:
+        """Send one event and wait for nothing; what becomes of it is only logged."""
+        self.send(data).addErrback(_unheard, self.peer)
+
+
+def _unheard(failure: Failure, peer: str) -> None:
+    log.warn("{peer}: an event was not sent: {text}", peer=peer, text=failure.getErrorMessage())
+
+
+class LumberjackClientFactory(SessionFactory, ClientFactory):
+    """The settings of a writer: a :class:`LumberjackClient` for each connection to a reader.
+
+    Attributes:
+        limits: the limits in force.
+        counters: plain integers by name, for metrics; faults stand under ``fault:REASON``.
+        liveConnections: the protocols that are connected now.
+    """
+
+    protocolName = "lumberjack"
+    protocol = LumberjackClient  # type: ignore[assignment]
+
+    LIMITS: ClassVar[tuple[Limit, ...]] = CLIENT_LIMITS
+
+    def __init__(
+        self,
+        *,
+        version: int = 2,
+        window: int = WINDOW_DEFAULT,
+        compress: int = COMPRESS_DEFAULT,
+        pipelining: int = 1,
+        limits: Mapping[str, object] | Limits | None = None,
+        clock: Any = None,
+    ) -> None:
+        """Make a factory; the arguments are those of :class:`~.writer.Writer`.
+
+        ``limits``: changes to the defaults by name.  ``clock``: anything with ``seconds()`` and
+        ``callLater()``; the global reactor if None.
+
+        Raises ConfigurationError for a value that makes no sense.
+        """
+        super().__init__(limits=limits, clock=clock)
+        self.liveConnections: set[LumberjackClient] = set()
+        self._settings: dict[str, int] = {
+            "version": version,
+            "window": window,
+            "compress": compress,
+            "pipelining": pipelining,
+        }
+        try:
+            self.capacity = self.buildWriter().capacity
+            self.packer = Packer(self.limits, version)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+        self.window = window
+
+    def connectionOpened(self, protocol: Any, host: str) -> None:
+        """Note that a connection is made; the system then probes from time to time whether its
+        reader is still there.
+        """
+        if ITCPTransport.providedBy(protocol.transport):
+            protocol.transport.setTcpKeepAlive(True)
+        super().connectionOpened(protocol, host)
+        self.liveConnections.add(protocol)
+
+    def connectionClosed(self, protocol: Any, reason: Failure = connectionDone) -> None:
+        self.liveConnections.discard(protocol)
+        super().connectionClosed(protocol, reason)
+
+    def buildWriter(self) -> Writer:
+        """Return the machine for a new connection."""
+        return Writer(self.limits, **self._settings)
+
+    def buildProtocol(  # type: ignore[override]
+        self, addr: IAddress | None
+    ) -> LumberjackClient | None:
+        built: Any = super().buildProtocol(addr)
+        return built  # type: ignore[no-any-return]

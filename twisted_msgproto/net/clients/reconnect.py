@@ -1,0 +1,660 @@
+"""Clients come back with these services: they keep one session at a time, for as long as the
+service runs.
+
+:class:`ReconnectingService` has what the ``XClientService`` of every protocol shares: the state,
+waiting for a session, the verbs that wait for one, growing intervals, the report of a refusal, the
+orderly end.  :class:`ReconnectingClient` builds on Twisted's ``ClientService``, for protocols on a
+Twisted transport::
+
+    service = SabcClientService(endpoint, SabcClientFactory("me", "secret"))
+    service.watch(print)                     # connecting, up, down, refused
+    service.startService()
+    response = await service.request(b"Hola")
+    await service.close()
+"""
+
+from __future__ import annotations
+
+import random as random_module
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any, Final, Generic, TypeVar, cast
+
+from twisted.application.internet import ClientService
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
+from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from ...core.errors import ConnectionClosed, LimitExceeded, Refused, TimedOut, shown
+from ...core.limits import Limit, Limits
+from ..factory import tls_refusal
+from ..outbox import Waiters
+
+RECONNECT_LIMITS: Final = (
+    Limit("retry-first", 1.0, "s", "from a lost connection to the next attempt", 0.001),
+    Limit("retry-most", 60.0, "s", "between two attempts, however many have failed", 0.001),
+    Limit("refused-first", 2.0, "s", "from a refusal to the next attempt", 0.001),
+    Limit("refused-most", 300.0, "s", "between two attempts, however many were refused", 0.001),
+    Limit("steady-seconds", 10.0, "s", "after a session of this length the intervals begin anew"),
+    Limit("waiting-seconds", 60.0, "s", "a verb waits for a session, then TimedOut", 0.001),
+    Limit("waiting-verbs", 10_000, "verbs", "wait for a session; one more gets LimitExceeded", 1),
+    Limit("waiting-octets", 64 << 20, "octets", "of what waits for a session", 1),
+)
+
+DRAIN_SECONDS: Final = 4.0
+"""Calls in flight get this many seconds when a service stops, if the factory has no limit
+``drain``.
+"""
+
+BACKOFF_FACTOR: Final = 2.0
+
+BACKOFF_JITTER: Final = 0.5
+"""This share of a wait is random, lest all clients reconnect at the same moment."""
+
+DOUBLINGS_MOST: Final = 64
+"""The exponent is bounded, since a float has an end after a thousand attempts."""
+
+
+class ReconnectState(StrEnum):
+    """These are the states of a client that reconnects; each member equals its name in lower
+    case.
+    """
+
+    CONNECTING = "connecting"
+
+    UP = "up"
+
+    DOWN = "down"
+    """There is no connection: not started, stopped, or the next attempt is yet to come."""
+
+    REFUSED = "refused"
+    """The server said no.  It stays so during further attempts, until one ends otherwise."""
+
+
+class Backoff:
+    """The waits before attempts: they grow each time, and differ between clients.
+
+    Attributes:
+        attempts: attempts that have failed since :meth:`reset`.
+    """
+
+    __slots__ = ("_first", "_jitter", "_most", "_random", "attempts")
+
+    def __init__(
+        self,
+        first: float,
+        most: float,
+        random: Callable[[], float],
+        jitter: float = BACKOFF_JITTER,
+    ) -> None:
+        """Make intervals from ``first`` to ``most`` seconds; ``random`` returns numbers from 0
+        to 1.
+        """
+        self._first = first
+        self._most = most
+        self._random = random
+        self._jitter = jitter
+        self.attempts = 0
+
+    def next(self) -> float:
+        """Return seconds to wait now; one attempt more has failed."""
+        doubled = self._first * BACKOFF_FACTOR ** min(self.attempts, DOUBLINGS_MOST)
+        self.attempts += 1
+        return min(self._most, doubled) * (1 - self._jitter * self._random())
+
+    def reset(self) -> None:
+        self.attempts = 0
+
+
+# ── one verb that may have to wait for a session ────────────────────────────────────────────────
+
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class PendingCall(Generic[S, T]):
+    """A call of a verb that may have to wait for a session; its Deferred outlives sessions.
+
+    Attributes:
+        done: the Deferred that the caller received; it fires once.
+        octets: how much it counts against the limit while it waits.
+        safe: whether doing it twice does no harm.
+    """
+
+    __slots__ = ("deadline", "done", "inner", "octets", "over", "safe", "sending", "timer", "verb")
+
+    def __init__(
+        self,
+        verb: Callable[[S, float], Deferred[T]],
+        deadline: float,
+        octets: int,
+        safe: bool,
+        forget: Callable[[PendingCall[S, T]], None],
+    ) -> None:
+        self.verb = verb
+        self.deadline = deadline
+        self.octets = octets
+        self.safe = safe
+        self.over = False  # its Deferred has fired, or is about to
+        self.sending = False  # its verb is just being called
+        self.inner: Deferred[T] | None = None  # the Deferred of the session that has it
+        self.timer: Any = None  # while it waits for a session
+
+        def cancelled(done: Deferred[T]) -> None:
+            self.over = True
+            forget(self)
+            inner, self.inner = self.inner, None
+            if inner is not None:
+                inner.cancel()
+
+        self.done: Deferred[T] = Deferred(cancelled)
+
+    def stop(self) -> None:
+        timer, self.timer = self.timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def fire(self, result: T) -> None:
+        if not self.over:
+            self.over = True
+            self.done.callback(result)
+
+    def fail(self, error: Failure | Exception) -> None:
+        if not self.over:
+            self.over = True
+            self.done.errback(error)
+
+
+# ── keep one session at a time for as long as a service runs; al ────────────────────────────────
+
+
+log: Final = Logger(namespace="twisted_msgproto.net")
+
+
+class ReconnectingService(Service, Generic[S]):
+    """One session with a server, for as long as the service runs.
+
+    A verb that is called while there is no session waits for the next one, up to its time limit;
+    then it fails with TimedOut.  When the server refuses the session, whatever waits fails with
+    Refused, and so does whatever is called until another attempt ends otherwise; attempts continue
+    at growing intervals, unless ``stopWhenRefused``.
+
+    Subclasses say how a session begins and ends (:meth:`_begin`, :meth:`_closeSession`,
+    :meth:`_cutOff`, :meth:`_leave`) and report what happens (:meth:`_attempting`,
+    :meth:`_established`, :meth:`_failed`).
+
+    Attributes:
+        state: a :class:`ReconnectState`.
+        session: the session that stands now, or None.
+        refusal: why the server refused the last attempt, or None.
+        limits: the limits of this service (:data:`RECONNECT_LIMITS`).
+    """
+
+    session: S | None = None
+
+    def __init__(
+        self,
+        clock: Any,
+        *,
+        retryPolicy: Callable[[int], float] | None = None,
+        stopWhenRefused: bool = False,
+        drain: float = DRAIN_SECONDS,
+        limits: Mapping[str, object] | Limits | None = None,
+        random: Callable[[], float] = random_module.random,
+    ) -> None:
+        """Make a service; ``clock`` has ``seconds()`` and ``callLater()``.
+
+        ``retryPolicy(attempts)`` returns the seconds until the next attempt after this many
+        failures; it replaces the limits ``retry-first`` and ``retry-most``.  Refusals keep their
+        own intervals; with ``stopWhenRefused`` a refusal ends the attempts until the service is
+        stopped and started again.  What is in flight when the service stops has ``drain`` seconds.
+        ``limits`` change :data:`RECONNECT_LIMITS` by name.  ``random`` returns numbers from 0 to 1.
+
+        Raises ConfigurationError for a limit that does not exist or makes no sense.
+        """
+        self.clock = clock
+        self.limits = (
+            limits
+            if isinstance(limits, Limits)
+            else Limits.of(RECONNECT_LIMITS).replace(limits or {})
+        )
+        self.state = ReconnectState.DOWN
+        self.refusal: Refused | None = None
+        self._retryPolicy = retryPolicy
+        self._stopWhenRefused = stopWhenRefused
+        self._drain = drain
+        self._retries = Backoff(self.limits["retry-first"], self.limits["retry-most"], random)
+        self._refusals = Backoff(self.limits["refused-first"], self.limits["refused-most"], random)
+        self._stoodSince = 0.0
+        self._standing: Waiters[S] = Waiters()  # who waits in whenEstablished
+        self._pending: dict[PendingCall[S, Any], None] = {}  # verbs that wait, oldest first
+        self._pendingOctets = 0
+        self._busy = False  # somebody is at the calls
+        self._watchers: dict[int, Callable[[ReconnectState], object]] = {}
+        self._watched = 0
+        self._closing = False  # stopService was called
+        self._ending = False  # … and the session has not ended yet
+        self._stopping: Waiters[None] = Waiters()  # who waits for the end
+        self._deadline: Any = None  # of the orderly end
+
+    # ── what can be seen ────────────────────────────────────────────────────────────────────────
+
+    def watch(self, hook: Callable[[ReconnectState], object]) -> Callable[[], None]:
+        """Call ``hook(state)`` at each change of the state; call what this returns to end that."""
+        self._watched += 1
+        number = self._watched
+        self._watchers[number] = hook
+        return lambda: self._watchers.pop(number, None) and None
+
+    def _change(self, state: ReconnectState) -> None:
+        if state is self.state:
+            return
+        self.state = state
+        for hook in list(self._watchers.values()):
+            try:
+                hook(state)
+            except Exception:
+                log.failure("a hook which watches a client's state failed")
+
+    def whenEstablished(self) -> Deferred[S]:
+        """Fires with the session that stands, now or when the next one does.
+
+        Fails with Refused when the server refuses it (at once, if it just has), with
+        ConnectionClosed when the service is stopped first.
+        """
+        if self.session is not None:
+            return succeed(self.session)
+        error = self._unable()
+        if error is not None:
+            return fail(error)
+        return self._standing.wait()
+
+    @property
+    def waiting(self) -> int:
+        """Return how many verbs wait for a session now."""
+        return len(self._pending)
+
+    def _unable(self) -> Exception | None:
+        """Why there is no use in waiting for a session, if there is none."""
+        if self._closing:
+            return ConnectionClosed("the client was stopped")
+        return self.refusal if self.state is ReconnectState.REFUSED else None
+
+    # ── verbs that wait ────────────────────────────────────────────────────────────────────────
+
+    def perform(
+        self,
+        verb: Callable[[S, float], Deferred[T]],
+        *,
+        seconds: float | None = None,
+        octets: int = 0,
+        safe: bool = False,
+    ) -> Deferred[T]:
+        """Call ``verb(session, secondsLeft)`` in the session that stands, or in the next one.
+
+        ``seconds`` (None: the limit ``waiting-seconds``) are for waiting and, where ``verb`` minds
+        its argument, for the rest too.  ``octets`` are held while it waits.  What was on its way
+        when its session ended fails with ConnectionClosed, since nobody knows whether the server
+        has it; ``safe``: doing it twice does no harm, so it is done again in the next session.
+
+        The Deferred fails as that of ``verb``, with TimedOut or Refused while it waits, with
+        LimitExceeded when too many wait, with ConnectionClosed when the service is stopped.
+        Cancelling it is safe at any time.
+        """
+        seconds = self.limits["waiting-seconds"] if seconds is None else seconds
+        deadline = self.clock.seconds() + seconds
+        call: PendingCall[S, T] = PendingCall(verb, deadline, octets, safe, self._forget)
+        error = self._unable() or self._tooMuch(octets)
+        if error is not None:
+            call.fail(error)
+        else:
+            self._wait(call)
+        return call.done
+
+    def _tooMuch(self, octets: int) -> Exception | None:
+        if self.session is not None:
+            return None
+        try:
+            self.limits.check("waiting-verbs", len(self._pending) + 1)
+            self.limits.check("waiting-octets", self._pendingOctets + octets)
+        except LimitExceeded as error:
+            return error
+        return None
+
+    def _wait(self, call: PendingCall[S, Any], first: bool = False) -> None:
+        self._pending[call] = None
+        if first:
+            self._pending = {call: None, **self._pending}
+        self._pendingOctets += call.octets
+        self._runPending()
+        if call in self._pending and call.timer is None:
+            left = max(0.0, call.deadline - self.clock.seconds())
+            call.timer = self.clock.callLater(left, self._late, call)
+
+    def _forget(self, call: PendingCall[S, Any]) -> None:
+        call.stop()
+        if call in self._pending:
+            del self._pending[call]
+            self._pendingOctets -= call.octets
+
+    def _runPending(self) -> None:
+        if self._busy:
+            return  # whoever is at it comes to the newest, too
+        self._busy = True
+        try:
+            while self._pending and self.session is not None:
+                self._run(next(iter(self._pending)), self.session)
+        finally:
+            self._busy = False
+
+    def _run(self, call: PendingCall[S, Any], session: S) -> None:
+        self._forget(call)
+        left = max(0.0, call.deadline - self.clock.seconds())
+        call.sending = True
+        inner: Deferred[Any] = maybeDeferred(call.verb, session, left)
+        call.inner = inner
+        inner.addCallbacks(
+            self._done,
+            self._notDone,
+            callbackArgs=(call, session),
+            errbackArgs=(call, session),
+        )
+        call.sending = False
+
+    def _done(self, result: Any, call: PendingCall[S, Any], session: S) -> None:
+        call.inner = None
+        call.fire(result)
+
+    def _notDone(self, failure: Failure, call: PendingCall[S, Any], session: S) -> None:
+        call.inner = None
+        if call.over:
+            return  # its caller has cancelled it
+        lost = failure.check(ConnectionClosed) is not None and self._isOver(session)
+        if lost and self.session is session and not self._closing:
+            self.session = None  # it is over, though it may be that nobody has said so yet
+        if lost and (call.safe or call.sending) and self._unable() is None:
+            self._wait(call, first=call.sending)  # while sending: it was not sent
+            return
+        call.fail(failure)
+
+    def _late(self, call: PendingCall[S, Any]) -> None:
+        call.timer = None
+        self._forget(call)
+        call.fail(TimedOut("there was no session in time"))
+
+    def _failWaiting(self, error: Exception) -> None:
+        """Everybody who waits for a session hears that there is none; each callback may do more."""
+        calls = list(self._pending)
+        self._standing.fail(error)
+        for call in calls:
+            if call in self._pending:
+                self._forget(call)
+                call.fail(error)
+
+    # ── what subclasses report ──────────────────────────────────────────────────────────────────
+
+    def _attempting(self) -> None:
+        if self.state is not ReconnectState.REFUSED:
+            self._change(ReconnectState.CONNECTING)
+
+    def _established(self, session: S) -> None:
+        if self._closing:
+            return
+        self.session = session
+        self.refusal = None
+        self._refusals.reset()
+        self._stoodSince = self.clock.seconds()
+        try:
+            self._renew(session)
+        except Exception:
+            log.failure("a new session was not made as the one before")
+        self._change(ReconnectState.UP)
+        self._standing.fire(session)
+        self._runPending()
+
+    def _failed(self, error: BaseException | None = None) -> None:
+        """An attempt has failed, or the session is over; ``error`` says why, if that is known."""
+        stood, self.session = self.state is ReconnectState.UP, None
+        if stood and self.clock.seconds() - self._stoodSince >= self.limits["steady-seconds"]:
+            self._retries.reset()
+        if self._closing:
+            return
+        if isinstance(error, Refused) and not stood:
+            self.refusal = error
+            self._change(ReconnectState.REFUSED)
+            self._failWaiting(error)
+        else:
+            self._change(ReconnectState.DOWN)
+
+    def _delay(self) -> float:
+        if self.state is ReconnectState.REFUSED:
+            seconds = self._refusals.next()
+            log.warn(
+                "the server refuses: {text} ({next})",
+                text=shown(str(self.refusal))[1:-1],
+                next="not tried again"
+                if self._stopWhenRefused
+                else f"tried again in {seconds:.1f} s",
+            )
+            return seconds
+        seconds = self._retries.next()
+        if self._retryPolicy is not None:
+            seconds = self._retryPolicy(self._retries.attempts)
+        return seconds
+
+    # ── for subclasses to say ───────────────────────────────────────────────────────────────────
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _renew(self, session: S) -> None:
+        """A session stands: what it must know before anything else is done in it."""
+
+    def _isOver(self, session: S) -> bool:
+        """Return whether a verb that failed with ConnectionClosed means that ``session`` is
+        over.
+        """
+        return True
+
+    def _closeSession(self, session: S) -> Deferred[Any]:
+        raise NotImplementedError
+
+    def _leave(self) -> Deferred[Any]:
+        raise NotImplementedError
+
+    def _cutOff(self) -> None:
+        raise NotImplementedError
+
+    # ── the service's life ──────────────────────────────────────────────────────────────────────
+
+    def startService(self) -> None:
+        """Connect, and connect again."""
+        if self.running:
+            return
+        super().startService()  # type: ignore[no-untyped-call]
+        if not self._ending:
+            self._restart()
+
+    def _restart(self) -> None:
+        self._closing = False
+        self.refusal = None
+        self._retries.reset()
+        self._refusals.reset()
+        self._change(ReconnectState.DOWN)
+        self._begin()
+
+    def close(self) -> Deferred[None]:
+        """End the session in order and come back no more; as :meth:`stopService`."""
+        return self.stopService()
+
+    def stopService(self) -> Deferred[None]:
+        """End the session in order and come back no more; fires when the connection is closed.
+
+        What is in flight is finished, within the seconds of ``drain``; what waits for a session
+        fails with ConnectionClosed, and so does whatever is called from now on.
+        """
+        if self.running:
+            super().stopService()  # type: ignore[no-untyped-call]
+        stopped = self._stopping.wait()
+        if not self._ending:
+            self._ending = True
+            self._closing = True
+            self._failWaiting(ConnectionClosed("the client was stopped"))
+            self._deadline = self.clock.callLater(self._drain, self._outOfTime)
+            session = self.session
+            closed: Deferred[Any] = (
+                succeed(None) if session is None else maybeDeferred(self._closeSession, session)
+            )
+            closed.addErrback(
+                lambda failure: log.failure("the session did not end in order", failure)
+            )
+            closed.addCallback(lambda _: self._leave()).addBoth(self._left)
+        return stopped
+
+    def _outOfTime(self) -> None:
+        self._deadline = None
+        self._cutOff()
+
+    def _left(self, result: object) -> None:
+        deadline, self._deadline = self._deadline, None
+        if deadline is not None and deadline.active():
+            deadline.cancel()
+        self.session = None
+        self._change(ReconnectState.DOWN)
+        self._ending = False
+        stopping, self._stopping = self._stopping, Waiters()
+        if self.running:  # it was started again meanwhile
+            self._restart()
+        stopping.fire(None)  # last: whoever waited for this may start or stop it again
+
+
+# ── clients on twisted's transports reconnect with twisted's cli ────────────────────────────────
+
+
+@implementer(IStreamClientEndpoint)
+class _Attempts:
+    def __init__(self, endpoint: IStreamClientEndpoint, service: ReconnectingClient[Any]) -> None:
+        self._endpoint = endpoint
+        self._service = service
+
+    def __repr__(self) -> str:
+        return repr(self._endpoint)
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
+        service = self._service
+        with service._asked():
+            service._attempting()
+            connected: Deferred[Any] = self._endpoint.connect(protocolFactory)
+            return connected.addCallbacks(service._connected, service._unconnected)
+
+
+class ReconnectingClient(ReconnectingService[S]):
+    """A client on Twisted transports that reconnects with Twisted's ``ClientService``.
+
+    The factory builds a session, or a protocol that has one as its ``session``; the session's
+    ``whenEstablished()`` fails with Refused if the server refused it, and its ``close()`` ends it
+    in order.
+    """
+
+    def __init__(
+        self,
+        endpoint: IStreamClientEndpoint,
+        factory: Any,
+        *,
+        connecting: IProtocolFactory | None = None,
+        **options: Any,
+    ) -> None:
+        """``factory`` builds the sessions, or ``connecting`` does with it (WebSocket).
+
+        ``options`` go to :class:`ReconnectingService`.
+        """
+        drain = factory.limits.get("drain", DRAIN_SECONDS)
+        super().__init__(factory.clock, **{"drain": drain, **options})
+        self.factory = factory
+        self._connection: Any = None  # the newest one
+        self._client = ClientService(
+            _Attempts(endpoint, self),
+            factory if connecting is None else connecting,
+            retryPolicy=self._between,
+            clock=factory.clock,
+        )
+        self._error: BaseException | None = None  # why the attempt at hand has failed
+        self._asking = False  # ClientService asks something, and cannot be stopped meanwhile
+
+    def _sessionIn(self, connection: Any) -> Any:
+        """Return the session of a connection: itself on a byte stream, what it carries on
+        WebSocket.
+        """
+        carried = getattr(connection, "session", None)
+        return carried if hasattr(carried, "whenEstablished") else connection
+
+    def _begin(self) -> None:
+        self._client.startService()
+
+    def _connected(self, connection: Any) -> Any:
+        self._connection = connection
+        session = self._sessionIn(connection)
+        established: Deferred[S] = session.whenEstablished()
+        with self._asked():
+            established.addCallbacks(self._established, self._unestablished, errbackArgs=(session,))
+        return connection
+
+    def _unconnected(self, failure: Failure) -> Failure:
+        self._error = failure.value
+        return failure
+
+    def _unestablished(self, failure: Failure, session: Any) -> None:
+        loss: Failure | None = getattr(session, "loss", None)
+        self._error = (None if loss is None else tls_refusal(loss)) or failure.value
+
+    def _between(self, attempts: int) -> float:
+        """Return the seconds until the next attempt; ClientService asks when a connection was
+        lost or could not be made.
+        """
+        with self._asked():
+            error, self._error = self._error, None
+            self._connection = None
+            self._failed(error)
+            seconds = self._delay()
+            if self._stopWhenRefused and self.state is ReconnectState.REFUSED:
+                self.clock.callLater(0, self._giveUp)
+            return seconds
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        """ClientService asks for a connection or an interval, between two states of its own.
+
+        Whatever is called meanwhile (a hook, an errback, the policy) may stop this service, but
+        ClientService would not notice: it would keep the call that reconnects.
+        """
+        within, self._asking = self._asking, True
+        try:
+            yield
+        finally:
+            self._asking = within
+
+    def _giveUp(self) -> None:
+        if self.state is ReconnectState.REFUSED and not self._closing:
+            self._client.stopService()
+
+    def _closeSession(self, session: S) -> Deferred[Any]:
+        closed: Deferred[Any] = cast(Any, session).close()
+        return closed
+
+    def _leave(self) -> Deferred[Any]:
+        if self._asking:
+            return deferLater(self.clock, 0, self._client.stopService)
+        left: Deferred[Any] = self._client.stopService()
+        return left
+
+    def _cutOff(self) -> None:
+        connection = self._connection
+        transport = None if connection is None else getattr(connection, "transport", None)
+        if transport is not None:
+            transport.abortConnection()

@@ -1,0 +1,160 @@
+"""Whose address it is, who broke the protocol, and who gives its place to a newcomer."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from heapq import nlargest
+from ipaddress import IPv6Address, ip_address
+from typing import Final, NamedTuple, TypeVar
+
+
+def network_of(address: str) -> str | None:
+    """Return whose address it is: an IPv4 address, or an IPv6 network of 64 bits.
+
+    Returns None for addresses that stand for many: this machine's, and none (UNIX sockets).
+    """
+    try:
+        ip = ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    if ip.is_loopback:
+        return None
+    if isinstance(ip, IPv6Address):
+        return f"{IPv6Address(int(ip) >> 64 << 64)}/64"
+    return str(ip)
+
+
+def is_address(host: str) -> bool:
+    """Return whether this text is an IP address, and nothing that would spoil a log."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return host.isprintable()  # the zone of an IPv6 address may be anything
+
+
+# ── this module remembers the addresses that broke their protoco ────────────────────────────────
+
+
+OFFENDERS_MAX: Final = 1000
+"""Faults are remembered for this many pairs of address and reason: about 300 kB.  The pair that was
+silent for longest is dropped first.
+"""
+
+
+class Offence(NamedTuple):
+    """How often an address had the same fault, and when last, in seconds of the clock.
+
+    An IPv6 address stands for its network of 64 bits, which one client has to itself.
+    """
+
+    protocol: str
+    address: str
+    reason: str
+    times: int
+    last: float
+
+
+class Offenders:
+    """Faults by protocol, address and reason, since the start.
+
+    Attributes:
+        forgotten: faults of addresses that had to make room for others.
+    """
+
+    def __init__(self) -> None:
+        self._counted: OrderedDict[tuple[str, str, str], tuple[int, float]] = OrderedDict()
+        self.forgotten = 0
+
+    def note(self, protocol: str, host: str, reason: str, now: float) -> None:
+        """Count one fault of the peer at ``host``; "" if its transport has no address."""
+        key = protocol, network_of(host) or host or "local", reason
+        count, _ = self._counted.pop(key, (0, 0.0))
+        self._counted[key] = count + 1, now
+        if len(self._counted) > OFFENDERS_MAX:
+            self.forgotten += self._counted.popitem(last=False)[1][0]
+
+    def worst(self, most: int) -> list[Offence]:
+        """Return those with the most faults, at most ``most`` of them."""
+        found = (Offence(*key, *counted) for key, counted in self._counted.items())
+        return nlargest(most, found, key=lambda one: one.times)
+
+    def __len__(self) -> int:
+        return len(self._counted)
+
+
+# ── find the connection that is closed for a newcomer when a ser ────────────────────────────────
+
+
+K = TypeVar("K", bound=Hashable)
+
+CROWDED: Final = 0.9
+"""From this share of ``connections`` on, silent connections make room for newcomers."""
+
+SILENT_SECONDS: Final = 60.0
+"""A connection whose peer was silent for this time may be closed for a newcomer."""
+
+ROOM_SEARCH_SECONDS: Final = 1.0
+"""After a search in vain, silent connections are not searched for during this time."""
+
+NO_NETWORK: Final = ""
+"""Newcomers that have no address group, as those on this machine, stand under this name."""
+
+ALL_NETWORKS: Final = "*"
+"""A search was in vain for newcomers of every address group: no connection is silent."""
+
+
+class Eviction:
+    """Chooses among the connections of one server; remembers when it last searched in vain."""
+
+    def __init__(self) -> None:
+        self._none_until = 0.0  # for newcomers of these address groups
+        self._none_for: set[str] = set()
+
+    def search(
+        self,
+        host: str,
+        connections: Mapping[K, str],
+        heard: Callable[[K], float | None],
+        now: float,
+        taken: Mapping[str, int] | None = None,
+    ) -> K | None:
+        """Return the connection to close for a newcomer from ``host``, or None.
+
+        ``connections`` has the host of each.  ``taken`` says how many places each host has, where
+        there are more than these: a host whose connections have no session yet has places, too.
+        ``heard(connection)`` returns when its peer was heard
+        last, in seconds as ``now``, or None if it may not be closed.  The connection is the longest
+        silent one of the largest address group; the newcomer's group is smaller than that one, with
+        it as well.  A search in vain is not repeated for a second, since it reads every connection;
+        one in vain for the newcomer's group alone says nothing of the next newcomer's, or a crowd
+        of one group would lock out all.
+        """
+        if now >= self._none_until:
+            self._none_for.clear()
+        newcomers = network_of(host) or NO_NETWORK
+        if not self._none_for.isdisjoint((newcomers, ALL_NETWORKS)):
+            return None
+        hosts = Counter(connections.values()) if taken is None else taken
+        networks = {address: network_of(address) for address in hosts}
+        sizes: Counter[str] = Counter()
+        for address, count in hosts.items():
+            network = networks[address]
+            if network is not None:
+                sizes[network] += count
+        largest = max(sizes, key=sizes.__getitem__, default=NO_NETWORK)
+        silent: dict[K, float] = {}
+        for connection, address in connections.items():
+            if networks.get(address) == largest:
+                last = heard(connection)
+                if last is not None and last + SILENT_SECONDS <= now:
+                    silent[connection] = last
+        if not silent or sizes[newcomers] + 1 >= sizes[largest]:
+            if not self._none_for:
+                self._none_until = now + ROOM_SEARCH_SECONDS
+            self._none_for.add(newcomers if silent else ALL_NETWORKS)
+            return None
+        return min(silent, key=silent.__getitem__)

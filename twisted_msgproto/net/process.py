@@ -1,0 +1,102 @@
+"""What a gateway sets in its process: it keeps memory that it has used, and counts monotonically.
+
+Every read makes a buffer as large as what has come, and some milliseconds later, when it is on
+disk, the buffer is free.  glibc returns such large buffers to the kernel at once, and the kernel
+clears each page of the next one; ``docs/benchmarks.md`` says what that costs.
+
+Twisted's reactors count by ``time.time``.  When somebody sets the machine's clock back by an hour,
+every timer of the process waits an hour longer, and acknowledgements of messages that are on disk
+are withheld.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+KEPT_OCTETS: Final = 64 << 20
+"""This much free memory at the end of the heap is kept: what all reads of some turns need
+together.
+"""
+
+HEAP_OCTETS_MAX: Final = 32 << 20
+"""Larger pieces of memory have mappings of their own, released with them; glibc allows no higher
+value.
+"""
+
+SWITCH_SECONDS: Final = 0.001
+"""A thread that waits for the interpreter asks for it after this time; Python's default is 5 ms."""
+
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+
+
+def spare_lasting_objects() -> None:
+    """Tell Python's garbage collector not to look at what exists now: it lasts to the end.
+
+    For a process of our own, once it is made.  Else each full collection looks at every module and
+    class, and keeps the reactor for about 50 ms, in the middle of some peer's turn.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def share_processor() -> None:
+    """Let the queue's writer have the interpreter after a millisecond of the reactor's work.
+
+    For a process of our own.  The writer needs it several times for a group, and by default waits
+    for 5 ms each time while some peer keeps the reactor busy.
+    """
+    sys.setswitchinterval(SWITCH_SECONDS)
+
+
+def keep_freed_memory() -> bool:
+    """Ask the C library to keep what this process frees, up to :data:`KEPT_OCTETS`.
+
+    For a process of our own: it is a setting of the whole process.  False where the C library is
+    another than glibc, and manages without.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # TypeError: Windows has no such library
+        return False
+    settings = ((_MMAP_THRESHOLD, HEAP_OCTETS_MAX), (_TRIM_THRESHOLD, KEPT_OCTETS))
+    return all([mallopt(name, octets) == 1 for name, octets in settings])
+
+
+# ── a reactor that counts by a clock nobody can set ─────────────────────────────────────────────
+
+
+def count_monotonically(reactor: Any, clock: Callable[[], float] = time.monotonic) -> bool:
+    """Let ``reactor`` count by ``clock``, in seconds; return whether it does now.
+
+    This is for a process of our own, before it has scheduled anything: a timer that was set by the
+    other clock would fire at a wrong time.  So nothing changes, and False is returned, if the
+    reactor has timers already.  What asks ``reactor.seconds()`` for the time of day, as
+    ``twisted.web``'s access log does, needs another clock.
+    """
+    if reactor.seconds is clock:
+        return True
+    if reactor.getDelayedCalls():
+        return False
+    reactor.seconds = clock
+    return True
+
+
+def forget_own_pid(parent: Any) -> None:
+    """Remove ``twistd``'s PID file if it names this process; ``parent`` are its options.
+
+    The process of that file was killed, and this one has got its number: the rule in a container,
+    where ``twistd`` would wait for itself to end.
+    """
+    path = (parent or {}).get("pidfile")
+    with suppress(OSError, ValueError):
+        if path and int(Path(path).read_text()) == os.getpid():
+            os.unlink(path)

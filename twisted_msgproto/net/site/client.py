@@ -1,0 +1,230 @@
+"""Ask a running gateway, on this machine or at a URL; this blocks and needs no reactor."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import socket
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+from ...core.errors import ConfigurationError, QueueAway, QueueError, shown
+from ...core.reasons import reason
+from .shapes import MessageShown, NoSuchQueue, QueueShown, from_json
+
+SOCKET_NAME: Final = "control"
+
+PATH_OCTETS_MAX: Final = 103
+"""A path of a UNIX socket may have this many octets on every system (107 on Linux)."""
+
+DESCRIPTORS: Final = "/proc/self/fd"
+"""Linux shows the files that a process has open here, so a short path leads to each directory."""
+
+ANSWER_SECONDS: Final = 30.0
+"""A gateway may need this long for one answer."""
+
+ANSWER_OCTETS_MAX: Final = 64 << 20
+
+ERROR_TEXT_MAX: Final = 4000
+
+ADDRESS: Final = re.compile(r"[^/]+:\d+")
+"""Who writes this means a status endpoint, and no directory."""
+
+QUEUE_FOLDER: Final = "queue"
+
+
+class SocketPath:
+    """A path that ``bind`` and ``connect`` accept, until it is closed.
+
+    Attributes:
+        path: the path to use; it is short, whatever the directory's name is.
+        shown: the path to show to people.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], descriptors: str = DESCRIPTORS) -> None:
+        """Find the path of the socket in ``directory``.
+
+        Raises QueueError, one line, if the path is too long and this system has no ``descriptors``;
+        OSError if there is no such directory.
+        """
+        self._descriptor: int | None = None
+        self.shown = self.path = os.path.join(os.path.abspath(directory), SOCKET_NAME)
+        octets = len(os.fsencode(self.path))
+        if octets <= PATH_OCTETS_MAX:
+            return
+        if not os.path.isdir(descriptors):
+            raise QueueError(
+                f"the path of the socket {self.shown} has {octets} octets, and this system takes"
+                f" {PATH_OCTETS_MAX}: use the queue through a symbolic link with a shorter path"
+            )
+        self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        self.path = f"{descriptors}/{self._descriptor}/{SOCKET_NAME}"
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+class _OverUnix(http.client.HTTPConnection):
+    def __init__(self, directory: str, timeout: float) -> None:
+        super().__init__("gateway", timeout=timeout)
+        self._directory = directory
+
+    def connect(self) -> None:
+        path = SocketPath(self._directory)
+        try:
+            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.sock.settimeout(self.timeout)
+            self.sock.connect(path.path)
+        finally:
+            path.close()
+
+
+class GatewayBroker:
+    """The broker of a running gateway, as an operator sees it.
+
+    It is a :class:`.BrokerView` whose methods return the values themselves.  Every method raises
+    QueueAway, one line, when the gateway does not answer, and NoSuchQueue or QueueError with what
+    the gateway says.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        token_file: str | None = None,
+        seconds: float = ANSWER_SECONDS,
+        authority: str | None = None,
+    ) -> None:
+        """``where`` is a queue's directory, or the http:// or https:// URL of a status endpoint.
+
+        ``token_file`` has the token of that endpoint in its first line, ``authority`` is a PEM file
+        of who signed its certificate (None: whom the system trusts).  Raises ConfigurationError for
+        a URL or a file that cannot be.
+        """
+        try:
+            self._tls = ssl.create_default_context(cafile=authority)
+        except OSError as error:
+            why = error.strerror or "it holds no usable certificate"
+            raise ConfigurationError(f"--tls-ca {authority}: {why}") from None
+        self._where = where
+        self._seconds = seconds
+        self._headers = {"X-Msgproto": "1"}
+        self._prefix = ""
+        if is_url(where):
+            parts = urlsplit(where)
+            if parts.username is not None or parts.query or not parts.hostname:
+                raise ConfigurationError(f"http://HOST:PORT expected, not {where!r}")
+            self._prefix = parts.path.rstrip("/")
+        if token_file is not None:
+            try:
+                token = Path(token_file).read_text().partition("\n")[0].strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigurationError(f"cannot read the token file: {error}") from None
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    # ── a BrokerView ────────────────────────────────────────────────────────────────────────────
+
+    def queues(self) -> Sequence[QueueShown]:
+        return [QueueShown(**queue) for queue in self._ask("GET", "queues")["queues"]]
+
+    def peek(self, space: str, name: str, count: int) -> Sequence[MessageShown]:
+        answer = self._ask("GET", "peek", space=space, name=name, count=str(count))
+        return [from_json(message) for message in answer["messages"]]
+
+    def purge(self, space: str, name: str) -> int:
+        return int(self._ask("POST", "purge", space=space, name=name)["count"])
+
+    def requeue(self, space: str, name: str, to: str) -> int:
+        return int(self._ask("POST", "requeue", space=space, name=name, to=to)["count"])
+
+    # ── HTTP ────────────────────────────────────────────────────────────────────────────────────
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if not is_url(self._where):
+            return _OverUnix(self._where, self._seconds)
+        parts = urlsplit(self._where)
+        assert parts.hostname is not None
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(
+                parts.hostname,
+                parts.port,
+                timeout=self._seconds,
+                context=self._tls,
+            )
+        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=self._seconds)
+
+    def figures(self) -> Any:
+        return self._ask_at("GET", "status.json")
+
+    def reload(self) -> Any:
+        """Let the gateway read its files again; return the lists ``done`` and ``later``."""
+        return self._ask_at("POST", "reload")
+
+    def _why(self, error: Exception) -> str:
+        if not is_url(self._where) and isinstance(
+            error, FileNotFoundError | ConnectionRefusedError
+        ):
+            return self._why_not_here()
+        if isinstance(error, PermissionError):
+            return "this user may not use its socket; run this as the user that it runs as"
+        if isinstance(error, http.client.HTTPException):
+            return (
+                "what listens there does not speak HTTP; is this the port of its status endpoint,"
+                f" and is it {'http' if self._where.startswith('https:') else 'https'}: there?"
+            )
+        if isinstance(error, ssl.SSLError) and "WRONG_VERSION_NUMBER" in str(error):
+            return "it does not speak TLS there; try http:"
+        return reason(error, "its address")
+
+    def _why_not_here(self) -> str:
+        where = self._where
+        if os.path.exists(os.path.join(where, QUEUE_FOLDER, SOCKET_NAME)):
+            return f"its queue is in {os.path.join(where, QUEUE_FOLDER)}"
+        if os.path.isdir(where):
+            return "none runs on this queue, or it runs as another version"
+        if ADDRESS.fullmatch(where):
+            return f"there is no such directory; for its status endpoint write http://{where}"
+        return "there is no such directory"
+
+    def _ask(self, method: str, path: str, **query: str) -> Any:
+        return self._ask_at(method, f"broker/{path}?{urlencode(query)}")
+
+    def _ask_at(self, method: str, path: str) -> Any:
+        target = f"{self._prefix}/{path}"
+        connection = self._connection()
+        try:
+            connection.request(method, target, headers=self._headers)
+            response = connection.getresponse()
+            octets = response.read(ANSWER_OCTETS_MAX)
+        except (OSError, http.client.HTTPException) as error:
+            raise QueueAway(
+                f"the gateway of {self._where} does not answer: {self._why(error)}"
+            ) from None
+        finally:
+            connection.close()
+        if response.status == http.client.UNAUTHORIZED:
+            if "Authorization" in self._headers:
+                raise QueueError(f"{self._where} has another token than the file of --token-file")
+            raise QueueError(f"{self._where} wants its token: give it with --token-file FILE")
+        try:
+            answer = json.loads(octets)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise QueueError(
+                f"{self._where} answers with status {response.status}: it is no gateway"
+            )
+        if response.status == http.client.OK:
+            return answer
+        text = shown(str(answer.get("error", "")), ERROR_TEXT_MAX)[1:-1]
+        raise (NoSuchQueue if response.status == 404 else QueueError)(text)
+
+
+def is_url(where: str | os.PathLike[str]) -> bool:
+    return str(where).startswith(("http://", "https://"))

@@ -1,0 +1,437 @@
+"""Gathers the figures of a gateway as plain values, while its connections live.
+
+Figures are sums: sessions that have not stirred since the last time are not asked again, and none
+is shown unless somebody wants to see sessions.  Whatever asks many of them does it in slices, so
+that 10,000 sessions do not keep the reactor.  Figures are kept for a second.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict
+from enum import Enum
+from itertools import accumulate, islice
+from math import inf
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, DeferredLock, TimeoutError, maybeDeferred, succeed
+from twisted.internet.task import Cooperator
+from twisted.internet.threads import deferToThreadPool
+from twisted.python.failure import Failure
+
+from ..counters import BOUNDS
+from ..sink import DurableSink
+from .store import NOTHING_READ, queue_figures, read_figures
+from .verdict import healthy, safe_and_landing
+
+Figures = dict[str, Any]
+"""What a gateway shows, as JSON has it; ``docs/status.md`` describes it."""
+
+KEPT_SECONDS: Final = 1.0
+
+SLICE_SESSIONS: Final = 500
+"""A search reads this number of sessions in one turn of the reactor, in about 5 ms."""
+
+SESSIONS_SHOWN_MAX: Final = 200
+"""At most this number of sessions is shown one by one; all are counted."""
+
+QUEUES_SHOWN_MAX: Final = 200
+"""At most this number of a broker's queues is shown, the longest first; all are counted."""
+
+REASONS_SHOWN_MAX: Final = 100
+"""At most this number of reasons of one counter is shown; the rest is counted as ``other``."""
+
+OFFENDERS_SHOWN_MAX: Final = 50
+
+LATENCY_BOUNDS: Final = tuple(
+    place for place, bound in enumerate(BOUNDS) if f"{bound:e}"[:3] in ("1.0", "2.5", "5.0")
+)
+
+TEXT_MAX: Final = 200
+
+QUEUE_SECONDS: Final = 3.0
+
+DISK_SILENT: Final = f"the disk does not answer within {QUEUE_SECONDS:g} s"
+
+
+class GatewayFigures:
+    def __init__(
+        self,
+        gateway: Any,
+        reactor: Any,
+        wallClock: Callable[[], float] = time.time,
+        kept_seconds: float = KEPT_SECONDS,
+    ) -> None:
+        """``wallClock`` returns seconds since 1970 UTC; ``kept_seconds`` is how long figures are
+        good for others who ask.
+        """
+        self._gateway = gateway
+        self._reactor = reactor
+        self._wallClock = wallClock
+        self._began = reactor.seconds()
+        self._started_at = wallClock()
+        self._kept_seconds = kept_seconds
+        self._kept: Figures | None = None
+        self._kept_at = -inf
+        self._gathering: list[Deferred[Figures]] | None = None
+        self._reading: Deferred[Figures] | None = None
+        self._read_last: Mapping[str, Any] = NOTHING_READ
+        self._silent = False  # the disk has not answered in time
+        self._searching = DeferredLock()
+        self._cooperator = Cooperator(
+            terminationPredicateFactory=lambda: lambda: True,
+            scheduler=lambda slice: reactor.callLater(0, slice),
+        )
+
+    def latest(self) -> Deferred[Figures]:
+        """Return the figures with the first sessions one by one: what ``/status.json`` shows."""
+
+        def with_sessions(summary: Figures) -> Figures:
+            return {**summary, "sessions": self._first_sessions()}
+
+        return self.summary().addCallback(with_sessions)
+
+    def summary(self) -> Deferred[Figures]:
+        """Return the figures as they are now, or were within the last second."""
+        kept_for = self._reactor.seconds() - self._kept_at
+        if self._kept is not None and kept_for < self._kept_seconds:
+            return succeed(self._kept)
+        asked: Deferred[Figures] = Deferred()
+        if self._gathering is not None:
+            self._gathering.append(asked)
+            return asked
+        self._gathering = [asked]
+        self._gather().addBoth(self._gathered)
+        return asked
+
+    def _gathered(self, result: Figures | Failure) -> None:
+        asked, self._gathering = self._gathering or [], None
+        if not isinstance(result, Failure):
+            self._kept, self._kept_at = result, self._reactor.seconds()
+        for one in asked:
+            one.callback(result)
+
+    def _gather(self) -> Deferred[Figures]:
+        figures: Figures = {}
+
+        def with_queue(queue: Figures | None) -> Deferred[Any]:
+            figures["at"] = int(self._wallClock() * 1e6)
+            figures["gateway"] = self._about()
+            figures["safe"] = safe_and_landing(queue).as_dict()
+            figures["healthy"] = healthy(queue).as_dict()
+            figures["queue"] = queue
+            figures["memory"] = self._memory()
+            figures["flow"] = None if self._gateway.flow is None else self._gateway.flow.figures()
+            figures["offenders"] = self._offenders()
+            self._protocols(figures)
+            view = self._gateway.broker()
+            return maybeDeferred(lambda: () if view is None else view.queues())
+
+        def with_broker(queues: Any) -> Figures:
+            figures["broker"] = _broker(list(queues))
+            return figures
+
+        return self._read_queue().addCallback(with_queue).addCallback(with_broker)
+
+    def _about(self) -> Figures:
+        from ... import __version__
+
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "started_at": int(self._started_at * 1e6),
+            "uptime_seconds": round(self._reactor.seconds() - self._began, 1),
+        }
+
+    # ── the queue ───────────────────────────────────────────────────────────────────────────────
+
+    def _read_queue(self) -> Deferred[Figures | None]:
+        """Read the queue's files in a thread; a disk that hangs is not asked twice.
+
+        What the writer has in memory is from now, however long the disk takes: whether messages can
+        be acknowledged is known without it.
+        """
+        sink = self._gateway.sink
+        if not isinstance(sink, DurableSink):
+            return succeed(None)
+        from ...queue import QueueWriter  # without a queue its packages need not be there
+
+        writer = getattr(sink, "writer", None)  # there is none before the start
+        if not isinstance(writer, QueueWriter):
+            return succeed(None)
+        if self._reading is None:
+            self._reading = deferToThreadPool(
+                self._reactor,
+                self._reactor.getThreadPool(),
+                read_figures,
+                writer.directory,
+                self._wallClock(),
+            ).addBoth(self._read)
+        elif self._silent:
+            return succeed(queue_figures(writer, self._of_silent_disk()))
+        answer: Deferred[Mapping[str, Any]] = Deferred()
+        self._reading.addBoth(_passed_to, answer)
+        answer.addTimeout(QUEUE_SECONDS, self._reactor)
+        answer.addErrback(self._timed_out)
+        return answer.addCallback(lambda read: queue_figures(writer, read))
+
+    def _read(self, result: Figures | Failure) -> Figures | Failure:
+        self._reading, self._silent = None, False
+        if not isinstance(result, Failure):
+            self._read_last = result
+        return result
+
+    def _timed_out(self, failure: Failure) -> Figures:
+        failure.trap(TimeoutError)
+        self._silent = True
+        return self._of_silent_disk()
+
+    def _of_silent_disk(self) -> Figures:
+        return {**self._read_last, "unreadable": DISK_SILENT}
+
+    # ── the connections ─────────────────────────────────────────────────────────────────────────
+
+    def _memory(self) -> Figures:
+        budget = self._gateway.budget
+        ledger = budget.held
+        return {
+            "waiting_octets": budget.waiting,
+            "waiting_limit_octets": _finite(budget.limit),
+            "waiting_connections": budget.senders,
+            "held_octets": ledger.held,
+            "held_limit_octets": _finite(ledger.limit),
+            "kept_octets": budget.kept.octets,
+            "kept_limit_octets": _finite(budget.kept.limit),
+        }
+
+    def _offenders(self) -> Figures:
+        offenders, now = self._gateway.budget.offenders, self._reactor.seconds()
+        return {
+            "worst": [
+                {
+                    "protocol": one.protocol,
+                    "address": one.address,
+                    "reason": one.reason,
+                    "times": one.times,
+                    "seconds_ago": round(max(0.0, now - one.last), 1),
+                }
+                for one in offenders.worst(OFFENDERS_SHOWN_MAX)
+            ],
+            "pairs": len(offenders),
+            "forgotten_faults": offenders.forgotten,
+        }
+
+    def _limits(self, protocols: Mapping[str, Figures]) -> Figures:
+        return {
+            factory.protocolName: {
+                name: {"value": factory.limits[name], "unit": factory.limits.table[name].unit}
+                for name in protocols[factory.protocolName]["limits_met"]
+                if name in factory.limits
+            }
+            for factory in self._gateway.factories
+        }
+
+    # ── searching for sessions ──────────────────────────────────────────────────────────────────
+
+    def search(self, protocol: str, state: str, text: str) -> Deferred[Figures]:
+        """Return the sessions of this protocol, in this state, with this text in any figure.
+
+        "" stands for any.  ``found`` is how many there are; the first of them are shown.  One
+        search is made after the other, in slices.
+        """
+        answer: Figures = {}
+        looked = self._searching.run(
+            lambda: self._cooperator.coiterate(self._search(protocol, state, text, answer))
+        )
+        return looked.addCallback(lambda _: answer)
+
+    def _search(self, protocol: str, state: str, text: str, answer: Figures) -> Iterator[None]:
+        found, total, wanted = 0, 0, text.casefold()
+        sessions: list[Figures] = []
+        for factory in self._gateway.factories:
+            total += len(factory.liveConnections)
+            if protocol not in ("", factory.protocolName):
+                continue
+            if not state and not wanted:
+                found += len(factory.liveConnections)
+                sessions += _first_sessions(factory, SESSIONS_SHOWN_MAX - len(sessions))
+                continue
+            for number, session in enumerate(list(factory.liveConnections), 1):
+                if state in ("", _name_of(_state_of(session))):
+                    shown = _shown_session(factory.protocolName, session)
+                    if not wanted or any(wanted in str(one).casefold() for one in shown.values()):
+                        found += 1
+                        if len(sessions) < SESSIONS_SHOWN_MAX:
+                            sessions.append(shown)
+                if number % SLICE_SESSIONS == 0:
+                    yield None
+        answer.update(sessions=sessions, found=found, sessions_total=total)
+
+    # ── all of them ─────────────────────────────────────────────────────────────────────────────
+
+    def _protocols(self, figures: Figures) -> None:
+        protocols: dict[str, Figures] = {}
+        for factory in self._gateway.factories:
+            summed = factory.counters.as_dict()
+            states = Counter(factory.counters.states)
+            if states.total() != len(factory.liveConnections):
+                _walk_states(factory, states)
+            _add(
+                protocols,
+                factory.protocolName,
+                {
+                    "connections": len(factory.liveConnections),
+                    "states": {_name_of(state): count for state, count in states.items() if count},
+                    **_traffic(factory.traffic),
+                    **_counters(summed, factory.limits),
+                },
+            )
+        figures["protocols"] = protocols
+        figures["limits"] = self._limits(protocols)
+        figures["sessions_total"] = sum(one["connections"] for one in protocols.values())
+
+    def _first_sessions(self) -> list[Figures]:
+        shown: list[Figures] = []
+        for factory in self._gateway.factories:
+            shown += _first_sessions(factory, SESSIONS_SHOWN_MAX - len(shown))
+        return shown
+
+
+def _walk_states(factory: Any, states: Counter[Any]) -> None:
+    """Count the states of the sessions that ``states`` does not speak of.
+
+    Those of MTL are such: they share one connection's machine.  So are those of subclasses that
+    count in their own way.
+    """
+    live = list(factory.liveConnections)
+    if states:
+        live = [
+            session
+            for session in live
+            if not factory.counters.tracks(getattr(session, "link", None))
+        ]
+    states.update(map(_state_of, live))  # by the state itself, because its name takes longer
+
+
+def _first_sessions(factory: Any, most: int) -> list[Figures]:
+    return [
+        _shown_session(factory.protocolName, session)
+        for session in islice(factory.liveConnections, most)
+    ]
+
+
+def _passed_to(result: Any, answer: Deferred[Any]) -> None:
+    if not answer.called:  # else it has waited too long
+        answer.callback(result)
+
+
+def _finite(limit: float) -> int | None:
+    return None if limit == inf else int(limit)
+
+
+def _state_of(session: Any) -> Enum | str:
+    """Return a session's state; what has no machine of its own stands or not."""
+    owner = getattr(session, "link", session)  # MTL's sessions share one link
+    state = getattr(getattr(owner, "machine", None), "state", None)
+    if isinstance(state, Enum):
+        return state
+    return "ESTABLISHED" if getattr(session, "established", False) else "OPEN"
+
+
+def _name_of(state: Enum | str) -> str:
+    return state if isinstance(state, str) else state.name
+
+
+def _shown_session(protocol: str, session: Any) -> Figures:
+    """Return what is shown of a session; a subclass's own ``snapshot`` may hold anything."""
+    shown: Figures = {"protocol": protocol, "state": _name_of(_state_of(session))}
+    try:
+        snapshot = session.snapshot()
+    except Exception as error:
+        return {**shown, "unreadable": type(error).__name__}
+    for name, value in snapshot.items():
+        if value is None or isinstance(value, bool | int | float):
+            shown[name] = value
+        else:
+            text = value if isinstance(value, str) else str(value)
+            shown[name] = text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…"
+    return shown
+
+
+def _traffic(traffic: Any) -> Figures:
+    """Return what one server was sent; ``latency`` counts messages by what they waited at most."""
+    reached = list(accumulate(traffic.latencies))
+    buckets = {f"{BOUNDS[place]:g}": reached[place] for place in LATENCY_BOUNDS}
+    return {
+        "messages": traffic.messages,
+        "octets": traffic.octets,
+        "latency": {"buckets": buckets, "count": reached[-1], "sum_seconds": traffic.waited},
+    }
+
+
+def _counters(summed: Mapping[str, int], limits: Collection[str] = ()) -> Figures:
+    """Return plain counters, and those with reasons (``fault:handshake``) under their names.
+
+    A fault whose reason is the name of one of ``limits`` is a limit that was met, too.
+    """
+    plain: dict[str, int] = {}
+    reasons: dict[str, dict[str, int]] = {}
+    for name, count in sorted(summed.items()):
+        family, colon, reason = name.partition(":")
+        if not colon:
+            plain[name] = count
+            continue
+        of_family = reasons.setdefault(family, {})
+        if reason not in of_family and len(of_family) >= REASONS_SHOWN_MAX:
+            reason = "other"
+        of_family[reason] = of_family.get(reason, 0) + count
+    faults, met = reasons.pop("fault", {}), reasons.pop("turned_away", {})
+    named = reasons.pop("limit", {})
+    for found in ({name: times for name, times in faults.items() if name in limits}, named):
+        for limit, times in found.items():
+            met[limit] = met.get(limit, 0) + times
+    if plain.get("displaced"):
+        met["connections"] = met.get("connections", 0) + plain["displaced"]
+    return {
+        "counters": plain,
+        "faults": faults,
+        "limits_met": met,
+        "reasons": reasons,
+    }
+
+
+def _add(protocols: dict[str, Figures], name: str, figures: Figures) -> None:
+    known = protocols.get(name)
+    protocols[name] = figures if known is None else added_up(known, figures)
+
+
+def added_up(one: Figures, other: Figures) -> Figures:
+    """Return figures whose numbers are the sums of two; what only one of them has stays."""
+    summed = dict(one)
+    for name, value in other.items():
+        if name not in summed:
+            summed[name] = value
+        else:
+            inner = isinstance(value, dict)
+            summed[name] = added_up(summed[name], value) if inner else summed[name] + value
+    return summed
+
+
+def _broker(queues: list[Any]) -> Figures | None:
+    spaces: dict[str, Figures] = {}
+    for queue in queues:
+        # A virtual host stands behind the slash, and clients may choose it.
+        space = spaces.setdefault(
+            queue.space.partition("/")[0],
+            {"queues": 0, "waiting_messages": 0, "in_flight_messages": 0, "octets": 0},
+        )
+        space["queues"] += 1
+        space["waiting_messages"] += queue.waiting
+        space["in_flight_messages"] += queue.in_flight
+        space["octets"] += queue.octets
+    most = sorted(queues, key=lambda queue: -(queue.waiting + queue.in_flight))
+    shown = [asdict(queue) for queue in most[:QUEUES_SHOWN_MAX]]
+    return {"queues": shown, "queues_total": len(queues), "spaces": spaces}

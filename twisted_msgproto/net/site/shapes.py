@@ -1,0 +1,129 @@
+"""What a broker shows of its queues, and what an operator can do with them.
+
+A running gateway's broker is a :class:`BrokerView`, and so are the queues of a directory whose
+gateway has stopped.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Protocol
+
+from ...core.errors import QueueError
+
+QUEUES_SHOWN_MAX: Final = 10_000
+"""One answer lists at most this many queues: about 3 MB of JSON."""
+
+MESSAGES_SHOWN: Final = 10
+"""``peek`` shows this many messages when nobody says."""
+
+MESSAGES_SHOWN_MAX: Final = 1000
+
+BODIES_OCTETS_MAX: Final = 4 << 20
+"""``peek`` ends before the messages of one answer have more octets than this, and shows at least
+one.
+"""
+
+
+class NoSuchQueue(QueueError):
+    """The broker has no queue of this name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueShown:
+    """One queue, as an operator sees it.
+
+    Attributes:
+        space: ``micromsg2``, ``mtl/VIRTUAL-HOST/PROFILE``, or the name of the shared namespace.
+        name: the destination or the resource.
+        waiting: messages that no consumer has.
+        in_flight: messages that consumers have not acknowledged yet.
+        octets: what the messages weigh.
+        consumers: how many consume from it now.
+        oldest: when its oldest message arrived, in µs since 1970 UTC; None if it has none.
+        tries: how often the message that was tried most was tried.
+    """
+
+    space: str
+    name: str
+    waiting: int
+    in_flight: int = 0
+    octets: int = 0
+    consumers: int = 0
+    oldest: int | None = None
+    tries: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageShown:
+    """One message of a queue, as an operator sees it.
+
+    Attributes:
+        place: its offset in the queue's log, or its number in memory.
+        received_at: when it arrived, in µs since 1970 UTC.
+        tries: how often it was tried.
+        octets: the length of its body.
+        fields: its properties, as the table's column ``fields`` has them.
+        body: its octets as they came.
+    """
+
+    place: int
+    received_at: int
+    tries: int
+    octets: int
+    fields: Mapping[str, str]
+    body: bytes
+
+
+class BrokerView(Protocol):
+    """The queues of a gateway, which people may look at and change.
+
+    What it returns may be a Deferred or the value itself.  Every method but ``queues`` raises
+    NoSuchQueue.
+    """
+
+    def queues(self) -> Any:
+        """Return a sequence of :class:`QueueShown`, by space and name."""
+
+    def peek(self, space: str, name: str, count: int) -> Any:
+        """Return the first ``count`` messages as a sequence of :class:`MessageShown`."""
+
+    def purge(self, space: str, name: str) -> Any:
+        """Drop everything that waits; return how many messages that were."""
+
+    def requeue(self, space: str, name: str, to: str) -> Any:
+        """Put all that waits to the queue ``to`` of the same space, with no tries; return how
+        many messages that were.
+        """
+
+
+def within_bounds(messages: Sequence[MessageShown]) -> Sequence[MessageShown]:
+    """Return as many of ``messages``, from the first, as one answer may show."""
+    octets = 0
+    for count, message in enumerate(messages[:MESSAGES_SHOWN_MAX]):
+        octets += len(message.body) + sum(map(len, (*message.fields, *message.fields.values())))
+        if octets > BODIES_OCTETS_MAX and count:
+            return messages[:count]
+    return messages[:MESSAGES_SHOWN_MAX]
+
+
+def message_in_json(message: MessageShown) -> dict[str, object]:
+    """Return a message as JSON has it: ``body`` if it is text, else ``body_base64``."""
+    shown = asdict(message)
+    body = shown.pop("body")
+    try:
+        shown["body"] = body.decode()
+    except UnicodeDecodeError:
+        shown["body_base64"] = base64.b64encode(body).decode()
+    return shown
+
+
+def from_json(shown: Mapping[str, Any]) -> MessageShown:
+    values = dict(shown)
+    if "body_base64" in values:
+        values["body"] = base64.b64decode(values.pop("body_base64"))
+    else:
+        values["body"] = values["body"].encode()
+    return MessageShown(**values)

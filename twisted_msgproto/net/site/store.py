@@ -1,0 +1,221 @@
+"""The figures of a queue: those in memory, and those that a thread reads from its files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ...core.errors import QueueMismatch
+from .verdict import Verdict, safe_and_landing
+
+CONSUMERS_SHOWN_MAX: Final = 100
+"""At most this number of consumers is shown; few queues have more than three."""
+
+RANGES_SHOWN_MAX: Final = 100
+
+NOTHING_READ: Final[Mapping[str, Any]] = {
+    "oldest": None,
+    "consumers": [],
+    "bridges": [],
+    "unheld": [],
+    "unreadable": None,
+}
+MEND: Final = "start its gateway, or run msgproto queue mend"
+
+NEVER_REFUSES: Final[Mapping[str, Any]] = {
+    "refusal": None,
+    "stalled_because": None,
+    "damaged_messages": 0,
+}
+"""A queue that nobody writes is asked for nothing that it could refuse."""
+
+
+def written_figures(writer: Any) -> dict[str, Any]:
+    statistics = writer.statistics()
+    return {
+        **statistics,
+        "directory": writer.directory,
+        "queue_id": writer.queue_id,
+        "max_octets": writer.max_octets,
+        "left_octets": max(writer.max_octets - statistics["stored_octets"], 0),
+        "damaged": [list(damage) for damage in writer.damaged[:RANGES_SHOWN_MAX]],
+        "stalled_because": writer.stalled,
+        "refusal": writer.refusal,
+        **NOTHING_READ,
+    }
+
+
+def queue_figures(writer: Any, read: Mapping[str, Any]) -> dict[str, Any]:
+    unreadable = read["unreadable"] or writer.unreadable
+    return {**written_figures(writer), **read, "unreadable": unreadable}
+
+
+def read_figures(directory: str, now: float) -> dict[str, Any]:
+    """Return those figures of a queue that are read from its disk, which may take long.
+
+    ``now`` is in seconds since 1970 UTC.  What cannot be read is missing, and ``unreadable`` says
+    why.
+    """
+    shown: dict[str, Any] = dict(NOTHING_READ)
+    try:
+        disk = os.statvfs(directory)
+        shown["disk_free_octets"] = disk.f_bavail * disk.f_frsize
+        shown["bridges"] = bridges_of(directory, now)
+        shown |= _consumers(directory, now)
+        shown["unheld"] = unheld_queues(directory, now)
+    except Exception as error:  # the queue is closing, or its disk fails: the rest is still known
+        shown["unreadable"] = f"{type(error).__name__}: {error}"
+    return shown
+
+
+def unheld_queues(directory: str, now: float) -> list[dict[str, Any]]:
+    """Return the figures of the queues beside ``directory`` that no gateway holds.
+
+    ``now`` is in seconds since 1970 UTC.  One that is empty has landed, whoever reads it.
+    """
+    from ...queue.below import unheld
+
+    return [_unheld(place, now) for place in unheld(directory)]
+
+
+def _unheld(directory: str, now: float) -> dict[str, Any]:
+    from ...queue import QueueReader
+    from ...queue.below import is_unpublished
+
+    queue: dict[str, Any] = {**NEVER_REFUSES, "consumers": [], "unreadable": None}
+    kept = 0
+    try:
+        reader = QueueReader(directory)
+        kept = reader.end() - reader.begin()
+        queue["damaged_messages"] = sum(hi - lo for lo, hi in reader.damaged())
+        queue["unpublished"] = is_unpublished(directory)
+        queue |= _consumers(directory, now)
+    except Exception as error:  # nobody else would say so: no gateway opens it
+        queue["unreadable"] = f"{type(error).__name__}: {error}"
+    whole = not queue["damaged_messages"] and queue["unreadable"] is None
+    if queue.get("unpublished"):
+        verdict = Verdict(False, f"What it may have acknowledged last is not published: {MEND}.")
+    else:
+        verdict = Verdict(True, "") if whole and not kept else safe_and_landing(queue)
+    behind = max((one["behind_messages"] for one in queue["consumers"]), default=kept)
+    return {
+        "directory": directory,
+        "behind_messages": behind,
+        **verdict.as_dict(),
+    }
+
+
+def _consumers(directory: str, now: float) -> dict[str, Any]:
+    from ...queue import QueueReader
+    from ...queue.lineage import Landed
+
+    reader = QueueReader(directory)
+    described = reader.describe()
+    found = []
+    for name, offset in sorted(described.consumers.items())[:CONSUMERS_SHOWN_MAX]:
+        try:
+            oldest = reader.describe(Landed(max(offset, described.begin))).oldest
+        except QueueMismatch:  # it was trimmed meanwhile
+            oldest = None
+        moved = described.moved.get(name)
+        waits = 0.0 if oldest is None else max(0.0, now - max(oldest, moved or 0) / 1e6)
+        found.append(
+            {
+                "name": name,
+                "offset": offset,
+                "behind_messages": max(described.end - offset, 0),
+                "lost_messages": max(described.begin - offset, 0),
+                "moved": moved,
+                "still_seconds": round(waits, 1),
+            }
+        )
+    return {"consumers": found, "oldest": described.oldest}
+
+
+# ── what bridges last said of themselves ────────────────────────────────────────────────────────
+
+# The file of a status may come from another machine, so each value in it is checked.
+
+TEXT_MAX: Final = 200
+
+ROWS_MAX: Final = 20
+
+SILENT_SECONDS: Final = 30.0
+"""A bridge that has been silent for this time counts as ended.
+
+It writes every second, and one on another machine is heard every 5 s.
+"""
+
+NUMBER_MAX: Final = 2**63
+
+TEXTS: Final = ("consumer", "state", "table", "error")
+NUMBERS: Final = (
+    "pid",
+    "rows",
+    "rows_per_second",
+    "skipped_rows",
+    "dropped_rows",
+    "batches",
+    "failed_batches",
+    "gateways",
+    "offset",
+    "lag_rows",
+    "oldest_age_seconds",
+)
+BATCH: Final = ("batch", "rows", "seconds", "at")
+KNOWN: Final = ("offset", "lag_rows", "oldest_age_seconds")
+
+
+def bridges_of(directory: str, now: float) -> list[dict[str, Any]]:
+    """Return what each bridge of this queue said last; ``now`` is in seconds since 1970."""
+    from ...queue.bridges import read_statuses  # as the writer, it needs the packages of a queue
+
+    return [shown_bridge(status, now) for status in read_statuses(directory)]
+
+
+def shown_bridge(status: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """Return the known members of a status; what is of another type is None.
+
+    ``state`` is ``silent`` for a bridge that said that it was running, and then nothing more.
+    """
+    batch, at = status.get("last_batch"), _number(status.get("updated_at"))
+    shown: dict[str, Any] = {
+        **{name: _text(status.get(name)) for name in TEXTS},
+        **{name: _number(status.get(name)) for name in NUMBERS},
+        "heard_seconds": None if at is None else round(max(0.0, now - at), 1),
+        "last_batch": {name: _number(batch.get(name)) for name in BATCH}
+        if isinstance(batch, dict)
+        else None,
+        "known": [
+            {"queue": _text(one.get("queue"))} | {name: _number(one.get(name)) for name in KNOWN}
+            for one in _rows(status.get("known"))
+        ],
+        "away": [
+            {name: _text(one.get(name)) for name in ("location", "queue", "state", "error")}
+            | {"seconds": _number(one.get("seconds"))}
+            for one in _rows(status.get("away"))
+        ],
+    }
+    heard = shown["heard_seconds"]
+    if shown["state"] in ("starting", "running") and (heard is None or heard > SILENT_SECONDS):
+        shown["state"] = "silent"
+    return shown
+
+
+def _rows(value: object) -> list[Mapping[str, Any]]:
+    found = value if isinstance(value, list) else []
+    return [one for one in found[:ROWS_MAX] if isinstance(one, dict)]
+
+
+def _text(value: object) -> str | None:
+    if not isinstance(value, str):
+        return None
+    text = value if len(value) <= TEXT_MAX else f"{value[:TEXT_MAX]}…"
+    return text.encode("utf-8", "replace").decode()
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if abs(value) < NUMBER_MAX else None
