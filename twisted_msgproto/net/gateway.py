@@ -108,7 +108,7 @@ class Gateway(MultiService):
         self._observer: JsonLog | None = None
         self._authorisers: dict[str, Any] = {}  # those that options name
         self._sinks: dict[str, IMessageSink] = {}  # those that options name
-        self.namespaces = Namespaces(self)
+        self.namespaces = Namespaces(reactor, self.sinkOf)
         self.rereads: list[Reread] = []
         self.laterChanges: Callable[[], list[str]] = list
         self.flow: FlowHistory | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from os import PathLike
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IReactorFromThreads
@@ -22,7 +22,6 @@ from ..core.message import MessageBatch
 
 if TYPE_CHECKING:
     from ..queue import QueueWriter
-    from .broker import Keeping
 
 
 class IMessageSink(Interface):
@@ -47,6 +46,16 @@ class _Finished(NamedTuple):
     brokered: MessageBatch | None
 
 
+class QueuesOfBrokers(Protocol):
+    """The queues of brokers over a durable sink, as far as the sink has to do with them."""
+
+    def stored(self, batch: MessageBatch, first: int) -> None:
+        """Note that a batch with envelopes is on disk, from the offset ``first`` on."""
+
+    def close(self) -> Deferred[None]:
+        """Write what is left to write; fires when it is on disk."""
+
+
 @implementer(IMessageSink)
 class DurableSink:
     """Stores batches in a queue directory: its Deferreds fire after ``fdatasync``.
@@ -63,7 +72,7 @@ class DurableSink:
             none of ours.
     """
 
-    keeping: Keeping | None = None
+    keeping: QueuesOfBrokers | None = None
     keeps_queues = True
 
     def __init__(

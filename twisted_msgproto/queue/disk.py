@@ -45,6 +45,14 @@ become free.
 """
 
 
+REMEDY = (
+    "if the disk never reads that file again: stop the gateway, put a copy with zeros for what is "
+    "lost in its place (dd if=FILE of=COPY bs=4096 conv=noerror,sync; truncate -r FILE COPY && "
+    "mv COPY FILE), and start the gateway"
+)
+"""This ends a line about a file that the disk cannot read; the start then finds what is lost."""
+
+
 class File(Protocol):
     """One open file.  Positions and sizes are in octets.  Every call may raise
     OSError.
@@ -416,3 +424,10 @@ def put_in_place(disk: Disk, beside: str, path: str) -> None:
     """Rename a file to ``path``, durably."""
     disk.rename(beside, path)
     disk.sync_directory(os.path.dirname(path))
+
+
+def failure(what: str, error: OSError) -> str:
+    """Return one line that says that ``what`` failed, and what to do where the disk cannot read."""
+    if error.errno != errno.EIO:
+        return f"{what}: {error}"
+    return f"{what}: {error}; nothing is given up: try again, or {REMEDY}"

@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from twisted_msgproto.core.errors import QueueError, QueueFull
 
 from . import consumers, damage, lineage, recovery
-from .below import failure
 from .columns import Encoded
 from .disk import (
     IDENTITY_FILE,
@@ -27,6 +26,7 @@ from .disk import (
     Disk,
     File,
     Stat,
+    failure,
     put_in_place,
     read_whole,
     renew_whole,

@@ -21,7 +21,7 @@ from . import below, consumers, damage, lineage, recovery
 from .checksum import crc32
 from .columns import Assembly
 from .damage import Range
-from .disk import OS_DISK, Disk, read_whole
+from .disk import OS_DISK, REMEDY, Disk, read_whole
 from .format import OFFSET_MAX, Damage, Published, Record, Segment, segment_name
 from .lineage import Description, Landed
 from .places import Places
@@ -394,7 +394,7 @@ class QueueReader:
             raise OSError(
                 errno.EIO,
                 f"the disk cannot read offsets {first} to {last} of the queue {self.queue_id} now; "
-                f"they are in {segment_name(segment.first)}, and read again later; {below.REMEDY}",
+                f"they are in {segment_name(segment.first)}, and read again later; {REMEDY}",
             )
 
     def _check_there(
@@ -473,3 +473,21 @@ class QueueReader:
     def consumers(self) -> dict[str, int]:
         """Return every registered consumer's committed offset."""
         return consumers.read_all(self._disk, self.directory, self.queue_id)
+
+
+def is_unpublished(directory: str) -> bool:
+    """Return whether a queue that no process writes has more than its published end says.
+
+    After a loss of power the end may be older than what was acknowledged, and only a writer's
+    start publishes the rest.  Raises QueueError if it cannot be read.
+    """
+    try:
+        published = QueueReader(directory).published()
+    except QueueCorrupt:
+        return True
+    firsts = recovery.segment_offsets(OS_DISK, directory)
+    if published is None or not firsts:
+        return bool(firsts)
+    newest = os.path.join(directory, segment_name(firsts[-1]))
+    at_end = (published.segment, published.octets)
+    return firsts[-1] > published.segment or (firsts[-1], os.path.getsize(newest)) > at_end

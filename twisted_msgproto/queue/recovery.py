@@ -20,9 +20,8 @@ from itertools import pairwise
 from twisted_msgproto.core.errors import QueueError, QueueMismatch
 
 from . import damage, quarantine
-from .below import REMEDY
 from .damage import Range
-from .disk import IDENTITY_FILE, NO_ROOM, Disk, read_whole, replace_whole
+from .disk import IDENTITY_FILE, NO_ROOM, REMEDY, Disk, read_whole, replace_whole
 from .format import (
     FORMAT_VERSION,
     OFFSET_MAX,

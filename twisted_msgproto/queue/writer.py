@@ -29,11 +29,10 @@ from twisted_msgproto.core.message import MessageBatch
 from twisted_msgproto.core.packed import kept_packed
 
 from . import log as segment_log
-from .below import REMEDY
 from .columns import Encoded, encode
 from .consumers import Watch
 from .damage import Range
-from .disk import LOOK_S, OS_DISK, Disk
+from .disk import LOOK_S, OS_DISK, REMEDY, Disk
 from .fair import FairQueue, GroupCost
 from .log import SegmentLog
 from .recovery import Recovery

@@ -5,8 +5,7 @@ turns of the reactor, and with what keeps its queues on disk.  :func:`broker_of`
 fits a sink.
 """
 
-from .keeping import Keeping, KeptBroker
-from .making import broker_of
+from .keeping import Keeping, KeptBroker, broker_of
 from .served import ServedBroker
 from .withheld import Withheld
 

@@ -30,12 +30,13 @@ from ...core.broker import (
     weight,
 )
 from ...core.broker.envelopes import head_of, opened
+from ...core.limits import Limits
 from ...core.message import MessageBatch
+from ..sink import DurableSink
 from .served import ServedBroker
 
 if TYPE_CHECKING:
     from ...queue.brokered import BrokerState, Loaded, Waiting
-    from ..sink import DurableSink
 
 TEND_SECONDS: Final = 0.4
 """Settlements are written this often; with the write itself they are less than a second late."""
@@ -73,7 +74,7 @@ class Keeping:
     @classmethod
     def of(cls, sink: DurableSink, clock: Any) -> Keeping:
         """Return what keeps the queues of ``sink``; it is made when it is asked for first."""
-        if sink.keeping is None:
+        if not isinstance(sink.keeping, Keeping):
             sink.keeping = cls(sink, clock)
         return sink.keeping
 
@@ -378,3 +379,22 @@ class KeptBroker(ServedBroker):
         Requeued: _requeued,
         Wanted: _wanted,
     }
+
+
+def broker_of(
+    sink: object,
+    clock: Any,
+    limits: Limits | None,
+    spaces: Iterable[str],
+    **settings: Any,
+) -> ServedBroker:
+    """Return the broker of a server that stores its messages in ``sink``.
+
+    Its queues are those of ``spaces``.  Over a durable queue they outlive the process; over
+    anything else they are in memory.  ``settings`` are those of :class:`ServedBroker`.
+    """
+    if isinstance(sink, DurableSink) and sink.keeps_queues:
+        return KeptBroker(Keeping.of(sink, clock), spaces, clock, limits, **settings)
+    broker = ServedBroker(clock, limits, **settings)
+    broker.tells_of_memory = sink is not None
+    return broker

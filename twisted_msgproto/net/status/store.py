@@ -88,7 +88,7 @@ def unheld_queues(directory: str, now: float) -> list[dict[str, Any]]:
 
 def _unheld(directory: str, now: float) -> dict[str, Any]:
     from ...queue import QueueReader
-    from ...queue.below import is_unpublished
+    from ...queue.reader import is_unpublished
 
     queue: dict[str, Any] = {**NEVER_REFUSES, "consumers": [], "unreadable": None}
     kept = 0

@@ -23,7 +23,7 @@ from twisted_msgproto.core.broker.terms import QueueName
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueFull
 
 from ..arrays import compute
-from ..below import REMEDY, failure
+from ..disk import REMEDY, failure
 from ..format import Record, segment_name
 from ..format import Segment as LogSegment
 from ..log import SegmentLog
