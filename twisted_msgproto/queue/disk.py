@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from twisted_msgproto.core.errors import QueueLocked
@@ -36,8 +36,6 @@ LOST_LOCK_S = 2.5 * LOOK_S
 """A start whose lock file of a queue is a new one waits for this long: who holds the one that was
 removed or replaced notices that, and stops.
 """
-
-COPY_OCTETS = 1 << 20
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """These error numbers say that the disk, a quota or a file-size limit is used up: space may
@@ -384,46 +382,18 @@ def read_whole(disk: Disk, path: str) -> bytes | None:
 
 def replace_whole(disk: Disk, path: str, octets: bytes) -> None:
     """Put a small file in place so that a crash leaves the old one or the new one, never half."""
-    put_in_place(disk, write_beside(disk, path, [octets]), path)
-
-
-def renew_whole(disk: Disk, path: str) -> None:
-    """Put a copy in the place of a file, so that its octets and its name are durable for sure.
-
-    A sync may have failed before, and the next one may succeed without having written anything:
-    the system calls pages clean that it could not write.
-    """
-    file = disk.open(path)
-    try:
-        places = range(0, file.size(), COPY_OCTETS)
-        beside = write_beside(disk, path, (file.read(place, COPY_OCTETS) for place in places))
-    finally:
-        file.close()
-    put_in_place(disk, beside, path)
-
-
-def write_beside(disk: Disk, path: str, pieces: Iterable[bytes]) -> str:
-    """Write the octets of a new file for ``path``, durably; return its name until then."""
     directory, name = os.path.split(path)
     beside = os.path.join(directory, f".{name}.new")
     file = disk.open(beside, write=True)
     try:
         file.truncate(0)
-        position = 0
-        for piece in pieces:
-            if file.write(position, [piece]) < len(piece):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), beside)
-            position += len(piece)
+        if file.write(0, [octets]) < len(octets):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), beside)
         file.sync()
     finally:
         file.close()
-    return beside
-
-
-def put_in_place(disk: Disk, beside: str, path: str) -> None:
-    """Rename a file to ``path``, durably."""
     disk.rename(beside, path)
-    disk.sync_directory(os.path.dirname(path))
+    disk.sync_directory(directory)
 
 
 def failure(what: str, error: OSError) -> str:
