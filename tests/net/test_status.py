@@ -30,7 +30,7 @@ from twisted_msgproto.net.gateway import Gateway, ListeningService
 from twisted_msgproto.net.status import stream
 from twisted_msgproto.net.status.verdict import healthy, safe_and_landing
 from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.queue.bridges import status_path, write_status
+from twisted_msgproto.queue.consumers import status_path, write_status
 
 CONNECTIONS_MAX, LISTENERS_MAX, REQUEST_SECONDS = 100, 32, 30.0
 SESSIONS_SHOWN_MAX = 200

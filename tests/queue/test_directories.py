@@ -19,7 +19,7 @@ from twisted_msgproto.queue.below import (
     queues_in,
     unheld,
 )
-from twisted_msgproto.queue.bridges import cut_to_fit, read_statuses, status_path, write_status
+from twisted_msgproto.queue.consumers import cut_to_fit, read_statuses, status_path, write_status
 from twisted_msgproto.queue.reader import is_unpublished
 
 

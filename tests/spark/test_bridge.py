@@ -22,7 +22,7 @@ from tests.tools.processes import Launched, Launcher, descendants, environment, 
 from tests.tools.s3 import Store
 from twisted_msgproto import cli
 from twisted_msgproto.queue import QueueReader
-from twisted_msgproto.queue.bridges import read_statuses
+from twisted_msgproto.queue.consumers import read_statuses
 from twisted_msgproto.spark.bridge import LOG_SOURCE
 from twisted_msgproto.spark.jobs import job_error
 from twisted_msgproto.table.log import Table

@@ -28,7 +28,7 @@ from twisted_msgproto.core.errors import (
 )
 from twisted_msgproto.queue import SCHEMA, QueueReader, QueueWriter
 from twisted_msgproto.queue.lineage import Landed
-from twisted_msgproto.queue.streams import Stream
+from twisted_msgproto.queue.served import Stream
 from twisted_msgproto.spark.flight import FlightQueue
 from twisted_msgproto.spark.options import Access
 from twisted_msgproto.spark.ranges import open_queues

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from twisted_msgproto.core.errors import QueueError
-from twisted_msgproto.queue.bridges import (
+from twisted_msgproto.queue.consumers import (
     SENT_OCTETS_MAX,
     STATUS_OCTETS_MAX,
     cut_to_fit,

@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .checksum import crc32
 from .columns import received_at
 from .disk import Disk
 from .format import (
@@ -24,6 +23,7 @@ from .format import (
     Published,
     Record,
     Segment,
+    crc32,
     segment_name,
 )
 from .lineage import Landed, Lineage, witness

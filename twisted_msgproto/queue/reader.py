@@ -18,14 +18,13 @@ import pyarrow as pa
 from twisted_msgproto.core.errors import QueueAway, QueueCorrupt, QueueError, QueueMismatch
 
 from . import below, consumers, damage, lineage, recovery
-from .checksum import crc32
 from .columns import Assembly
 from .damage import Range
 from .disk import OS_DISK, REMEDY, Disk, read_whole
-from .format import OFFSET_MAX, Damage, Published, Record, Segment, segment_name
+from .format import OFFSET_MAX, Damage, Published, Record, Segment, crc32, segment_name
 from .lineage import Description, Landed
 from .places import Places
-from .proven import proven
+from .recovery import proven
 from .source import Rows
 
 READ_ROWS = 10_000

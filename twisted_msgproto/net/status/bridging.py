@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ...queue.bridges import read_statuses
+from ...queue.consumers import read_statuses
 
 TEXT_MAX: Final = 200
 """A text of a bridge is shown up to this length."""

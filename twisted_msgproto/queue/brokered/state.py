@@ -23,21 +23,20 @@ from twisted_msgproto.core.broker.terms import QueueName
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueFull
 
 from ..arrays import compute
-from ..disk import REMEDY, failure
+from ..disk import REMEDY, Disk, failure, read_whole
 from ..format import Record, segment_name
 from ..format import Segment as LogSegment
 from ..log import SegmentLog
-from ..quarantine import DIRECTORY as QUARANTINE
+from ..recovery import QUARANTINE
 from ..troubles import Troubles
-from . import scan, settled
-from .bodies import Bodies, Loaded
-from .frames import Frame, gathered, read_frame
+from . import kept, names, scan, settled
+from .frames import Bodies, Frame, Loaded, gathered, read_frame
 from .kept import COPY_MESSAGES, COPY_OCTETS, Chunk, Copy, Kept, copied
 from .marks import OPEN_END, Marks, ranges_of
 from .names import FILE as NAMES_FILE
 from .names import Names
+from .scan import Few
 from .settled import Group, SettledFile
-from .small import Few
 
 DIRECTORY = "broker"
 PIN_OCTETS = 1 << 30
@@ -528,3 +527,33 @@ class BrokerState:
             self._bodies.close()
             self._kept_bodies.close()
             self._kept.close()
+
+
+def has_broker(disk: Disk, directory: str) -> bool:
+    return read_whole(disk, os.path.join(directory, DIRECTORY, names.FILE)) is not None
+
+
+def log_of(directory: str) -> str:
+    return os.path.join(directory, DIRECTORY, kept.DIRECTORY)
+
+
+def faults(disk: Disk, directory: str, queue_id: str) -> Iterator[str]:
+    """Yield what is wrong with the small files, one line each.  Raises OSError."""
+    here = os.path.join(directory, DIRECTORY)
+    octets = read_whole(disk, os.path.join(here, names.FILE))
+    if octets is not None and names.parsed(octets, queue_id) is None:
+        yield (
+            f"{DIRECTORY}/{names.FILE}: damaged, or of another queue; the next start of the "
+            "gateway knows the queues from their messages"
+        )
+    octets = read_whole(disk, os.path.join(here, settled.FILE))
+    if octets is None:
+        return
+    found = settled.parsed(octets, queue_id)
+    if not found.ours:
+        yield f"{DIRECTORY}/{settled.FILE}: damaged header, or of another queue; nothing is settled"
+    if found.damaged_octets:
+        yield (
+            f"{DIRECTORY}/{settled.FILE}: {found.damaged_octets} damaged octets; what they settled "
+            "is delivered again"
+        )
