@@ -12,14 +12,14 @@ import pytest
 from tests.tools.queues import batch, put, rows
 from twisted_msgproto.core.errors import QueueError, QueueLocked
 from twisted_msgproto.queue import QueueWriter, SegmentLog
-from twisted_msgproto.queue.below import (
+from twisted_msgproto.queue.consumers import cut_to_fit, read_statuses, status_path, write_status
+from twisted_msgproto.queue.queue_directories import (
     has_broker,
     is_queue,
     queues_at,
     queues_in,
     unheld,
 )
-from twisted_msgproto.queue.consumers import cut_to_fit, read_statuses, status_path, write_status
 from twisted_msgproto.queue.reader import is_unpublished
 
 

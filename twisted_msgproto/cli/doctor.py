@@ -193,7 +193,7 @@ def disk(queue: Path, clock: Callable[[], float] = time.perf_counter) -> Iterato
 
 def unheld_queues(queue: Path) -> Iterator[Finding]:
     """Name the queues beside this one, or in it, that no gateway holds."""
-    from twisted_msgproto.queue.below import unheld
+    from twisted_msgproto.queue.queue_directories import unheld
 
     for place in unheld(queue):
         remedy = f"start its gateway, or run msgproto queue mend {place}: then all of it lands"

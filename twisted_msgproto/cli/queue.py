@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     What is about all of a queue is done for each that a directory has in it.
     """
-    from twisted_msgproto.queue.below import queues_at
+    from twisted_msgproto.queue.queue_directories import queues_at
 
     try:
         if arguments.action not in OF_EACH:
@@ -242,7 +242,7 @@ def _trim(arguments: argparse.Namespace) -> int:
 
 def _mend(arguments: argparse.Namespace) -> int:
     from twisted_msgproto.queue import QueueReader, SegmentLog
-    from twisted_msgproto.queue.below import has_broker
+    from twisted_msgproto.queue.queue_directories import has_broker
 
     place = os.fspath(arguments.directory)
     try:

@@ -28,8 +28,8 @@ class StoppedBroker:
     def __init__(self, directory: str) -> None:
         """Open the files; raises QueueLocked for a gateway that has just begun, and QueueError."""
         from twisted_msgproto.queue import SegmentLog
-        from twisted_msgproto.queue.below import has_broker
         from twisted_msgproto.queue.brokered import BrokerState
+        from twisted_msgproto.queue.queue_directories import has_broker
 
         self._queues: dict[QueueName, Waiting] = {}
         self._log = SegmentLog(directory)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from twisted_msgproto.core.errors import QueueAway, QueueCorrupt, QueueError, QueueMismatch
 
-from . import below, consumers, damage, lineage, recovery
+from . import consumers, damage, lineage, queue_directories, recovery
 from .columns import Assembly
 from .damage import Range
 from .disk import OS_DISK, REMEDY, Disk, read_whole
@@ -62,7 +62,7 @@ class QueueReader:
         except NotADirectoryError as error:
             raise QueueError(f"cannot read the queue {self.directory}: {error.strerror}") from error
         if identity is None:
-            raise QueueError(below.no_queue(os.fspath(directory)))
+            raise QueueError(queue_directories.no_queue(os.fspath(directory)))
         self.identity = identity
         self.queue_id = identity.queue_id
         """Names this queue for good: the table's ``gateway``."""

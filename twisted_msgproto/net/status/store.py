@@ -81,7 +81,7 @@ def unheld_queues(directory: str, now: float) -> list[dict[str, Any]]:
 
     ``now`` is in seconds since 1970 UTC.  One that is empty has landed, whoever reads it.
     """
-    from ...queue.below import unheld
+    from ...queue.queue_directories import unheld
 
     return [_unheld(place, now) for place in unheld(directory)]
 
