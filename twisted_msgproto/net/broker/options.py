@@ -11,7 +11,7 @@ from twisted.python import usage
 from ...core.broker import LIMITS, WAIT, WHEN_FULL
 from ...core.errors import ConfigurationError
 from ...core.limits import Limits
-from .keeping import broker_of
+from .persistence import broker_of
 from .served import ServedBroker
 
 if TYPE_CHECKING:
