@@ -33,7 +33,7 @@ from ...core.limits import Limit, Limits
 from ...core.message import Message, MessageBatch
 from ...net.authorising import CONSUME, PUBLISH, SUBSCRIBE, refusal_text
 from ...net.backpressure import ReadControl
-from ...net.broker import ServedBroker, Withheld, broker_of
+from ...net.broker import SenderBackpressure, ServedBroker, broker_of
 from ...net.clients.client import ClientLink
 from ...net.clients.subscriptions import UNSUBSCRIBED
 from ...net.factory import MsgprotoServerFactory
@@ -336,7 +336,7 @@ class MicroMsg2ServerFactory(MicroMsg2Factory):
         self.broker = None
         if broker:
             self.broker = Broker(self.queues, self.limits, brokerQueues, space, every)
-        self.withheld = Withheld(
+        self.withheld = SenderBackpressure(
             self.limits.integer("withheld-octets"), self.limits["withheld-seconds"], self.clock
         )
         self._brokerWork: Any = None  # the call in which the topics go on

@@ -6,7 +6,7 @@ fits a sink.
 """
 
 from .persistence import BrokerPersistence, KeptBroker, broker_of
+from .sender_backpressure import SenderBackpressure
 from .served import ServedBroker
-from .withheld import Withheld
 
-__all__ = ["BrokerPersistence", "KeptBroker", "ServedBroker", "Withheld", "broker_of"]
+__all__ = ["BrokerPersistence", "KeptBroker", "SenderBackpressure", "ServedBroker", "broker_of"]
