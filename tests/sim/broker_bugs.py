@@ -11,7 +11,7 @@ from twisted_msgproto.core.broker import stock
 from twisted_msgproto.core.broker.machine import Broker
 from twisted_msgproto.core.broker.places import Places, Row
 from twisted_msgproto.core.broker.queues import BrokerQueue, Released, Subscriber
-from twisted_msgproto.core.broker.stock import Stock
+from twisted_msgproto.core.broker.store import QueueStore
 
 Bug = Callable[[], AbstractContextManager[object]]
 
@@ -152,21 +152,21 @@ def written_too_early() -> AbstractContextManager[object]:
 
 def dead_letters_are_not_told() -> AbstractContextManager[object]:
     """The durable half does not hear of dead letters: after a crash they are in their queue."""
-    bury = Stock._bury
+    bury = QueueStore._bury
 
-    def burying(self: Stock, *arguments: Any) -> None:
+    def burying(self: QueueStore, *arguments: Any) -> None:
         events = len(self._events)
         bury(self, *arguments)
         self._events[events:] = [
             event for event in self._events[events:] if not isinstance(event, stock.DeadLettered)
         ]
 
-    return mock.patch.object(Stock, "_bury", burying)
+    return mock.patch.object(QueueStore, "_bury", burying)
 
 
 def senders_wait_for_ever() -> AbstractContextManager[object]:
     """Who waits for room in a queue is not called."""
-    return mock.patch.object(Stock, "_freed", lambda self, queue: None)
+    return mock.patch.object(QueueStore, "_freed", lambda self, queue: None)
 
 
 def more_than_there_is_room() -> AbstractContextManager[object]:
@@ -191,11 +191,11 @@ def more_than_there_is_room() -> AbstractContextManager[object]:
 def reads_for_all_at_once() -> AbstractContextManager[object]:
     """Every queue has a letter read back, however many there are (NB-02)."""
 
-    def asking(self: Stock, queue: BrokerQueue) -> None:
+    def asking(self: QueueStore, queue: BrokerQueue) -> None:
         if queue.loading is None:
             self._ask(queue)
 
-    return mock.patch.object(Stock, "_want", asking)
+    return mock.patch.object(QueueStore, "_want", asking)
 
 
 def what_was_read_stays() -> AbstractContextManager[object]:
@@ -205,7 +205,7 @@ def what_was_read_stays() -> AbstractContextManager[object]:
 
 def nobody_is_next_in_line() -> AbstractContextManager[object]:
     """Room for reading is there, and nobody who waits for it is told."""
-    return mock.patch.object(Stock, "_read_on", lambda self, busy: None)
+    return mock.patch.object(QueueStore, "_read_on", lambda self, busy: None)
 
 
 BROKER_BUGS: dict[str, Bug] = {
