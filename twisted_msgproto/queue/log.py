@@ -43,7 +43,7 @@ from .format import (
     segment_name,
 )
 from .lineage import Landed, Lineage
-from .places import Places
+from .row_locator import RowLocator
 
 MAX_BYTES = 10 << 30
 SEGMENT_BYTES = 64 << 20
@@ -209,7 +209,7 @@ class SegmentLog:
 
         ``before`` is what was published before the recovery.
         """
-        places = Places(self._disk, self.directory, self.identity)
+        locator = RowLocator(self._disk, self.directory, self.identity)
         firsts = list(self._sizes)
         here = Published(self.end, self._first, self._sizes.get(self._first, 0))
         known = lineage.read(self._disk, self.directory)
@@ -220,7 +220,7 @@ class SegmentLog:
                     "gateway wrote what is not known of the messages which are there"
                 )
             known = Lineage(((0, 0),))
-        self._tail = places.landed(self.end, firsts, here, known)
+        self._tail = locator.landed(self.end, firsts, here, known)
         if not self._tail.witness and before is not None and before.offset == self.end:
             incarnation = self._tail.incarnation or before.incarnation
             self._tail = Landed(self.end, incarnation, before.witness)

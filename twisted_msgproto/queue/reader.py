@@ -23,8 +23,8 @@ from .damage import Range
 from .disk import OS_DISK, REMEDY, Disk, read_whole
 from .format import OFFSET_MAX, Damage, Published, Record, Segment, crc32, segment_name
 from .lineage import Description, Landed
-from .places import Places
 from .recovery import proven
+from .row_locator import RowLocator
 from .source import Rows
 
 READ_ROWS = 10_000
@@ -67,7 +67,7 @@ class QueueReader:
         self.queue_id = identity.queue_id
         """Names this queue for good: the table's ``gateway``."""
         self._met: dict[Range, str] = {}
-        self._places = Places(disk, self.directory, identity)
+        self._locator = RowLocator(disk, self.directory, identity)
         self._sizes: dict[int, int] = {}
 
     @property
@@ -227,7 +227,7 @@ class QueueReader:
         """
         if proven(self._disk, self.directory, self.queue_id).offset >= landed.offset:
             return True
-        here = self._places.landed(landed.offset, firsts, WHATEVER_STANDS_THERE, known)
+        here = self._locator.landed(landed.offset, firsts, WHATEVER_STANDS_THERE, known)
         return here.witness != 0 and here.witness == landed.witness
 
     def _check_bounds(self, landed: Landed, published: Published, firsts: Sequence[int]) -> None:
@@ -240,10 +240,10 @@ class QueueReader:
         if offset == published.offset and published.incarnation:
             if published.frame_octets:
                 segment, end = published.segment, published.octets
-                self._places.remember(offset - 1, segment, end - published.frame_octets)
-                self._places.remember(offset, segment, end)
+                self._locator.remember(offset - 1, segment, end - published.frame_octets)
+                self._locator.remember(offset, segment, end)
             return Landed(offset, published.incarnation, published.witness)
-        return self._places.landed(offset, firsts, published, known)
+        return self._locator.landed(offset, firsts, published, known)
 
     def _octets(self, published: Published, firsts: Sequence[int]) -> dict[int, int]:
         sizes = {}
@@ -271,10 +271,10 @@ class QueueReader:
         """Return when the first message at or above ``start`` came, and the octets from there
         on.
         """
-        placed = self._places.at(start, firsts, published) if start < published.offset else None
+        placed = self._locator.at(start, firsts, published) if start < published.offset else None
         if placed is None or placed.record.first >= published.offset:
             return None, 0
-        oldest = self._places.received_at(placed, start, published)
+        oldest = self._locator.received_at(placed, start, published)
         later = sum(octets for first, octets in sizes.items() if first > placed.segment)
         return oldest, sizes[placed.segment] - placed.record.position + later
 

@@ -1,4 +1,4 @@
-"""Find where in a queue's segments a row stands, and its proof: see :class:`Places`.
+"""Find where in a queue's segments a row stands, and its proof: see :class:`RowLocator`.
 
 Frames are found by a few headers alone, so that a place can be requested many times a second in a
 queue of any size.
@@ -40,7 +40,7 @@ class Placed:
     record: Record
 
 
-class Places:
+class RowLocator:
     """The frames of single rows of the queue in ``directory``.
 
     It remembers where it found them, and tries there first; what it answers is always read from the
