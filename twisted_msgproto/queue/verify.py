@@ -163,7 +163,7 @@ def _asked(report: Report, read: Callable[[], Asked], otherwise: Asked) -> Asked
 
 
 def _verify_broker(disk: Disk, reader: QueueReader, report: Report) -> None:
-    from .brokered import state as check
+    from .broker_files import state as check
 
     if not _asked(report, lambda: check.has_broker(disk, reader.directory), True):
         return

@@ -39,7 +39,7 @@ from .recovery import Recovery
 from .troubles import Troubles
 
 if TYPE_CHECKING:
-    from .brokered import BrokerState
+    from .broker_files import BrokerState
 
 GROUP_OCTETS = 8 << 20
 GROUP_MESSAGES = 16_384
@@ -280,7 +280,7 @@ class QueueWriter:
         writer.  Its lines go where the writer's go.  Raises QueueError if the broker's files cannot
         be opened.
         """
-        from .brokered import BrokerState
+        from .broker_files import BrokerState
 
         self._broker = BrokerState(self._log, **{"report": self._report} | options)
         return self._broker

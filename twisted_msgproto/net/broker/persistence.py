@@ -36,7 +36,7 @@ from ..sink import DurableSink
 from .served import ServedBroker
 
 if TYPE_CHECKING:
-    from ...queue.brokered import BrokerState, Loaded, Waiting
+    from ...queue.broker_files import BrokerState, Loaded, Waiting
 
 TEND_SECONDS: Final = 0.4
 """Settlements are written this often; with the write itself they are less than a second late."""

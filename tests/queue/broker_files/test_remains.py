@@ -7,14 +7,14 @@ import random
 
 import pytest
 
-from tests.queue.brokered.test_faults import BROKER, a_world, reopened
-from tests.queue.brokered.world import DIRECTORY, NAMES, World
+from tests.queue.broker_files.test_faults import BROKER, a_world, reopened
+from tests.queue.broker_files.world import DIRECTORY, NAMES, World
 from tests.sim.disk import CutDisk, SimulatedDisk
 from tests.tools.queues import FRAME_MARKER, batch, encode
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.queue import SegmentLog
-from twisted_msgproto.queue.brokered import BrokerState
+from twisted_msgproto.queue.broker_files import BrokerState
 
 # -- remains, and what is read while it is written ------------------------------------------------
 

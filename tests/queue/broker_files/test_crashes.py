@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from tests.queue.brokered.world import NAMES, World
+from tests.queue.broker_files.world import NAMES, World
 from twisted_msgproto.core.errors import QueueFull
 
 DEAD = NAMES[0].dead

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.queue.brokered.test_crashes import years
+from tests.queue.broker_files.test_crashes import years
 from twisted_msgproto.queue import Disk
-from twisted_msgproto.queue.brokered import names, settled
-from twisted_msgproto.queue.brokered.marks import Marks
-from twisted_msgproto.queue.brokered.overflow import OverflowLog
-from twisted_msgproto.queue.brokered.settled import SettledFile
-from twisted_msgproto.queue.brokered.state import BrokerState
+from twisted_msgproto.queue.broker_files import names, settled
+from twisted_msgproto.queue.broker_files.marks import Marks
+from twisted_msgproto.queue.broker_files.overflow import OverflowLog
+from twisted_msgproto.queue.broker_files.settled import SettledFile
+from twisted_msgproto.queue.broker_files.state import BrokerState
 
 SEEDS = 60
 """A planted bug shows within so many worlds."""

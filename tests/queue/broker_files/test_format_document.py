@@ -11,10 +11,10 @@ from zlib import crc32
 
 import pytest
 
-from tests.queue.brokered.world import DIRECTORY, NAMES, World
+from tests.queue.broker_files.world import DIRECTORY, NAMES, World
 from tests.queue.test_format_document import line, number
-from twisted_msgproto.queue.brokered import names, overflow, settled
-from twisted_msgproto.queue.brokered.state import PIN_OCTETS
+from twisted_msgproto.queue.broker_files import names, overflow, settled
+from twisted_msgproto.queue.broker_files.state import PIN_OCTETS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "broker-format.md").read_text()
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.queue.brokered.world import DIRECTORY, NAMES, World
+from tests.queue.broker_files.world import DIRECTORY, NAMES, World
 from twisted_msgproto.core.errors import QueueError
 from twisted_msgproto.queue import QueueReader, damage
-from twisted_msgproto.queue.brokered import frames
+from twisted_msgproto.queue.broker_files import frames
 from twisted_msgproto.queue.verify import verify
 
 ERRORS = [errno.EIO, errno.EACCES, errno.ESTALE]
