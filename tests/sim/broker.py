@@ -14,7 +14,7 @@ from unittest import mock
 
 from tests.core.broker.model import Peer, Watched
 from tests.sim.world import Violation
-from twisted_msgproto.core.broker import Letter, QueueName, machine, places, stock, turns
+from twisted_msgproto.core.broker import Letter, QueueName, machine, places, store, turns
 
 STEPS = 60
 
@@ -57,7 +57,7 @@ class BrokerWorld:
         }
         # Sizes that only long backlogs reach otherwise.
         self.sizes = {
-            (stock, "READ_PLACES"): choice((2, 5, 512)),
+            (store, "READ_PLACES"): choice((2, 5, 512)),
             (machine, "SERVED_MAX"): choice((1, 3, 512)),
             (turns, "SHARED_MAX"): choice((1, 16)),
             (places, "CHUNK"): choice((1, 3, 4096)),

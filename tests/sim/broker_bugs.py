@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
 
-from twisted_msgproto.core.broker import stock
+from twisted_msgproto.core.broker import store
 from twisted_msgproto.core.broker.machine import Broker
 from twisted_msgproto.core.broker.places import Places, Row
 from twisted_msgproto.core.broker.queues import BrokerQueue, Released, Subscriber
@@ -144,7 +144,7 @@ def written_too_early() -> AbstractContextManager[object]:
 
     def carrying(self: Broker, queue: BrokerQueue, hands: Any, unwanted: Any) -> None:
         for _, letters in hands:
-            self._events.append(stock.Settled(queue.name, [letter.place for letter in letters]))
+            self._events.append(store.Settled(queue.name, [letter.place for letter in letters]))
         carry_out(self, queue, hands, unwanted)
 
     return mock.patch.object(Broker, "_carry_out", carrying)
@@ -158,7 +158,7 @@ def dead_letters_are_not_told() -> AbstractContextManager[object]:
         events = len(self._events)
         bury(self, *arguments)
         self._events[events:] = [
-            event for event in self._events[events:] if not isinstance(event, stock.DeadLettered)
+            event for event in self._events[events:] if not isinstance(event, store.DeadLettered)
         ]
 
     return mock.patch.object(QueueStore, "_bury", burying)
