@@ -32,8 +32,8 @@ from ..core.errors import (
 )
 from ..core.jsonlog import json_line
 from ..core.log_output import LogOutput, missing_line
-from ..queue.below import queues_at
 from ..queue.lineage import Landed
+from ..queue.queue_directories import queues_at
 from ..table import starting
 from ..table.actions import Run
 from ..table.compact import Compactions

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from twisted_msgproto.core.broker.numbers import Numbers
 from twisted_msgproto.core.broker.terms import QueueName
 
-from ..checksum import crc32
 from ..damage import Range
 from ..disk import Disk, File, exists, read_whole, replace_whole
+from ..format import crc32
 from .marks import Marks, Moved, Segment, bit_ranges
 
 FILE = "settled"

@@ -14,7 +14,7 @@ from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.broker import QueueName, weight
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.queue import QueueReader, SegmentLog
-from twisted_msgproto.queue.brokered import BrokerState
+from twisted_msgproto.queue.broker_files import BrokerState
 
 DIRECTORY = "/queue"
 NAMES = [QueueName("micromsg2", "a"), QueueName("micromsg2", "b"), QueueName("mtl/v/p", "c")]

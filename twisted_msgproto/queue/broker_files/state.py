@@ -23,21 +23,20 @@ from twisted_msgproto.core.broker.terms import QueueName
 from twisted_msgproto.core.errors import QueueCorrupt, QueueError, QueueFull
 
 from ..arrays import compute
-from ..below import REMEDY, failure
+from ..disk import REMEDY, Disk, failure, read_whole
 from ..format import Record, segment_name
 from ..format import Segment as LogSegment
 from ..log import SegmentLog
-from ..quarantine import DIRECTORY as QUARANTINE
+from ..recovery import QUARANTINE
 from ..troubles import Troubles
-from . import scan, settled
-from .bodies import Bodies, Loaded
-from .frames import Frame, gathered, read_frame
-from .kept import COPY_MESSAGES, COPY_OCTETS, Chunk, Copy, Kept, copied
+from . import names, overflow, scan, settled
+from .frames import Bodies, Frame, Loaded, gathered, read_frame
 from .marks import OPEN_END, Marks, ranges_of
 from .names import FILE as NAMES_FILE
 from .names import Names
+from .overflow import COPY_MESSAGES, COPY_OCTETS, Chunk, Copy, OverflowLog, copied
+from .scan import Few
 from .settled import Group, SettledFile
-from .small import Few
 
 DIRECTORY = "broker"
 PIN_OCTETS = 1 << 30
@@ -111,25 +110,27 @@ class BrokerState:
             self._names.renew()
             self._file = SettledFile(disk, self._directory, queue_id)
             options = {} if kept_segment_bytes is None else {"segment_bytes": kept_segment_bytes}
-            self._kept = Kept(disk, self._directory, queue_id, begin=log.begin, **options)
+            self._overflow = OverflowLog(
+                disk, self._directory, queue_id, begin=log.begin, **options
+            )
             try:
-                for line in self._kept.lines:
+                for line in self._overflow.lines:
                     report(f"broker: {line}")
                 self._read_settled()
             except BaseException:
-                self._kept.close()
+                self._overflow.close()
                 raise
         except OSError as error:
             raise QueueError(failure(f"cannot open {self._directory}", error)) from error
         self._bodies = Bodies(log)
-        self._kept_bodies = Bodies(self._kept.log)
+        self._kept_bodies = Bodies(self._overflow.log)
         log.keeper = self
 
     # -- starting ---------------------------------------------------------------------------------
 
     def _read_settled(self) -> None:
         firsts = self._log.firsts
-        for lo, hi in self._kept.spans():
+        for lo, hi in self._overflow.spans():
             if lo < self._log.begin:
                 self._marks.begun(lo, min(hi, self._log.begin))
         for first, end in pairwise(firsts):
@@ -159,7 +160,7 @@ class BrokerState:
                 f"broker: {os.path.join(self._directory, settled.FILE)} tells of messages behind "
                 f"the end of the log, {self._log.end}: the log was restored from an older copy"
             )
-        self._kept.refresh(self._marks, lambda chunk: True)
+        self._overflow.refresh(self._marks, lambda chunk: True)
         if self._names.damaged and not (self._names.missing and found is None):
             self._report(
                 f"broker: {os.path.join(self._directory, NAMES_FILE)} is missing, damaged or "
@@ -187,8 +188,8 @@ class BrokerState:
         with self._mutex:
             found = scan.Scan(self._names, self._marks)
             try:
-                for _, frame in self._kept.frames():
-                    if frame.numbers is not None and self._kept.current(frame):
+                for _, frame in self._overflow.frames():
+                    if frame.numbers is not None and self._overflow.current(frame):
                         found.add(frame, frame.numbers.to_pylist())
                 found.order()
                 for first in self._log.firsts:
@@ -305,7 +306,7 @@ class BrokerState:
             missing = set(places).difference([letter.place for letter in loaded.letters])
             # What was trimmed meanwhile was copied before; nothing is moved under the lock.
             with self._mutex:
-                kept = {at: one for one in missing if (at := self._kept.where(one)) is not None}
+                kept = {at: one for one in missing if (at := self._overflow.where(one)) is not None}
                 found = self._kept_bodies.read(kept, kept)
         missing.difference_update([letter.place for letter in found.letters])
         unread = missing.intersection([*loaded.unread, *found.unread])
@@ -351,7 +352,7 @@ class BrokerState:
     def _look(self) -> None:
         """Note whether copies are gone: unlike the other files they cannot be written again."""
         try:
-            self._kept.log.look()
+            self._overflow.log.look()
         except QueueFull:
             raise
         except QueueError as error:
@@ -473,7 +474,7 @@ class BrokerState:
             self._put(copy)
 
     def _put(self, copy: Copy) -> None:
-        self._kept.put(copy)
+        self._overflow.put(copy)
         self.copied_messages += len(copy.places)
 
     def _trim(self) -> None:
@@ -485,9 +486,9 @@ class BrokerState:
             segment = self._marks.of(chunk.places[0])
             return segment is None or segment.first in changed
 
-        self._kept.refresh(self._marks, has_changed)
-        self._kept.trim(self._marks)
-        spans = self._kept.spans()
+        self._overflow.refresh(self._marks, has_changed)
+        self._overflow.trim(self._marks)
+        spans = self._overflow.spans()
         for segment in list(self._marks):
             index = bisect_left(spans, (segment.end, 0)) - 1
             if segment.end <= begin and (index < 0 or spans[index][1] <= segment.first):
@@ -498,7 +499,7 @@ class BrokerState:
     def statistics(self) -> dict[str, int]:
         """Return figures as they are now; a name ends with its unit."""
         return {
-            "broker_kept_octets": self._kept.octets,
+            "broker_kept_octets": self._overflow.octets,
             "broker_copied_messages": self.copied_messages,
             "broker_failing": len(self._troubles.errors()),
         }
@@ -527,4 +528,34 @@ class BrokerState:
             self._file.close()
             self._bodies.close()
             self._kept_bodies.close()
-            self._kept.close()
+            self._overflow.close()
+
+
+def has_broker(disk: Disk, directory: str) -> bool:
+    return read_whole(disk, os.path.join(directory, DIRECTORY, names.FILE)) is not None
+
+
+def log_of(directory: str) -> str:
+    return os.path.join(directory, DIRECTORY, overflow.DIRECTORY)
+
+
+def faults(disk: Disk, directory: str, queue_id: str) -> Iterator[str]:
+    """Yield what is wrong with the small files, one line each.  Raises OSError."""
+    here = os.path.join(directory, DIRECTORY)
+    octets = read_whole(disk, os.path.join(here, names.FILE))
+    if octets is not None and names.parsed(octets, queue_id) is None:
+        yield (
+            f"{DIRECTORY}/{names.FILE}: damaged, or of another queue; the next start of the "
+            "gateway knows the queues from their messages"
+        )
+    octets = read_whole(disk, os.path.join(here, settled.FILE))
+    if octets is None:
+        return
+    found = settled.parsed(octets, queue_id)
+    if not found.ours:
+        yield f"{DIRECTORY}/{settled.FILE}: damaged header, or of another queue; nothing is settled"
+    if found.damaged_octets:
+        yield (
+            f"{DIRECTORY}/{settled.FILE}: {found.damaged_octets} damaged octets; what they settled "
+            "is delivered again"
+        )

@@ -8,12 +8,12 @@ import threading
 
 import pytest
 
-from tests.queue.brokered.world import DIRECTORY, NAMES, World
+from tests.queue.broker_files.world import DIRECTORY, NAMES, World
 from tests.tools.queues import batch, put
 from twisted_msgproto.core.broker import QueueName
 from twisted_msgproto.core.errors import QueueError, QueueFull
 from twisted_msgproto.queue import QueueWriter, SegmentLog
-from twisted_msgproto.queue.brokered import state as state_room
+from twisted_msgproto.queue.broker_files import state as state_room
 
 BROKER = f"{DIRECTORY}/broker"
 SETTLED = f"{BROKER}/settled"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.queue.brokered.world import DIRECTORY, NAMES
+from tests.queue.broker_files.world import DIRECTORY, NAMES
 from tests.sim.disk import SimulatedDisk
 from tests.tools.queues import (
     FRAME_HEADER_OCTETS,
@@ -20,7 +20,7 @@ from tests.tools.queues import (
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.queue import SegmentLog
-from twisted_msgproto.queue.brokered import BrokerState, scan, state
+from twisted_msgproto.queue.broker_files import BrokerState, scan, state
 
 
 def one(source: random.Random, count: int, number: int, mixed: bool) -> MessageBatch:

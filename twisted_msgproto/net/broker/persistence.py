@@ -1,4 +1,4 @@
-"""Queues outlive the process: :class:`Keeping` joins brokers with their files.
+"""Queues outlive the process: :class:`BrokerPersistence` joins brokers with their files.
 
 A message for a queue is a row of the log.  The sink that stores it says so here, in the order of
 offsets, and the message is published with its offset as its place.  What consumers settle is
@@ -30,12 +30,13 @@ from ...core.broker import (
     weight,
 )
 from ...core.broker.envelopes import head_of, opened
+from ...core.limits import Limits
 from ...core.message import MessageBatch
+from ..sink import DurableSink
 from .served import ServedBroker
 
 if TYPE_CHECKING:
-    from ...queue.brokered import BrokerState, Loaded, Waiting
-    from ..sink import DurableSink
+    from ...queue.broker_files import BrokerState, Loaded, Waiting
 
 TEND_SECONDS: Final = 0.4
 """Settlements are written this often; with the write itself they are less than a second late."""
@@ -48,7 +49,7 @@ HEADS_KEPT: Final = 4096
 MICROSECONDS: Final = 1_000_000
 
 
-class Keeping:
+class BrokerPersistence:
     """The queues of all brokers whose messages one durable sink stores.
 
     Attributes:
@@ -71,9 +72,9 @@ class Keeping:
         self.state: BrokerState | None = None
 
     @classmethod
-    def of(cls, sink: DurableSink, clock: Any) -> Keeping:
+    def of(cls, sink: DurableSink, clock: Any) -> BrokerPersistence:
         """Return what keeps the queues of ``sink``; it is made when it is asked for first."""
-        if sink.keeping is None:
+        if not isinstance(sink.keeping, BrokerPersistence):
             sink.keeping = cls(sink, clock)
         return sink.keeping
 
@@ -245,7 +246,12 @@ class KeptBroker(ServedBroker):
     durable = True
 
     def __init__(
-        self, keeping: Keeping, spaces: Iterable[str], clock: Any, *arguments: Any, **named: Any
+        self,
+        keeping: BrokerPersistence,
+        spaces: Iterable[str],
+        clock: Any,
+        *arguments: Any,
+        **named: Any,
     ) -> None:
         """``keeping`` keeps the queues of ``spaces``; the rest as :class:`ServedBroker` has it."""
         super().__init__(clock, *arguments, **named)
@@ -378,3 +384,22 @@ class KeptBroker(ServedBroker):
         Requeued: _requeued,
         Wanted: _wanted,
     }
+
+
+def broker_of(
+    sink: object,
+    clock: Any,
+    limits: Limits | None,
+    spaces: Iterable[str],
+    **settings: Any,
+) -> ServedBroker:
+    """Return the broker of a server that stores its messages in ``sink``.
+
+    Its queues are those of ``spaces``.  Over a durable queue they outlive the process; over
+    anything else they are in memory.  ``settings`` are those of :class:`ServedBroker`.
+    """
+    if isinstance(sink, DurableSink) and sink.keeps_queues:
+        return KeptBroker(BrokerPersistence.of(sink, clock), spaces, clock, limits, **settings)
+    broker = ServedBroker(clock, limits, **settings)
+    broker.tells_of_memory = sink is not None
+    return broker

@@ -72,7 +72,7 @@ class Copy:
         self.octets += other.octets
 
 
-class Kept:
+class OverflowLog:
     """The broker's own log.  Not for use by several threads at once.
 
     Making one opens it as a writer opens its queue; ``lines`` say what was found.  Raises

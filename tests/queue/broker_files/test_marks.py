@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from tests.queue.brokered.world import NAMES
+from tests.queue.broker_files.world import NAMES
 from twisted_msgproto.core.broker import QueueName
-from twisted_msgproto.queue.brokered.marks import Marks, Moved
+from twisted_msgproto.queue.broker_files.marks import Marks, Moved
 
 QUEUE_ID = "5" * 32
 

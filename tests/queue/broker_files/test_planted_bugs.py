@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.queue.brokered.test_crashes import years
+from tests.queue.broker_files.test_crashes import years
 from twisted_msgproto.queue import Disk
-from twisted_msgproto.queue.brokered import names, settled
-from twisted_msgproto.queue.brokered.kept import Kept
-from twisted_msgproto.queue.brokered.marks import Marks
-from twisted_msgproto.queue.brokered.settled import SettledFile
-from twisted_msgproto.queue.brokered.state import BrokerState
+from twisted_msgproto.queue.broker_files import names, settled
+from twisted_msgproto.queue.broker_files.marks import Marks
+from twisted_msgproto.queue.broker_files.overflow import OverflowLog
+from twisted_msgproto.queue.broker_files.settled import SettledFile
+from twisted_msgproto.queue.broker_files.state import BrokerState
 
 SEEDS = 60
 """A planted bug shows within so many worlds."""
@@ -50,14 +50,14 @@ def gone_before_copied(patch: pytest.MonkeyPatch) -> None:
 
 
 def copies_that_are_no_longer_needed_come_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Kept, "spans", lambda self: [chunk.span for chunk in self])
+    patch.setattr(OverflowLog, "spans", lambda self: [chunk.span for chunk in self])
 
 
 def nothing_is_settled_of_what_was_copied(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         Marks, "live", lambda self, places: len(places) if self.of(places[0]) is not None else 0
     )
-    patch.setattr(Kept, "current", lambda self, frame: True)
+    patch.setattr(OverflowLog, "current", lambda self, frame: True)
 
 
 def moves_are_forgotten(patch: pytest.MonkeyPatch) -> None:

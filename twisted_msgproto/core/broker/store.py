@@ -56,7 +56,7 @@ AGED_MAX: Final = 1000
 """This many letters of one queue are found too old in one call; the deadline stays for the rest."""
 
 
-class Stock:
+class QueueStore:
     """The letters of all queues, waiting or in flight.
 
     Attributes:

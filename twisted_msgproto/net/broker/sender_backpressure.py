@@ -1,4 +1,4 @@
-"""Senders to full queues wait: :class:`Withheld` counts what they have sent.
+"""Senders to full queues wait: :class:`SenderBackpressure` counts what they have sent.
 
 The sender's acknowledgement is withheld, and above a limit for all of them a sender is not read any
 more.  But its own acknowledgements may be what makes room: so a connection that owes some is always
@@ -32,7 +32,7 @@ class Sender(Protocol):
         """Tell it and end it: too much of what it sent waits, or for too long."""
 
 
-class Withheld:
+class SenderBackpressure:
     """Octets that wait for room in queues, over all senders of one server.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Find where in a queue's segments a row stands, and its proof: see :class:`Places`.
+"""Find where in a queue's segments a row stands, and its proof: see :class:`RowLocator`.
 
 Frames are found by a few headers alone, so that a place can be requested many times a second in a
 queue of any size.
@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .checksum import crc32
 from .columns import received_at
 from .disk import Disk
 from .format import (
@@ -24,6 +23,7 @@ from .format import (
     Published,
     Record,
     Segment,
+    crc32,
     segment_name,
 )
 from .lineage import Landed, Lineage, witness
@@ -40,7 +40,7 @@ class Placed:
     record: Record
 
 
-class Places:
+class RowLocator:
     """The frames of single rows of the queue in ``directory``.
 
     It remembers where it found them, and tries there first; what it answers is always read from the

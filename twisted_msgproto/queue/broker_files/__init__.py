@@ -3,7 +3,7 @@
 :class:`BrokerState` does everything; ``docs/broker-format.md`` describes the files.
 """
 
-from .bodies import Loaded
+from .frames import Loaded
 from .scan import Queues, Waiting
 from .state import DIRECTORY, PIN_OCTETS, BrokerState
 

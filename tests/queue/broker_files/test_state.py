@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from tests.queue.brokered.test_faults import BROKER, SETTLED, a_world, reopened
-from tests.queue.brokered.test_remains import copies, segment_of
-from tests.queue.brokered.world import DIRECTORY, NAMES, World
+from tests.queue.broker_files.test_faults import BROKER, SETTLED, a_world, reopened
+from tests.queue.broker_files.test_remains import copies, segment_of
+from tests.queue.broker_files.world import DIRECTORY, NAMES, World
 from tests.sim.disk import SimulatedDisk, SimulatedFile
 from tests.tools.queues import batch, encode
 from twisted_msgproto import MessageBatch
 from twisted_msgproto.core.broker import QueueName
 from twisted_msgproto.core.broker.envelopes import head
 from twisted_msgproto.queue import SegmentLog
-from twisted_msgproto.queue.brokered import BrokerState, settled
+from twisted_msgproto.queue.broker_files import BrokerState, settled
 
 
 class Nothing(random.Random):

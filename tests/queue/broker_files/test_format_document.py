@@ -11,10 +11,10 @@ from zlib import crc32
 
 import pytest
 
-from tests.queue.brokered.world import DIRECTORY, NAMES, World
+from tests.queue.broker_files.world import DIRECTORY, NAMES, World
 from tests.queue.test_format_document import line, number
-from twisted_msgproto.queue.brokered import kept, names, settled
-from twisted_msgproto.queue.brokered.state import PIN_OCTETS
+from twisted_msgproto.queue.broker_files import names, overflow, settled
+from twisted_msgproto.queue.broker_files.state import PIN_OCTETS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "broker-format.md").read_text()
 
@@ -144,9 +144,9 @@ def test_the_page_s_own_numbers_are_the_code_s() -> None:
     for kind, word in zip(kinds, words, strict=True):
         rows = [line for line in PAGE.splitlines() if line.startswith(f"| {kind}, ")]
         assert any(word in row for row in rows)
-    number = {1: "one", 2: "two", 3: "three"}[kept.SPARE_SEGMENTS]
-    assert f"{number} segments of {kept.SEGMENT_BYTES >> 20} MiB" in PAGE
-    assert f"`{kept.PROTOCOL}`, `{kept.KIND}`" in PAGE
+    number = {1: "one", 2: "two", 3: "three"}[overflow.SPARE_SEGMENTS]
+    assert f"{number} segments of {overflow.SEGMENT_BYTES >> 20} MiB" in PAGE
+    assert f"`{overflow.PROTOCOL}`, `{overflow.KIND}`" in PAGE
     assert "longer than 1 MiB" in PAGE
     assert settled.LONG_OCTETS == 1 << 20
     assert f"within `broker-pin` ({PIN_OCTETS >> 30} GiB) and a quarter of what the log" in PAGE

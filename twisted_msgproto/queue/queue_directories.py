@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from twisted_msgproto.core.errors import QueueCorrupt, QueueError
+from twisted_msgproto.core.errors import QueueError
 
 from .disk import IDENTITY_FILE, OS_DISK
 
-if TYPE_CHECKING:
-    from .recovery import Recovery
-
 URL: Final = re.compile(r"[a-z+]+://")
-
-REMEDY: Final = (
-    "if the disk never reads that file again: stop the gateway, put a copy with zeros for what is "
-    "lost in its place (dd if=FILE of=COPY bs=4096 conv=noerror,sync; truncate -r FILE COPY && "
-    "mv COPY FILE), and start the gateway"
-)
-"""This ends a line about a file that the disk cannot read; the start then finds what is lost."""
 
 FOLDER: Final = "queue"
 """``msgproto init`` has the queue in this folder, beside the gateway.toml."""
 
 NO_QUEUES: Final = frozenset(("lost+found",))
 """Stand at the root of a disk, where only root may read them, and are no queues."""
-
-
-def failure(what: str, error: OSError) -> str:
-    """Return one line that says that ``what`` failed, and what to do where the disk cannot read."""
-    if error.errno != errno.EIO:
-        return f"{what}: {error}"
-    return f"{what}: {error}; nothing is given up: try again, or {REMEDY}"
 
 
 def is_queue(directory: str | os.PathLike[str]) -> bool:
@@ -133,37 +115,3 @@ def unheld(directory: str | os.PathLike[str]) -> list[str]:
         except OSError:
             continue
     return found
-
-
-def is_unpublished(directory: str) -> bool:
-    """Return whether a queue that no process writes has more than its published end says.
-
-    After a loss of power the end may be older than what was acknowledged, and only a writer's
-    start (:func:`mend`) publishes the rest.  Raises QueueError if it cannot be read.
-    """
-    from .format import segment_name
-    from .reader import QueueReader
-    from .recovery import segment_offsets
-
-    try:
-        published = QueueReader(directory).published()
-    except QueueCorrupt:
-        return True
-    firsts = segment_offsets(OS_DISK, directory)
-    if published is None or not firsts:
-        return bool(firsts)
-    newest = os.path.join(directory, segment_name(firsts[-1]))
-    at_end = (published.segment, published.octets)
-    return firsts[-1] > published.segment or (firsts[-1], os.path.getsize(newest)) > at_end
-
-
-def mend(directory: str) -> Recovery:
-    """Start and end the writer of a queue that no process has; return what it has found.
-
-    Raises QueueLocked while another process has the queue, QueueError if it cannot be opened.
-    """
-    from .log import SegmentLog  # it loads Arrow, for which most starts have no use here
-
-    log = SegmentLog(directory, check_octets=0)
-    log.close()
-    return log.recovery

@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from tests.queue.brokered.world import DIRECTORY, World
+from tests.queue.broker_files.world import DIRECTORY, World
 from twisted_msgproto.queue.verify import Report, verify
 
 BROKER = f"{DIRECTORY}/broker"
