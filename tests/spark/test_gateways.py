@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from twisted_msgproto.core.errors import QueueAway, QueueMismatch
 from twisted_msgproto.queue import QueueReader
 from twisted_msgproto.queue.lineage import Description, Landed
 from twisted_msgproto.spark import crew
+from twisted_msgproto.spark.bridge import BridgeOptions, OpenedMarks
 from twisted_msgproto.spark.crew import Crew
 from twisted_msgproto.spark.gateways import Gateways
 from twisted_msgproto.spark.marks import Marks
@@ -414,6 +416,22 @@ def test_a_mark_which_is_not_taken_is_told_once_and_sent_again() -> None:
         marks.send()
         time.sleep(0.001)
     assert queue.marks == [("night", 5, Landed(5))]
+
+
+def test_marks_open_the_queue_of_a_gateway_that_answers_once(tmp_path: Path) -> None:
+    write(tmp_path / "queue", messages(0, 4))
+    name = QueueReader(tmp_path / "queue").queue_id
+    one = SimpleNamespace(location=str(tmp_path / "queue"), state="answers")
+    gateways: Any = SimpleNamespace(by_id={name: one, "other": one})
+    opened = OpenedMarks(gateways, BridgeOptions([one.location], "t"))
+    first = opened(name)
+    assert (first.queue_id, opened(name) is first) == (name, True)
+    assert opened("other") is None, "another queue stands there"
+    for state in ("away", "refused"):
+        one.state = state
+        assert opened(name) is None
+    one.state = "answers"
+    assert opened(name) is not first
 
 
 # -- threads for work that may hang ---------------------------------------------------------------

@@ -31,6 +31,7 @@ from twisted_msgproto.core.errors import (
 from twisted_msgproto.queue import QueueReader, SegmentLog
 from twisted_msgproto.queue.columns import encode
 from twisted_msgproto.spark import loop as loops
+from twisted_msgproto.spark.bridge import Maintenance
 from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.loop import Loop, Pace
 from twisted_msgproto.table.actions import Run
@@ -366,6 +367,21 @@ def test_a_commit_which_fails_commits_the_same_files_again(
     drain(opened, [queue])
     exactly(table, queue)
     assert len(list(table.rglob("*.parquet"))) == 1
+
+
+def test_a_checkpoint_which_fails_does_not_end_the_bridge(table: Path, queue: Path) -> None:
+    said: list[str] = []
+    opened = Table.create(table, TABLE_SCHEMA)
+
+    def maintain() -> None:
+        raise TableError("cannot write a checkpoint: No space left on device")
+
+    opened.maintain = maintain  # type: ignore[method-assign]
+    drain(opened, [queue], maintenance=Maintenance(Run.new(), said.append))
+    exactly(table, queue)
+    assert said == [
+        "bridge: cannot write a checkpoint: No space left on device; it is tried again later"
+    ]
 
 
 class Faulty(OSTableDisk):

@@ -162,6 +162,8 @@ def test_ranges_are_cut_evenly_but_not_too_small(
     reader = stream(queue, numPartitions=parts, minPartitionRows=rows_min)
     end = {identity(queue): {"offset": 1500}}
     assert ranges_of(reader, reader.initialOffset(), end) == list(itertools.pairwise(bounds))
+    parts = reader.partitions(reader.initialOffset(), end)
+    assert {part.pieces[0].landed for part in parts} == {None}, "the place proves nothing"
 
 
 def test_a_retired_queue_keeps_its_place(queue: Path) -> None:

@@ -25,7 +25,7 @@ from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.landing import Files, Target
 from twisted_msgproto.table.log import Table
-from twisted_msgproto.table.storage import storage_at
+from twisted_msgproto.table.object_storage import storage_at
 
 deltalake = pytest.importorskip("deltalake")
 

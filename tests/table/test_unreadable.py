@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
@@ -169,10 +170,10 @@ def syncing(scene: Scene) -> Act:
 
 
 def maintaining(scene: Scene) -> Act:
-    table = scene.writer()
-    clock = table._clock
-    table._clock = table._commits.clock = lambda: clock() + DAYS  # type: ignore[attr-defined]
-    return table.maintain
+    def later() -> float:
+        return time.time() + DAYS
+
+    return Table.open_for_writing(scene.location, scene.options, clock=later).maintain
 
 
 def counting(scene: Scene) -> Act:
@@ -209,7 +210,7 @@ def vacuuming(scene: Scene) -> Act:
 def vacuuming_later(scene: Scene) -> Act:
     table = scene.writer()
     unnamed(table)
-    return lambda: vacuum(table, clock=lambda: log.time.time() + 2 * DAYS)
+    return lambda: vacuum(table, clock=lambda: time.time() + 2 * DAYS)
 
 
 SAME = "same"
@@ -246,7 +247,9 @@ READERS: list[tuple[Callable[[Scene], Act], str, str, str]] = [
     (syncing, "read", NEWEST, ""),
     (maintaining, "names", "_delta_log", ""),
     (maintaining, "modified", "_delta_log", ""),
-    (maintaining, "names", "_msgproto", LATE),
+    (maintaining, "read", version(4), ""),
+    (maintaining, "open", CHECKPOINT, ""),
+    (maintaining, "rows", CHECKPOINT, ""),
     (counting, "open", DATA, ""),
     (counting, "rows", DATA, ""),
     (verifying, "open", DATA, ""),

@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             metavar="KEY=VALUE",
             action="append",
             default=[],
-            help="an option of delta-rs for a table in an object store; repeatable",
+            help="an option of the object store that the table is in; repeatable",
         )
         known.add_argument("--json", action="store_true", help="one JSON object")
         return known
@@ -118,7 +118,7 @@ def _open(arguments: argparse.Namespace, *, writing: bool = False) -> Table:
 
 
 def read_pairs(words: Sequence[str]) -> dict[str, str]:
-    """Return options of delta-rs; raise ConfigurationError for a word that is none."""
+    """Return options of an object store; raise ConfigurationError for a word that is none."""
     pairs = {}
     for word in words:
         name, equals, value = word.partition("=")

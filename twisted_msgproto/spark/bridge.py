@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -39,12 +39,12 @@ from ..table.compact import Compactions
 from ..table.disk import stands
 from ..table.landing import TABLE_SCHEMA, Target
 from ..table.log import Table
+from ..table.object_storage import storage_at
 from ..table.plan import ROWS_MAX
-from ..table.storage import LocalStorage, storage_at
+from ..table.storage import LocalStorage
 from . import need_spark
 from .gateways import AWAY, REFUSED, Gateways
 from .jobs import Runner, SparkRunner
-from .lateness import killed_when_late
 from .locks import LOCK, locked, own_folder, private_directory, remove_halves
 from .loop import AWAY_SECONDS, Loop, Pace
 from .marks import Marks
@@ -62,6 +62,8 @@ from .report import (
 from .session import SCHEDULING_JAVA, first_line, spark_context, within
 
 LOG_SOURCE = "twisted_msgproto.bridge"
+
+Answer = TypeVar("Answer")
 
 TRIGGER_SECONDS = 1.0
 """At least this time lies between two batches, unless the operator sets another."""
@@ -92,8 +94,8 @@ class BridgeOptions:
     and ends; ``consumer`` is None for the name from the table's id; ``partition_by`` is None for
     what the table has; ``start_begin`` accepts gateways that the table does not know although they
     have trimmed rows; ``transform`` is ``MODULE:FUNCTION``; ``settings`` are Spark's, ``storage``
-    delta-rs'; ``token_file`` and ``authority`` are files for queues on other machines; with
-    ``json_log`` each line that it prints is a JSON object.
+    the object store's; ``token_file`` and ``authority`` are files for queues on other machines;
+    with ``json_log`` each line that it prints is a JSON object.
     """
 
     queues: Sequence[str]
@@ -196,21 +198,20 @@ def run_bridge(options: BridgeOptions, say: Callable[[str], None] | None = None)
     with contextlib.suppress(PermissionError):
         os.setsid()
     bridge = Bridge(options, ending, say or (_say_json if options.json_log else _say))
-    with killed_when_late(ending.SIGNALS):
-        try:
-            bridge.run()
-        except KeyboardInterrupt:
-            # While Spark started: by a wish to end, or by pyspark's own function for SIGINT.
-            bridge.interrupted()
-        except OSError as error:
-            bridge.failed(error)
-            if bridge.loop is not None or error.filename is None:
-                raise
-            # The start has met a file that is not as it has to be, or not this user's.
-            raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
-        except BaseException as error:
-            bridge.failed(error)
+    try:
+        bridge.run()
+    except KeyboardInterrupt:
+        # While Spark started: by a wish to end, or by pyspark's own function for SIGINT.
+        bridge.interrupted()
+    except OSError as error:
+        bridge.failed(error)
+        if bridge.loop is not None or error.filename is None:
             raise
+        # The start has met a file that is not as it has to be, or not this user's.
+        raise ConfigurationError(f"cannot use {error.filename}: {error.strerror}") from error
+    except BaseException as error:
+        bridge.failed(error)
+        raise
     return 0
 
 
@@ -289,7 +290,7 @@ class Bridge:
     def _look_before_making(self, gateways: Gateways) -> None:
         """Asks every gateway before a new table is made: a start that is refused makes none."""
         options = self.options
-        if not starting.is_new(options.table, options.storage):
+        if not self._answered(partial(starting.is_new, options.table, options.storage)):
             return
         with contextlib.ExitStack() as stack:
             if options.consumer is not None:
@@ -334,12 +335,31 @@ class Bridge:
             self.say(f"bridge: {place} is a new queue")
             yield place
 
+    def _answered(self, ask: Callable[[], Answer]) -> Answer:
+        """Return what ``ask`` does: a store or a disk that hangs does not hold up a signal."""
+        done: list[Answer] = []
+        thread = threading.Thread(
+            target=self._caught, args=[lambda: done.append(ask())], name="asking", daemon=True
+        )
+        thread.start()
+        with self.ending.interrupting():
+            while thread.is_alive():
+                thread.join(LOOK_SECONDS)
+        if not done:
+            raise self._unnoticed.pop()
+        return done[0]
+
     def _open_table(self, schema: pa.Schema | None) -> Table:
         options = self.options
-        table = starting.open_table(
-            options.table, schema, options.partition_by, options.storage, self.own_run
-        )
-        starting.check_operations(table)
+
+        def opened() -> Table:
+            table = starting.open_table(
+                options.table, schema, options.partition_by, options.storage, self.own_run
+            )
+            starting.check_operations(table)
+            return table
+
+        table = self._answered(opened)
         self.consumer = options.consumer or starting.consumer_name(table.table_id)
         return table
 

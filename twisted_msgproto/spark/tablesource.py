@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.fs as fs
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from ..core.errors import ConfigurationError
-from ..table.snapshot import one_line
+from ..table.object_storage import storage_at
+from ..table.storage import one_line
 from .filters import expression
 from .options import microseconds, refuse_misspelt, split_list, truth, whole
 from .schema import arrow_schema
@@ -184,7 +184,7 @@ class TableReader(DataSourceReader):
         """Yield the rows of one task's files that the query may want."""
         if not isinstance(partition, TableFiles):  # what Spark makes of "no partitions"
             return
-        place = filesystem(self._options.location, self._options.storage)
+        place = storage_at(self._options.location, self._options.storage).filesystem()
         parquet = ds.ParquetFileFormat()
         for file in partition.files:
             fragment = parquet.make_fragment(file.path, place, file.known)
@@ -247,16 +247,6 @@ def shared(files: Sequence[TableFile], tasks: int) -> list[list[TableFile]]:
         groups[-1].append(file)
         room -= file.octets
     return groups
-
-
-def filesystem(location: str, storage: Mapping[str, str]) -> fs.FileSystem:
-    """Return what opens a table's files by their paths below ``location``."""
-    if "://" not in location or location.startswith("file://"):
-        root = os.path.abspath(location.removeprefix("file://"))
-        return fs.SubTreeFileSystem(root, fs.LocalFileSystem())
-    from deltalake.fs import DeltaStorageHandler
-
-    return fs.PyFileSystem(DeltaStorageHandler(location, dict(storage)))
 
 
 def read_table(

@@ -40,7 +40,7 @@ from ..table.landing import (
     Target,
     read_all,
 )
-from ..table.storage import storage_at
+from ..table.object_storage import storage_at
 from .jobs import JOB_GROUP, SparkRunner, open_range
 from .schema import arrow_schema, spark_schema
 from .session import first_line

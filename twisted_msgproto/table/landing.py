@@ -33,8 +33,9 @@ from ..queue import SCHEMA
 from ..queue.lineage import Landed
 from ..queue.source import Queue
 from .actions import DataFile
+from .object_storage import storage_at
 from .statistics import statistics_of
-from .storage import LocalStorage, Storage, storage_at
+from .storage import LocalStorage, Storage
 
 DAY = pa.field("day", pa.date32(), nullable=False)
 """No queue has this partition column: the day of ``received_at``, UTC."""

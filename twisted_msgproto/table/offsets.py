@@ -17,8 +17,8 @@ from ..core.errors import TableError
 from .actions import DataFile
 from .intervals import Coverage
 from .log import Table
-from .snapshot import one_line, refused
-from .storage import Storage
+from .snapshot import refused
+from .storage import Storage, one_line
 
 KEY = ("gateway", "offset")
 """These columns name a row for good."""

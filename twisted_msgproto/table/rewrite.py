@@ -12,8 +12,7 @@ from .actions import DataFile
 from .landing import PartitionFile, Target, make_durable
 from .log import Table
 from .offsets import read_footer, read_group
-from .snapshot import one_line
-from .storage import Storage
+from .storage import Storage, one_line
 
 
 def target_of(table: Table) -> Target:

@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 from ..core.errors import ConfigurationError, TableError
 from .actions import Torn
 from .log import Table
-from .snapshot import READ_ERRORS, list_log, one_line, read_version, refused
-from .storage import LOG, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, Storage
+from .snapshot import READ_ERRORS, list_log, read_version, refused
+from .storage import LOG, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, Storage, one_line
 
 HOURS_MIN = 24
 PARQUET = ".parquet"

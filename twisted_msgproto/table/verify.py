@@ -20,7 +20,8 @@ from .actions import Commit, Torn
 from .intervals import Coverage, size, without
 from .log import Table
 from .offsets import check_columns, read_offsets
-from .snapshot import list_log, one_line, read_version
+from .snapshot import list_log, read_version
+from .storage import one_line
 
 LINES_MAX = 20
 
