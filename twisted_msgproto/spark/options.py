@@ -37,7 +37,6 @@ OPTIONS = (
     "retired",
     "tokenFile",
     "tlsCa",
-    "ranges",
 )
 
 MISSPELT = 0.8
@@ -102,8 +101,7 @@ class Settings:
         given = {name.lower(): value for name, value in options.items()}
         refuse_misspelt(options, (*OPTIONS, "path"))
         self.locations = split_list(given.get("queue") or given.get("path", ""))
-        self.ranges = given.get("ranges")
-        if not self.locations and self.ranges is None:
+        if not self.locations:
             raise ConfigurationError(
                 'the source msgproto needs .option("queue", DIRECTORY): one queue, or several with '
                 "commas between them"

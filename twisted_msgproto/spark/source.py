@@ -51,7 +51,7 @@ from .offsets import (
     places_at,
 )
 from .options import Settings
-from .ranges import located, open_queues, patiently, read_range, unpacked
+from .ranges import QueueRange, open_queues, patiently, read_range
 from .releasing import LateMarks, move_marks
 from .schema import spark_schema
 
@@ -149,8 +149,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             parts=settings.parts,
             rows_min=settings.rows_min,
             accept_loss=settings.accept_loss,
+            where=where,
+            access=settings.access,
         )
-        return located(patiently(planned), where, settings.access)
+        return [QueueRange(part) for part in patiently(planned)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(partition)
@@ -191,8 +193,6 @@ class QueueBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the ranges from ``startingOffsets`` to ``endingOffsets``."""
         settings = self._settings
-        if settings.ranges is not None:
-            return list(unpacked(settings.ranges, settings.access))
         queues = open_queues(settings.locations, settings.access)
         where = dict(zip(queues, settings.locations, strict=True))
         loss = settings.accept_loss
@@ -214,8 +214,10 @@ class QueueBatchReader(DataSourceReader):
             parts=settings.parts,
             rows_min=settings.rows_min,
             accept_loss=True,  # a running gateway may trim while we look
+            where=where,
+            access=settings.access,
         )
-        return located(ranges, where, settings.access)
+        return [QueueRange(part) for part in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(partition, self._wanted)

@@ -86,15 +86,15 @@ class Range:
     """Rows lo ≤ offset < hi of one gateway, to be had at ``location``; a task has many.
 
     ``landed`` is the end of the batch in this gateway.  The read proves it first, so rows come
-    only from the history that the batch was planned from.  ``access`` is what else opens the
-    queue (files of token and authority); all of it can be pickled.
+    only from the history that the batch was planned from; None when there is no proof.  ``access``
+    is what else opens the queue (files of token and authority); all of it can be pickled.
     """
 
     location: str
     gateway: str
     lo: int
     hi: int
-    landed: Landed
+    landed: Landed | None = None
     access: object = None
 
     def between(self, lo: int, hi: int) -> Range:
