@@ -21,7 +21,7 @@ from twisted_msgproto.table.actions import Run
 from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.log import Table
-from twisted_msgproto.table.vacuum import vacuum
+from twisted_msgproto.table.retention import vacuum
 
 
 class Failing(OSTableDisk):

@@ -16,12 +16,11 @@ from deltalake import DeltaTable
 from tests.table.conftest import table_in
 from tests.tools.upkept import RUN, Gateway, expected, land, rows
 from twisted_msgproto.core.errors import TableError
-from twisted_msgproto.table import vacuum as module
+from twisted_msgproto.table import retention as module
 from twisted_msgproto.table.compact import compact
-from twisted_msgproto.table.expire import expire
 from twisted_msgproto.table.landing import Range, Target, land_ranges
 from twisted_msgproto.table.log import Table
-from twisted_msgproto.table.vacuum import vacuum
+from twisted_msgproto.table.retention import expire, vacuum
 from twisted_msgproto.table.verify import verify
 
 DAY = 86_400.0

@@ -28,13 +28,12 @@ from twisted_msgproto.queue import SegmentLog
 from twisted_msgproto.queue.lineage import Landed
 from twisted_msgproto.spark.jobs import open_range
 from twisted_msgproto.spark.loop import Pace
-from twisted_msgproto.table import counts as counting
 from twisted_msgproto.table import gaps
+from twisted_msgproto.table import verify as counting
 from twisted_msgproto.table.actions import DataFile
-from twisted_msgproto.table.counts import counts
 from twisted_msgproto.table.landing import LandedRanges, Range, Target, land_ranges, merged
 from twisted_msgproto.table.log import Table
-from twisted_msgproto.table.verify import verify
+from twisted_msgproto.table.verify import counts, verify
 
 
 def of(report: Any, gateway: Gateway) -> Any:

@@ -156,8 +156,7 @@ def read_before(arguments: argparse.Namespace, today: date) -> date:
 
 def open_queues(arguments: argparse.Namespace) -> dict[str, Queue]:
     """Return the queues that were named, by queue id; QueueError for one that cannot be opened."""
-    from twisted_msgproto.spark.opening import open_queue
-    from twisted_msgproto.spark.options import Access
+    from twisted_msgproto.spark.options import Access, open_queue
 
     access = Access(arguments.token_file, arguments.tls_ca)
     queues = [open_queue(location, access) for location in arguments.queue]
@@ -172,7 +171,7 @@ def _tell(line: str) -> None:
 
 
 def _counts(arguments: argparse.Namespace) -> int:
-    from twisted_msgproto.table.counts import counts
+    from twisted_msgproto.table.verify import counts
 
     found = counts(_open(arguments))
     if arguments.json:
@@ -256,7 +255,7 @@ def _compact(arguments: argparse.Namespace) -> int:
 
 
 def _vacuum(arguments: argparse.Namespace) -> int:
-    from twisted_msgproto.table.vacuum import vacuum
+    from twisted_msgproto.table.retention import vacuum
 
     hours = read_age("--retain", arguments.retain).total_seconds() / 3600
     table = _open(arguments, writing=not arguments.dry_run)
@@ -274,7 +273,7 @@ def _vacuum(arguments: argparse.Namespace) -> int:
 
 def _expire(arguments: argparse.Namespace) -> int:
     from twisted_msgproto.table.actions import Run
-    from twisted_msgproto.table.expire import expire
+    from twisted_msgproto.table.retention import expire
 
     before = read_before(arguments, datetime.now(UTC).date())
     table = _open(arguments, writing=not arguments.dry_run)

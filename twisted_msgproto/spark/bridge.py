@@ -33,7 +33,7 @@ from ..core.errors import (
 from ..core.jsonlog import json_line
 from ..queue.below import queues_at
 from ..queue.lineage import Landed
-from ..table import starting
+from ..table import preflight
 from ..table.actions import Run
 from ..table.compact import Compactions
 from ..table.disk import stands
@@ -43,13 +43,11 @@ from ..table.object_storage import storage_at
 from ..table.plan import ROWS_MAX
 from ..table.storage import LocalStorage
 from . import need_spark
-from .gateways import AWAY, REFUSED, Gateways
+from .gateways import AWAY, REFUSED, Gateways, Marks
 from .jobs import Runner, SparkRunner
 from .locks import LOCK, locked, own_folder, private_directory, remove_halves
 from .loop import AWAY_SECONDS, Loop, Pace
-from .marks import Marks
-from .opening import is_remote, open_queue
-from .options import Access
+from .options import Access, is_remote, open_queue
 from .report import (
     Batch,
     Progress,
@@ -122,7 +120,7 @@ class BridgeOptions:
                 f"--consumer is 1 to 64 letters, digits, - . and _, not {self.consumer!r}"
             )
         if self.partition_by is not None:
-            starting.check_partitioning(self.partition_by)
+            preflight.check_partitioning(self.partition_by)
         if self.master.startswith("sc://"):
             raise ConfigurationError(
                 "--master takes a Spark master (local[2], spark://…), not sc://"
@@ -281,7 +279,7 @@ class Bridge:
             options.locations,
             partial(open_queue, access=options.access),
             None,
-            partial(starting.check_gateway, place.location, start_begin=options.start_begin),
+            partial(preflight.check_gateway, place.location, start_begin=options.start_begin),
             # A start that is refused says one line and nothing else.
             lambda line: self._unsaid.append(line) if self.status is None else self.say(line),
             more=self._more,
@@ -290,7 +288,7 @@ class Bridge:
     def _look_before_making(self, gateways: Gateways) -> None:
         """Asks every gateway before a new table is made: a start that is refused makes none."""
         options = self.options
-        if not self._answered(partial(starting.is_new, options.table, options.storage)):
+        if not self._answered(partial(preflight.is_new, options.table, options.storage)):
             return
         with contextlib.ExitStack() as stack:
             if options.consumer is not None:
@@ -353,14 +351,14 @@ class Bridge:
         options = self.options
 
         def opened() -> Table:
-            table = starting.open_table(
+            table = preflight.open_table(
                 options.table, schema, options.partition_by, options.storage, self.own_run
             )
-            starting.check_operations(table)
+            preflight.check_operations(table)
             return table
 
         table = self._answered(opened)
-        self.consumer = options.consumer or starting.consumer_name(table.table_id)
+        self.consumer = options.consumer or preflight.consumer_name(table.table_id)
         return table
 
     @contextlib.contextmanager

@@ -17,15 +17,14 @@ from typing import Any
 
 from ..core.errors import MsgprotoError, QueueError, QueueMismatch, TableChanged, TableError
 from ..queue.lineage import Landed
-from ..table import starting
+from ..table import preflight
 from ..table.actions import Run
 from ..table.gaps import batch_notes
 from ..table.landing import LandedRanges, Target
 from ..table.log import Table
 from ..table.plan import OCTETS_MAX, ROWS_MAX, Plan, Waiting, plan_batch
-from .gateways import ANSWERS, AWAY, NEW, REFUSED, Gateway, Gateways
+from .gateways import ANSWERS, AWAY, NEW, REFUSED, Gateway, Gateways, Marks
 from .jobs import Runner
-from .marks import Marks
 from .report import Aside, Batch, Lag, Progress, Report, lag
 
 EARLY_ROWS = 20_000
@@ -115,7 +114,7 @@ class Loop:
         self.check = check
         self.clock = clock
         self.wall = wall
-        table.seen = lambda commit: starting.check_commits(table.location, [commit])
+        table.seen = lambda commit: preflight.check_commits(table.location, [commit])
         self.progress = Progress(landed=table.landed())
         self.lags: dict[str, Lag] = {}
         self._due = float("-inf")
@@ -171,7 +170,7 @@ class Loop:
         """Reads what others have committed; raises when nothing may land on top of it."""
         before = self.progress.landed
         seen = self.table.refresh()
-        starting.check_not_moved(self.table, before, seen)
+        preflight.check_not_moved(self.table, before, seen)
         self._looked = self.clock()
 
     def _look_idly(self) -> None:

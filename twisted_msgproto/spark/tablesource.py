@@ -34,7 +34,7 @@ from ..table.object_storage import storage_at
 from ..table.storage import one_line
 from .filters import expression
 from .options import microseconds, refuse_misspelt, split_list, truth, whole
-from .schema import arrow_schema
+from .source import arrow_schema
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -42,8 +42,8 @@ from ..table.landing import (
 )
 from ..table.object_storage import storage_at
 from .jobs import JOB_GROUP, SparkRunner, open_range
-from .schema import arrow_schema, spark_schema
 from .session import first_line
+from .source import arrow_schema, spark_schema
 
 if TYPE_CHECKING:
     from pyspark import Accumulator

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from ..core.errors import MsgprotoError, Overtaken
 from .actions import DataFile, Run
+from .landing import discard, read_rows, target_of, write_file
 from .log import Table
-from .offsets import KEY, FileLost, read_footer
-from .rewrite import discard, read_rows, target_of, write_file
+from .row_offsets import KEY, FileLost, read_footer
 
 SMALL_OCTETS = 16 << 20
 TARGET_OCTETS = 128 << 20

@@ -24,8 +24,8 @@ from .actions import Commit, Run, Torn
 from .landing import DAY, PARTITION_COLUMNS, TABLE_SCHEMA
 from .log import Table, exists
 from .object_storage import storage_at
-from .offsets import KEY, FileLost, row_groups
 from .properties import forgetting
+from .row_offsets import KEY, FileLost, row_groups
 from .snapshot import read_version
 from .storage import LocalStorage, Storage
 
