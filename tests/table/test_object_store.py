@@ -22,7 +22,7 @@ from twisted_msgproto.table.compact import compact
 from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.log import Table
 from twisted_msgproto.table.object_storage import storage_at
-from twisted_msgproto.table.vacuum import vacuum
+from twisted_msgproto.table.retention import vacuum
 
 
 @pytest.fixture(scope="module")
@@ -103,27 +103,6 @@ def test_of_two_writers_of_one_gateway_one_wins(table: Table, store: Store) -> N
         lambda: other.commit(
             files[1:], {"a": Landed(10)}, before={"a": None}, run=Run("other", "there", 2)
         ),
-    )
-    assert sorted(type(r).__name__ for r in results) == ["Overtaken", "int"]
-    assert (
-        DeltaTable(table.location, storage_options=store.options).to_pyarrow_table().num_rows == 10
-    )
-
-
-def test_writers_of_different_gateways_all_pass(table: Table, store: Store) -> None:
-    tables = [reopened(table, store) for _ in range(3)]
-    calls = [lambda t=t, n=n: land(t, f"gateway-{n}", 5) for n, t in enumerate(tables)]
-    assert sorted(at_once(*calls)) == [1, 2, 3]  # type: ignore[type-var]
-    table.refresh()
-    assert len(table.landed()) == 3
-
-
-def test_of_two_compactions_of_one_file_one_wins(table: Table, store: Store) -> None:
-    land(table, "a", 10)
-    other = reopened(table, store)
-    old = table.files()
-    results = at_once(
-        *(lambda t=t: t.replace(old, [stored_file(t, "a", 0, 10)], run=RUN) for t in (table, other))
     )
     assert sorted(type(r).__name__ for r in results) == ["Overtaken", "int"]
     assert (
