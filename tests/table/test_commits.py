@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -252,6 +253,22 @@ def test_a_checkpoint_alone_is_the_whole_table_for_other_programs(table: Table) 
     assert vacuum(reread, dry_run=True).paths == []
     land(reread, "a", 15)
     assert DeltaTable(table.location).to_pyarrow_table().num_rows == 15
+
+
+@pytest.mark.parametrize(("days", "known"), [(6, 3), (8, 0)])
+def test_a_checkpoint_forgets_files_that_went_out_over_a_week_ago(
+    table: Table, monkeypatch: pytest.MonkeyPatch, days: int, known: int
+) -> None:
+    monkeypatch.setattr(log, "CHECKPOINT_EVERY", 1)
+    for hi in (3, 6, 9):
+        land(table, "a", hi)
+    compact(table, RUN)
+    later = Table.open(table.location, clock=lambda: time.time() + days * 86400.0)
+    land(later, "a", 12)
+    later.maintain()
+    (checkpoint,) = Path(table.location, "_delta_log").glob(f"{later.version:020d}*.parquet")
+    removed = pq.read_table(checkpoint)["remove"]
+    assert len(removed) - removed.null_count == known
 
 
 class Cleaning:
