@@ -151,7 +151,7 @@ def test_a_batch_waits_for_the_trigger_unless_much_is_waiting(
         lambda: now.append(now.pop() + 5.0),
         set_early("EARLY_ROWS", 20, more(19)),
         more(1),
-        set_early("EARLY_OCTETS", 1000, more(1, body=[b"x" * 50])),
+        set_early("EARLY_BYTES", 1000, more(1, body=[b"x" * 50])),
         more(1, body=[b"x" * 5000]),
     )
     assert seen == [0, 1, 1, 2, 2, 3, 3, 4]

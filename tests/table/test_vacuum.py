@@ -62,7 +62,7 @@ def test_files_which_were_replaced_go_a_day_later(table: Table, a: Gateway) -> N
     assert vacuum(table).paths == []
     done = vacuum(table, clock=tomorrow)
     assert done.paths == sorted(old)
-    assert done.octets > 0
+    assert done.bytes > 0
     assert not any(exists(table, path) for path in old)
     assert rows(table) == expected(a, 0, 21)
     assert verify(table).whole

@@ -179,7 +179,7 @@ def _counts(arguments: argparse.Namespace) -> int:
         return 0
     print(
         f"table {found.location} version {found.version}: {found.rows} rows in {found.files} "
-        f"files, {found.octets} octets"
+        f"files, {found.bytes} bytes"
     )
     for each in found.gateways.values():
         landed = "no place" if each.landed is None else f"landed {each.landed}"
@@ -248,7 +248,7 @@ def _compact(arguments: argparse.Namespace) -> int:
         return 0
     would = "would make" if arguments.dry_run else "made"
     print(
-        f"{done.small} small files; {would} {done.added} of {done.removed}, {done.octets} octets"
+        f"{done.small} small files; {would} {done.added} of {done.removed}, {done.bytes} bytes"
         + (f"; {done.given_up} groups were given up" if done.given_up else "")
     )
     return 0
@@ -267,7 +267,7 @@ def _vacuum(arguments: argparse.Namespace) -> int:
         for path in done.paths:
             print(path)
     would = "would remove" if arguments.dry_run else "removed"
-    print(f"{would} {len(done.paths)} files, {done.octets} octets")
+    print(f"{would} {len(done.paths)} files, {done.bytes} bytes")
     return 0
 
 

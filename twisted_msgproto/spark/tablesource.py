@@ -47,7 +47,7 @@ FILES_MAX = 500
 
 TASKS_DEFAULT = 8
 
-TASK_OCTETS_MIN = 4 << 20
+TASK_BYTES_MIN = 4 << 20
 """Files are put together to tasks of at least this size; a task costs some 10 ms."""
 
 READ_ROWS = 10_000
@@ -147,7 +147,7 @@ class TableFile(NamedTuple):
     """One file of a table: its path below it, its size, what all its rows have in common."""
 
     path: str
-    octets: int
+    bytes: int
     known: Any
 
 
@@ -236,16 +236,16 @@ def shared(files: Sequence[TableFile], tasks: int) -> list[list[TableFile]]:
     """Split ``files`` into groups of about the same size, at most ``tasks`` unless files are
     small.
     """
-    total = sum(file.octets for file in files)
-    goal = max(TASK_OCTETS_MIN, -(-total // tasks))
+    total = sum(file.bytes for file in files)
+    goal = max(TASK_BYTES_MIN, -(-total // tasks))
     groups: list[list[TableFile]] = []
     room = 0
     for file in sorted(files, key=lambda file: file.path):
-        if not groups or file.octets > room:
+        if not groups or file.bytes > room:
             groups.append([])
             room = goal
         groups[-1].append(file)
-        room -= file.octets
+        room -= file.bytes
     return groups
 
 

@@ -52,8 +52,8 @@ READ_ROWS = 10_000
 GROUP_ROWS = 64_000
 """A Parquet row group is written when it has this many rows ..."""
 
-GROUP_OCTETS = 32 << 20
-"""... or has this many octets: large groups compress and read better, small ones need less
+GROUP_BYTES = 32 << 20
+"""... or has this many bytes: large groups compress and read better, small ones need less
 memory.
 """
 
@@ -428,7 +428,7 @@ class PartitionFile:
         self._held.append(table)
         self._rows += table.num_rows
         self._octets += table.nbytes
-        if self._rows >= GROUP_ROWS or self._octets >= GROUP_OCTETS:
+        if self._rows >= GROUP_ROWS or self._octets >= GROUP_BYTES:
             self._write_group()
 
     def _write_group(self) -> None:

@@ -41,7 +41,7 @@ class Vacuumed:
     """What a vacuum removed, or would remove."""
 
     paths: list[str] = field(default_factory=list)
-    octets: int = 0
+    bytes: int = 0
 
 
 def vacuum(
@@ -78,7 +78,7 @@ def vacuum(
         for path in sorted(old):
             if _data_of(path) not in needed:
                 done.paths.append(path)
-                done.octets += max(old[path].size or 0, 0)
+                done.bytes += max(old[path].size or 0, 0)
         if not dry_run and done.paths:
             table.sync()  # what took the place of these files survives before they go
             for path in done.paths:
@@ -192,7 +192,7 @@ class Expired:
     before: date
     days: list[str] = field(default_factory=list)
     files: int = 0
-    octets: int = 0
+    bytes: int = 0
     gateways: Mapping[str, list[Range]] = field(default_factory=dict)
     version: int | None = None
 
@@ -253,7 +253,7 @@ def _expired(table: Table, files: list[DataFile], before: date) -> Expired:
         before=before,
         days=sorted({file.partition[DAY] or "" for file in files}),
         files=len(files),
-        octets=sum(file.size for file in files),
+        bytes=sum(file.size for file in files),
     )
     if set(KEY) <= set(table.schema.names):
         offsets = read_offsets(table.storage, files)

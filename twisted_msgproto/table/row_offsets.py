@@ -232,7 +232,7 @@ def read_footer(storage: Storage, file: DataFile) -> pq.FileMetaData:
     try:
         with storage.filesystem().open_input_file(file.path) as source:
             if source.size() != file.size:
-                raise FileLost(f"it has {source.size()} octets, the log says {file.size}")
+                raise FileLost(f"it has {source.size()} bytes, the log says {file.size}")
             footer = pq.ParquetFile(source).metadata
     except (OSError, pa.ArrowException) as error:
         raise _judged(storage, file, error) from error

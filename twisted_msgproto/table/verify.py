@@ -280,7 +280,7 @@ class Counts:
     version: int
     table_id: str
     files: int
-    octets: int
+    bytes: int
     rows: int = 0
     gateways: dict[str, GatewayCounts] = field(default_factory=dict)
 
