@@ -205,11 +205,11 @@ CASES: dict[str, Case] = {
     ),
     "restored": (
         lambda queue: changed(queue, "incarnation"),
-        ("row 899 of queue", "is not the one which was read", "restored from an older copy"),
+        ("row 899 of the queue", "is not the one which was read", "restored from an older copy"),
     ),
     "snapshot": (
         lambda queue: changed(queue, "witness"),
-        ("row 899 of queue", "is not the one which was read", "set back to a snap"),
+        ("row 899 of the queue", "is not the one which was read", "set back to a snap"),
     ),
 }
 

@@ -29,7 +29,7 @@ from collections.abc import Collection, Mapping
 from typing import NotRequired, TypedDict
 
 from ..core.errors import QueueMismatch
-from ..queue.lineage import Landed
+from ..queue.lineage import Landed, check_proof
 from ..queue.source import Queue
 from ..table.landing import Range
 from ..table.plan import share
@@ -224,17 +224,8 @@ def check_history(queue: Source, place: Place) -> None:
     known = proof(place)
     if known is None:
         return
-    here = queue.place(place["offset"])
     advice = f"{NEW_TABLE.format(begin=queue.begin())}, {GO_ON}"
-    row = f"row {place['offset'] - 1} of queue {queue.queue_id} is not the one which was read"
-    if known.incarnation and here.incarnation and known.incarnation != here.incarnation:
-        raise QueueMismatch(
-            f"{row}: the queue was restored from an older copy and written on since; {advice}"
-        )
-    if known.witness and here.witness and known.witness != here.witness:
-        raise QueueMismatch(
-            f"{row}: its machine was set back to a snapshot and went on from there; {advice}"
-        )
+    check_proof(queue.queue_id, known, queue.place(place["offset"]), advice)
 
 
 def unknown_queue(name: str, queues: Mapping[str, Source]) -> str:
