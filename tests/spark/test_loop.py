@@ -311,6 +311,26 @@ def test_a_batch_which_fails_is_run_again_and_not_for_ever__TB_11(
     assert said.count("bridge: a worker was lost; the batch is run again") == 2
 
 
+def test_what_counts_are_failures_in_a_row__TB_11(
+    table: Path, queue: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = TableError("a worker was lost")
+    runs = [lost, lost, None, lost, lost, None]
+
+    def run(target: Target, tasks: Tasks) -> LandedRanges:
+        failure = runs.pop(0)
+        if failure is not None:
+            raise failure
+        return run_here(target, tasks)
+
+    loop = loop_over(table, [queue], pace=Pace(trigger=0), runner=run)
+    steps: list[Callable[[], object]] = [lambda: None] * 6
+    steps[3] = lambda: write(queue, messages(1500, 10))
+    scripted(loop, monkeypatch, *steps)
+    assert (runs, loop.progress.failures) == ([], 4)
+    exactly(table, queue)
+
+
 def test_one_gateway_which_cannot_be_read_does_not_stop_the_others__TB_09(
     table: Path, queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
