@@ -39,12 +39,12 @@ from twisted_msgproto.table.disk import OSTableDisk
 from twisted_msgproto.table.landing import (
     Failure,
     LandedRanges,
-    Range,
     Target,
     land_ranges,
     merged,
 )
 from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.plan import Range
 
 PATIENCE = 60.0
 """How long a test waits for what must happen."""

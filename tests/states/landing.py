@@ -34,12 +34,12 @@ from twisted_msgproto.table.actions import DataFile, Run
 from twisted_msgproto.table.landing import (
     Failure,
     LandedRanges,
-    Range,
     Target,
     make_durable,
     read_all,
 )
 from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.plan import Range
 from twisted_msgproto.table.torn import PARQUET_MARK
 
 TABLE = "/table"

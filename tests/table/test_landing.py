@@ -26,10 +26,10 @@ from twisted_msgproto.table.landing import (
     Failure,
     Files,
     LandedRanges,
-    Range,
     Target,
     land_ranges,
 )
+from twisted_msgproto.table.plan import Range
 from twisted_msgproto.table.storage import LocalStorage
 
 DAY = 86_400_000_000

@@ -18,8 +18,9 @@ from tests.tools.upkept import RUN, Gateway, expected, land, rows
 from twisted_msgproto.core.errors import TableError
 from twisted_msgproto.table import retention as module
 from twisted_msgproto.table.compact import compact
-from twisted_msgproto.table.landing import Range, Target, land_ranges
+from twisted_msgproto.table.landing import Target, land_ranges
 from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.plan import Range
 from twisted_msgproto.table.retention import expire, vacuum
 from twisted_msgproto.table.verify import verify
 

@@ -31,8 +31,9 @@ from twisted_msgproto.spark.loop import Pace
 from twisted_msgproto.table import gaps
 from twisted_msgproto.table import verify as counting
 from twisted_msgproto.table.actions import DataFile
-from twisted_msgproto.table.landing import LandedRanges, Range, Target, land_ranges, merged
+from twisted_msgproto.table.landing import LandedRanges, Target, land_ranges, merged
 from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.plan import Range
 from twisted_msgproto.table.verify import counts, verify
 
 

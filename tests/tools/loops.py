@@ -18,8 +18,9 @@ from twisted_msgproto.spark.loop import Loop, Pace
 from twisted_msgproto.spark.options import open_queue
 from twisted_msgproto.table import preflight
 from twisted_msgproto.table.actions import Run
-from twisted_msgproto.table.landing import LandedRanges, Range, Target, land_ranges, merged
+from twisted_msgproto.table.landing import LandedRanges, Target, land_ranges, merged
 from twisted_msgproto.table.log import Table
+from twisted_msgproto.table.plan import Range
 
 
 def run_here(target: Target, tasks: Sequence[Sequence[Range]]) -> LandedRanges:

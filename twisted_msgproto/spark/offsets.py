@@ -31,8 +31,7 @@ from typing import NotRequired, TypedDict
 from ..core.errors import QueueMismatch
 from ..queue.lineage import Landed, check_proof
 from ..queue.source import Queue
-from ..table.landing import Range
-from ..table.plan import share
+from ..table.plan import Range, share
 
 NEW_TABLE = "write to a new table with a new checkpoint; the queue still holds offsets from {begin}"
 GO_ON = "or accept the loss (option failOnDataLoss=false, bridge: --accept-loss)"

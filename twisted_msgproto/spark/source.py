@@ -52,7 +52,7 @@ from pyspark.sql.types import (
 
 from ..core.errors import QueueAway, QueueMismatch
 from ..queue import SCHEMA
-from ..table.landing import Range
+from ..table.plan import Range
 from .filters import Bounds, bounds, expression
 from .offsets import (
     Place,

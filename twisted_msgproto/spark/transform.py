@@ -36,11 +36,11 @@ from ..table.landing import (
     Failure,
     Files,
     LandedRanges,
-    Range,
     Target,
     read_all,
 )
 from ..table.object_storage import storage_at
+from ..table.plan import Range
 from .jobs import JOB_GROUP, SparkRunner, open_range
 from .session import first_line
 from .source import arrow_schema, spark_schema

@@ -19,7 +19,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -30,11 +30,11 @@ import pyarrow.parquet as pq
 
 from ..core.errors import MsgprotoError, QueueError, QueueMismatch, TableError
 from ..queue import SCHEMA
-from ..queue.lineage import Landed
 from ..queue.source import Queue
 from .actions import DataFile
 from .log import Table
 from .object_storage import storage_at
+from .plan import Range
 from .row_offsets import read_footer, read_group
 from .statistics import statistics_of
 from .storage import LocalStorage, Storage, one_line
@@ -81,26 +81,6 @@ DICTIONARY_COLUMNS = (
 """The values of these columns repeat.  A dictionary of bodies and ids would be built in vain."""
 
 MICROSECONDS_OF_A_DAY = 86_400_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Rows lo ≤ offset < hi of one gateway, to be had at ``location``; a task has many.
-
-    ``landed`` is the end of the batch in this gateway.  The read proves it first, so rows come
-    only from the history that the batch was planned from; None when there is no proof.  ``access``
-    is what else opens the queue (files of token and authority); all of it can be pickled.
-    """
-
-    location: str
-    gateway: str
-    lo: int
-    hi: int
-    landed: Landed | None = None
-    access: object = None
-
-    def between(self, lo: int, hi: int) -> Range:
-        return replace(self, lo=lo, hi=hi)
 
 
 @dataclass(frozen=True, slots=True)

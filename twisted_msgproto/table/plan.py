@@ -9,10 +9,9 @@ and not on gateways.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..queue.lineage import Description, Landed
-from .landing import Range
 
 ROWS_MAX = 1_000_000
 """One batch has at most this many rows: this bounds its time, and what a failed one repeats."""
@@ -25,6 +24,26 @@ TASK_ROWS_MIN = 20_000
 
 TASK_GATEWAYS_MIN = 50
 """This many gateways are worth a second task: each is asked for its rows over the network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Rows lo ≤ offset < hi of one gateway, to be had at ``location``; a task has many.
+
+    ``landed`` is the end of the batch in this gateway.  The read proves it first, so rows come
+    only from the history that the batch was planned from; None when there is no proof.  ``access``
+    is what else opens the queue (files of token and authority); all of it can be pickled.
+    """
+
+    location: str
+    gateway: str
+    lo: int
+    hi: int
+    landed: Landed | None = None
+    access: object = None
+
+    def between(self, lo: int, hi: int) -> Range:
+        return replace(self, lo=lo, hi=hi)
 
 
 @dataclass(frozen=True, slots=True)
