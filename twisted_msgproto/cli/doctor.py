@@ -48,6 +48,7 @@ PARTS = (
     ("queue", "pyarrow", "the durable queue"),
     ("spark", "pyspark", "the bridge into Spark"),
     ("delta", "deltalake", "the landed table"),
+    ("delta", "obstore", "the landed table in object stores"),
     ("sasl", "scramp", "log-ins by SCRAM"),
     ("fast", "isal", "quicker zlib"),
     ("cli", "rich", "progress on a terminal"),

@@ -20,7 +20,7 @@ from typing import Any
 from ..core.errors import MsgprotoError
 from ..queue.consumers import STATUSES, cut_to_fit, status_path, write_status
 from ..queue.lineage import Description, Landed
-from .crew import Crew
+from .daemon_threads import DaemonThreadPool
 
 RATE_SECONDS = 10.0
 
@@ -247,7 +247,7 @@ class SentStatuses:
         self._consumer = consumer
         self._opened = opened
         self._clock = clock
-        self._crew = Crew(SENDERS_MAX, "statuses")
+        self._crew = DaemonThreadPool(SENDERS_MAX, "statuses")
         self._due: dict[str, float] = {}
         self._on_their_way: set[str] = set()
 

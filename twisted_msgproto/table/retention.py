@@ -1,4 +1,4 @@
-"""Remove files that no version of a table needs any more, and what failed writers left.
+"""What leaves a table: days that are old, and files that no version needs any more.
 
 A file is removed when all of this holds: the newest version does not name it, no version of the
 last hours removed it, and it was not written in the last hours.  A bridge commits no file that is
@@ -12,19 +12,23 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ..core.errors import ConfigurationError, TableError
-from .actions import Torn
+from ..core.errors import ConfigurationError, Overtaken, TableError
+from ..queue.damage import Range
+from . import gaps
+from .actions import DataFile, Run, Torn
 from .log import Table
-from .snapshot import READ_ERRORS, list_log, one_line, read_version, refused
-from .storage import LOG, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, Storage
+from .row_offsets import KEY, read_offsets, size
+from .snapshot import READ_ERRORS, list_log, read_version, refused
+from .storage import LOG, TEMPORARY_PREFIX, TEMPORARY_SUFFIX, Storage, one_line
 
 HOURS_MIN = 24
 PARQUET = ".parquet"
@@ -37,7 +41,7 @@ class Vacuumed:
     """What a vacuum removed, or would remove."""
 
     paths: list[str] = field(default_factory=list)
-    octets: int = 0
+    bytes: int = 0
 
 
 def vacuum(
@@ -74,7 +78,7 @@ def vacuum(
         for path in sorted(old):
             if _data_of(path) not in needed:
                 done.paths.append(path)
-                done.octets += max(old[path].size or 0, 0)
+                done.bytes += max(old[path].size or 0, 0)
         if not dry_run and done.paths:
             table.sync()  # what took the place of these files survives before they go
             for path in done.paths:
@@ -172,3 +176,86 @@ def _modified(info: Any) -> float:
 def _remove(storage: Storage, path: str) -> None:
     with contextlib.suppress(FileNotFoundError):  # another vacuum was here
         storage.delete(path)
+
+
+# -- old days -------------------------------------------------------------------------------------
+
+
+DAY = "day"
+ATTEMPTS_MAX = 20
+
+
+@dataclass(slots=True)
+class Expired:
+    """What an expiry removed, or would remove."""
+
+    before: date
+    days: list[str] = field(default_factory=list)
+    files: int = 0
+    bytes: int = 0
+    gateways: Mapping[str, list[Range]] = field(default_factory=dict)
+    version: int | None = None
+
+    @property
+    def rows(self) -> int:
+        return sum(size(ranges) for ranges in self.gateways.values())
+
+
+def expire(table: Table, before: date, run: Run, *, dry_run: bool = False) -> Expired:
+    """Remove the days before ``before`` from ``table``, in one version.
+
+    The version notes the removed offsets, so that ``verify`` does not miss them.  The files stay on
+    the disk until vacuum removes them.
+
+    Raises:
+        TableError: the table is not partitioned by day, or cannot be read or written.
+    """
+    if DAY not in table.partition_by:
+        raise TableError(
+            f"{table.location} is not partitioned by {DAY}, so a day's rows are not whole files"
+        )
+    for _ in range(ATTEMPTS_MAX):
+        files = days_before(table, before)
+        expired = _expired(table, files, before)
+        if not files or dry_run:
+            return expired
+        notes = gaps.notes(gaps.EXPIRED_PREFIX, expired.gateways, table.transactions)
+        try:
+            expired.version = table.replace(
+                files,
+                [],
+                run=run,
+                operation="DELETE",
+                data_change=True,
+                info={"expired": before.isoformat()},
+                notes=notes,
+            )
+        except Overtaken:
+            continue  # a compaction came first: the same days are in other files now
+        return expired
+    raise TableError(f"{ATTEMPTS_MAX} other writers came first to the old days of {table.location}")
+
+
+def days_before(table: Table, before: date) -> list[DataFile]:
+    found = []
+    for file in table.files():
+        try:
+            day = date.fromisoformat(file.partition.get(DAY) or "")
+        except ValueError:
+            continue  # no day is no old day
+        if day < before:
+            found.append(file)
+    return found
+
+
+def _expired(table: Table, files: list[DataFile], before: date) -> Expired:
+    expired = Expired(
+        before=before,
+        days=sorted({file.partition[DAY] or "" for file in files}),
+        files=len(files),
+        bytes=sum(file.size for file in files),
+    )
+    if set(KEY) <= set(table.schema.names):
+        offsets = read_offsets(table.storage, files)
+        expired.gateways = {name: seen.ranges() for name, seen in offsets.gateways.items()}
+    return expired

@@ -23,10 +23,11 @@ from ..queue.lineage import Description, Landed
 from .actions import Commit, Run, Torn
 from .landing import DAY, PARTITION_COLUMNS, TABLE_SCHEMA
 from .log import Table, exists
-from .offsets import KEY, FileLost, row_groups
+from .object_storage import storage_at
 from .properties import forgetting
+from .row_offsets import KEY, FileLost, row_groups
 from .snapshot import read_version
-from .storage import LocalStorage, Storage, storage_at
+from .storage import LocalStorage, Storage
 
 CONSUMER_DIGITS = 8
 """A consumer's default name has this many digits of the table's id: two tables do not trim each

@@ -19,7 +19,7 @@ Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
 
 
-class Crew:
+class DaemonThreadPool:
     """At most ``threads_max`` threads, started when there is work and all others are busy.
 
     A thread that hangs counts until :meth:`relieve` finds it.  A thread without work ends after
